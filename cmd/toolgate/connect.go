@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -160,7 +161,7 @@ func (e *env) connectEdits(c dialect.Client, f *clientFlags) (edits []clientfile
 	if err != nil {
 		return nil, nil, usage(err)
 	}
-	edits = append(edits, clientfile.Edit{Container: c.Container, Key: listKey(c), Name: entryName(f), Value: entry})
+	edits = append(fileEdits(c), clientfile.Edit{Container: c.Container, Key: listKey(c), Name: entryName(f), Value: entry})
 	if variable != "" {
 		edits = append(edits, rootEdits(c)...)
 	}
@@ -259,6 +260,14 @@ func tokenSource(c dialect.Client, variable string) string {
 	return "the variable " + variable + " of its environment"
 }
 
+// fileEdits returns what a client wants in its file besides entries.
+func fileEdits(c dialect.Client) (edits []clientfile.Edit) {
+	if c.Write != nil && c.Write.Schema != "" {
+		edits = append(edits, clientfile.Edit{Name: "$schema", Value: json.RawMessage(strconv.Quote(c.Write.Schema)), Keep: true})
+	}
+	return edits
+}
+
 // rootEdits returns what a client's file needs besides the entry: lists whose elements
 // have an id.
 func rootEdits(c dialect.Client) (edits []clientfile.Edit) {
@@ -269,7 +278,7 @@ func rootEdits(c dialect.Client) (edits []clientfile.Edit) {
 			id, named := object["id"].(string)
 			text, err := json.Marshal(object)
 			if named && err == nil {
-				edits = append(edits, clientfile.Edit{Container: []string{key}, Key: "id", Name: id, Value: text})
+				edits = append(edits, clientfile.Edit{Container: []string{key}, Key: "id", Name: id, Value: text, Keep: true})
 			}
 		}
 	}

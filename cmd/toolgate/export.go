@@ -79,6 +79,9 @@ func (e *env) planExport(c dialect.Client, path string, f *clientFlags) (*client
 			return nil, err
 		}
 	}
+	if len(x.edits) > 0 {
+		x.edits = append(fileEdits(c), x.edits...)
+	}
 	if file.After, err = clientfile.Apply(c.Format, file.Before, x.edits...); err != nil {
 		return nil, err
 	}
@@ -168,7 +171,7 @@ func (x *export) add(s config.Entry, name string) error {
 	if status == "conflict" {
 		planned.Reason = fmt.Sprintf("%s has another server of this name: remove it there, or give this one a name with --only %s --as NAME", x.client.Name, s.Name)
 	} else {
-		x.edits = append(append(x.edits, edit), x.inputs(out.Inputs)...)
+		x.edits = append(append(x.edits, edit), inputEdits(out.Inputs)...)
 		for _, r := range out.Rules {
 			x.edits = append(x.edits, clientfile.Edit{Container: r.Path, Name: r.Pattern, Value: json.RawMessage(strconv.FormatBool(r.Offered))})
 		}
@@ -198,14 +201,11 @@ func (x *export) status(edit clientfile.Edit) (string, error) {
 	return "new", nil
 }
 
-// inputs returns edits that describe inputs which the client's file does not.
-func (x *export) inputs(ids []string) (edits []clientfile.Edit) {
+// inputEdits returns edits that describe inputs which the client's file does not.
+func inputEdits(ids []string) (edits []clientfile.Edit) {
 	for _, id := range ids {
-		edit := clientfile.Edit{Container: []string{"inputs"}, Key: "id", Name: id}
-		if without, err := clientfile.Apply(x.client.Format, x.before, edit); err == nil && bytes.Equal(without, x.before) {
-			edit.Value, _ = json.Marshal(map[string]any{"type": "promptString", "id": id, "description": id, "password": true}) // of strings
-			edits = append(edits, edit)
-		}
+		text, _ := json.Marshal(map[string]any{"type": "promptString", "id": id, "description": id, "password": true}) // of strings
+		edits = append(edits, clientfile.Edit{Container: []string{"inputs"}, Key: "id", Name: id, Value: text, Keep: true})
 	}
 	return edits
 }

@@ -39,6 +39,7 @@ func TestApply(t *testing.T) {
 		},
 		{"one line", "json", `{"s":{"a":1}}`, `{"s":{"a":1, "toolgate": {"type":"http","url":"http://127.0.0.1:8787/mcp"}}}`, set("", "s")},
 		{"list", "json", "{\n  \"s\": []\n}\n", "{\n  \"s\": [\n    {\n      \"name\": \"toolgate\",\n      \"url\": \"u\"\n    }\n  ]\n}\n", list},
+		{"a member of the file", "json", "{\n  \"s\": {}\n}\n", "{\n  \"s\": {},\n  \"toolgate\": {\n    \"type\": \"http\",\n    \"url\": \"http://127.0.0.1:8787/mcp\"\n  }\n}\n", set("")},
 		{"toml", "toml", "# mine\nmodel = \"o\"\n[s.a]\ncommand = \"x\" # run\n", "# mine\nmodel = \"o\"\n[s.a]\ncommand = \"x\" # run\n\n[s.toolgate]\ntype = \"http\"\nurl = \"http://127.0.0.1:8787/mcp\"\n", set("", "s")},
 		{"yaml", "yaml", "a: 1 # one\ns:\n    x:\n        cmd: y\n# end\nb: 2\n", "a: 1 # one\ns:\n    x:\n        cmd: y\n    toolgate:\n      type: http\n      url: http://127.0.0.1:8787/mcp\n# end\nb: 2\n", set("", "s")},
 		{"yaml list", "yaml", "s:\n  - name: a\n    url: b\n", "s:\n  - name: a\n    url: b\n  - name: toolgate\n    url: u\n", list},
@@ -79,6 +80,20 @@ func TestApplyRefuses(t *testing.T) {
 	} {
 		if after, err := clientfile.Apply(c.format, []byte(c.data), set("", "s")); err == nil || after != nil {
 			t.Errorf("%s: %q, %v", name, after, err)
+		}
+	}
+}
+
+// TestApplyKeeps: an entry that the file describes in its own way is not described again.
+func TestApplyKeeps(t *testing.T) {
+	edit := set("", "s")
+	edit.Keep = true
+	for before, want := range map[string]string{
+		`{"s":{"toolgate":1}}`: `{"s":{"toolgate":1}}`,
+		`{"s":{"a":1}}`:        `{"s":{"a":1, "toolgate": {"type":"http","url":"http://127.0.0.1:8787/mcp"}}}`,
+	} {
+		if after, err := clientfile.Apply("json", []byte(before), edit); err != nil || string(after) != want {
+			t.Errorf("%s: %s %v", before, after, err)
 		}
 	}
 }

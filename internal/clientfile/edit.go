@@ -18,10 +18,11 @@ var ErrForm = errors.New("the file cannot be edited without touching something e
 
 // Edit sets or removes one entry.
 type Edit struct {
-	Container []string        // keys that lead to the entries; at least one
+	Container []string        // keys that lead to the entries; none = the entry is a member of the file (in JSON only)
 	Key       string          // the member that names an entry of a list; "" = the entries are members of an object
 	Name      string          // of the entry
 	Value     json.RawMessage // of the entry, in JSON whatever the format; nil = remove it
+	Keep      bool            // Value is only for a file without the entry
 }
 
 // mark is the byte order mark that editors on Windows write.
@@ -46,41 +47,98 @@ func Apply(format string, data []byte, edits ...Edit) ([]byte, error) {
 }
 
 func (e Edit) apply(format string, data []byte) ([]byte, error) {
-	want, err := readTree(format, data)
+	before, err := readTree(format, data)
 	if err != nil {
 		return nil, err
 	}
-	changed, err := e.change(want)
-	if err != nil || !changed {
+	var value any
+	if e.Value != nil {
+		if value, err = decodeJSON(e.Value); err != nil {
+			return nil, err
+		}
+	}
+	was, err := e.take(before)
+	if err != nil || reflect.DeepEqual(was, value) || e.Keep && was != nil && value != nil {
 		return data, err
 	}
 	write := map[string]func(Edit, []byte) ([]byte, error){"json": editJSON, "toml": editTOML, "yaml": editYAML}[format]
-	after, err := write(e, data)
+	data, err = write(e, data)
 	if err != nil {
 		return nil, err
 	}
-	got, err := readTree(format, after)
+	after, err := readTree(format, data)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrForm, err)
 	}
-	dropEmpty(want, e.Container)
-	dropEmpty(got, e.Container)
-	if !reflect.DeepEqual(want, got) {
+	if is, err := e.take(after); err != nil || !reflect.DeepEqual(is, value) || !reflect.DeepEqual(before, after) {
 		return nil, ErrForm
 	}
-	return after, nil
+	return data, nil
+}
+
+// take removes the entry from a parsed file, and returns it; nil = there is none. It also
+// removes containers that have no entry then, for formats differ in how they write them.
+func (e Edit) take(root map[string]any) (entry any, err error) {
+	if len(e.Container) == 0 {
+		entry = root[e.Name]
+		delete(root, e.Name)
+		return entry, nil
+	}
+	key := e.Container[0]
+	defer func() {
+		if empty(root[key]) {
+			delete(root, key)
+		}
+	}()
+	switch in := root[key].(type) {
+	case nil:
+		return nil, nil
+	case map[string]any:
+		if len(e.Container) > 1 {
+			e.Container = e.Container[1:]
+			return e.take(in)
+		}
+		if e.Key == "" {
+			entry = in[e.Name]
+			delete(in, e.Name)
+			return entry, nil
+		}
+	case []any:
+		if len(e.Container) > 1 || e.Key == "" {
+			break
+		}
+		i := slices.IndexFunc(in, func(element any) bool {
+			object, ok := element.(map[string]any)
+			return ok && object[e.Key] == e.Name
+		})
+		if i >= 0 {
+			entry = in[i]
+			root[key] = slices.Delete(in, i, i+1)
+		}
+		return entry, nil
+	}
+	return nil, fmt.Errorf("%w: %q holds something else", ErrForm, key)
+}
+
+func empty(v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return true
+	case map[string]any:
+		return len(v) == 0
+	case []any:
+		return len(v) == 0
+	}
+	return false
 }
 
 // readTree parses a file of a format into what JSON can say.
 func readTree(format string, data []byte) (map[string]any, error) {
-	var tree any = map[string]any{}
+	var tree any
 	var err error
 	switch format {
 	case "json":
-		var plain []byte
-		if plain, err = hujson.Standardize(slices.Clone(orEmpty(data))); err == nil {
-			return decodeJSON(plain)
-		}
+		data, err = hujson.Standardize(slices.Clone(orEmpty(data)))
 	case "toml":
 		err = toml.Unmarshal(data, &tree)
 	case "yaml":
@@ -88,14 +146,31 @@ func readTree(format string, data []byte) (map[string]any, error) {
 	default:
 		return nil, fmt.Errorf("unknown format %q", format)
 	}
-	var text []byte
+	if err == nil && format != "json" {
+		data, err = json.Marshal(tree)
+	}
 	if err == nil {
-		text, err = json.Marshal(tree)
+		tree, err = decodeJSON(data)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", format, err)
 	}
-	return decodeJSON(text)
+	root, ok := tree.(map[string]any)
+	switch {
+	case tree == nil:
+		return map[string]any{}, nil
+	case !ok:
+		return nil, errors.New("the file is not one object")
+	}
+	return root, nil
+}
+
+// decodeJSON reads a value, with numbers as they are written.
+func decodeJSON(text []byte) (value any, err error) {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	err = dec.Decode(&value)
+	return value, err
 }
 
 // orEmpty returns an empty object in the place of a blank file.
@@ -105,130 +180,3 @@ func orEmpty(data []byte) []byte {
 	}
 	return data
 }
-
-func decodeJSON(text []byte) (map[string]any, error) {
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.UseNumber()
-	var tree any
-	if err := dec.Decode(&tree); err != nil {
-		return nil, fmt.Errorf("reading json: %w", err)
-	}
-	if tree == nil {
-		return map[string]any{}, nil
-	}
-	object, ok := tree.(map[string]any)
-	if !ok {
-		return nil, errors.New("the file is not one object")
-	}
-	return object, nil
-}
-
-// change makes the edit in a parsed file.
-func (e Edit) change(root map[string]any) (changed bool, err error) {
-	last := len(e.Container) - 1
-	for _, key := range e.Container[:last] {
-		next, ok := root[key].(map[string]any)
-		switch {
-		case root[key] != nil && !ok:
-			return false, fmt.Errorf("%w: %q is not an object", ErrForm, key)
-		case !ok && e.Value == nil:
-			return false, nil
-		case !ok:
-			next = map[string]any{}
-			root[key] = next
-		}
-		root = next
-	}
-	var value any
-	if e.Value != nil {
-		dec := json.NewDecoder(bytes.NewReader(e.Value))
-		dec.UseNumber()
-		if err := dec.Decode(&value); err != nil {
-			return false, fmt.Errorf("reading the entry: %w", err)
-		}
-	}
-	if e.Key != "" {
-		return e.changeList(root, e.Container[last], value)
-	}
-	return e.changeObject(root, e.Container[last], value)
-}
-
-func (e Edit) changeObject(parent map[string]any, key string, value any) (changed bool, err error) {
-	entries, ok := parent[key].(map[string]any)
-	if parent[key] != nil && !ok {
-		return false, fmt.Errorf("%w: %q is not an object", ErrForm, key)
-	}
-	was, present := entries[e.Name]
-	switch {
-	case e.Value == nil:
-		delete(entries, e.Name)
-		return present, nil
-	case reflect.DeepEqual(was, value):
-		return false, nil
-	case entries == nil:
-		entries = map[string]any{}
-		parent[key] = entries
-	}
-	entries[e.Name] = value
-	return true, nil
-}
-
-func (e Edit) changeList(parent map[string]any, key string, value any) (changed bool, err error) {
-	entries, ok := parent[key].([]any)
-	if parent[key] != nil && !ok {
-		return false, fmt.Errorf("%w: %q is not a list", ErrForm, key)
-	}
-	i := slices.IndexFunc(entries, func(entry any) bool {
-		object, ok := entry.(map[string]any)
-		return ok && object[e.Key] == e.Name
-	})
-	switch {
-	case e.Value == nil && i < 0:
-		return false, nil
-	case e.Value == nil:
-		parent[key] = slices.Delete(entries, i, i+1)
-	case i < 0:
-		parent[key] = append(entries, value)
-	case reflect.DeepEqual(entries[i], value):
-		return false, nil
-	default:
-		entries[i] = value
-	}
-	return true, nil
-}
-
-// dropEmpty removes a container without entries: formats differ in how they write one.
-func dropEmpty(root map[string]any, container []string) {
-	key := container[0]
-	if next, ok := root[key].(map[string]any); ok && len(container) > 1 {
-		dropEmpty(next, container[1:])
-	}
-	switch v := root[key].(type) {
-	case nil:
-		delete(root, key)
-	case map[string]any:
-		if len(v) == 0 {
-			delete(root, key)
-		}
-	case []any:
-		if len(v) == 0 {
-			delete(root, key)
-		}
-	}
-}
-
-// splice returns data with the bytes from one offset to another replaced.
-func splice(data []byte, from, to int, text string) []byte {
-	return slices.Concat(data[:from], []byte(text), data[to:])
-}
-
-// lineEnd returns how the lines of data end.
-func lineEnd(data []byte) string {
-	if bytes.Contains(data, []byte("\r\n")) {
-		return "\r\n"
-	}
-	return "\n"
-}
-
-// lineStart returns where the line of an offset begins.
-func lineStart(data []byte, at int) int { return bytes.LastIndexByte(data[:at], '\n') + 1 }

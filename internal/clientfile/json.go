@@ -2,18 +2,13 @@ package clientfile
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"slices"
-	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/tailscale/hujson"
 )
-
-// span is where a member or an element is written.
-type span struct {
-	from, to int
-	value    *hujson.Value
-}
 
 // editJSON makes an edit in a file that has no comments, or some.
 func editJSON(e Edit, data []byte) ([]byte, error) {
@@ -26,20 +21,23 @@ func editJSON(e Edit, data []byte) ([]byte, error) {
 	for i, key := range e.Container {
 		next := member(in, key)
 		if next == nil { // only an entry that is set gets here
-			return insert(data, in, key, e.wrap(i+1)), nil
+			e = Edit{Name: key, Value: e.wrap(i + 1)}
+			break
 		}
 		in = next
 	}
-	all := spans(in)
-	i := slices.IndexFunc(all, func(s span) bool { return e.names(data, s) })
+	members, end := split(in)
+	i := slices.IndexFunc(members, e.names)
 	switch {
 	case e.Value == nil:
-		return remove(data, in, all, i), nil
+		members, end = remove(members, end, i)
 	case i < 0:
-		return insert(data, in, e.Name, e.Value), nil
+		members, end = insert(data, root, in, e)
+	default:
+		members[i].Value.Value = lines(data, root, e.Value, indentAt(data, members[i].Value.StartOffset))
 	}
-	at := all[i].value
-	return splice(data, at.StartOffset, at.EndOffset, layoutOf(data, in).indent(e.Value, indentAt(data, all[i].from))), nil
+	join(in, members, end)
+	return root.Pack(), nil
 }
 
 // wrap returns the entry inside what is missing of its container.
@@ -51,199 +49,148 @@ func (e Edit) wrap(depth int) json.RawMessage {
 		keys = append(slices.Clone(keys), e.Name)
 	}
 	for _, key := range slices.Backward(keys) {
-		value = slices.Concat([]byte("{"), quote(key), []byte(":"), value, []byte("}"))
+		value = slices.Concat([]byte("{"), json.RawMessage(hujson.String(key)), []byte(":"), value, []byte("}"))
 	}
 	return value
 }
 
-// names reports whether s is the entry.
-func (e Edit) names(data []byte, s span) bool {
-	if e.Key == "" {
-		return keyOf(data, s) == e.Name
-	}
-	named := member(s.value, e.Key)
-	return named != nil && literal(named) == e.Name
-}
-
-// keyOf returns the key of a member.
-func keyOf(data []byte, s span) (key string) {
-	_ = json.NewDecoder(bytes.NewReader(data[s.from:])).Decode(&key) // the file was parsed
-	return key
-}
-
-// literal returns the text of a string, "" for another value.
-func literal(v *hujson.Value) string {
-	if l, ok := v.Value.(hujson.Literal); ok && l.Kind() == '"' {
-		return l.String()
-	}
-	return ""
-}
-
-// quote returns a text as a string of JSON, TOML and YAML.
-func quote(text string) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(text) // a string can be encoded
-	return bytes.TrimRight(b.Bytes(), "\n")
-}
-
-// spans returns the members or the elements of a value.
-func spans(v *hujson.Value) (all []span) {
-	switch c := v.Value.(type) {
-	case *hujson.Object:
-		for i := range c.Members {
-			m := &c.Members[i]
-			all = append(all, span{m.Name.StartOffset, m.Value.EndOffset, &m.Value})
-		}
-	case *hujson.Array:
-		for i := range c.Elements {
-			all = append(all, span{c.Elements[i].StartOffset, c.Elements[i].EndOffset, &c.Elements[i]})
-		}
-	}
-	return all
-}
-
 // member returns the value of a key, nil when there is none.
 func member(v *hujson.Value, key string) *hujson.Value {
-	o, ok := v.Value.(*hujson.Object)
-	if !ok {
-		return nil
+	return v.Find(string(jsontext.Pointer("").AppendToken(key)))
+}
+
+// names reports whether m is the entry.
+func (e Edit) names(m hujson.ObjectMember) bool {
+	name := &m.Name
+	if e.Key != "" {
+		name = member(&m.Value, e.Key)
 	}
-	for i := range o.Members {
-		if literal(&o.Members[i].Name) == key {
-			return &o.Members[i].Value
+	if name == nil {
+		return false
+	}
+	text, ok := name.Value.(hujson.Literal)
+	return ok && text.Kind() == '"' && text.String() == e.Name
+}
+
+// split returns the members of an object, or the elements of an array as members without a
+// name, and what stands before the bracket at the end. There is a comma behind the last
+// member if it has AfterExtra.
+func split(v *hujson.Value) (members []hujson.ObjectMember, end hujson.Extra) {
+	switch c := v.Value.(type) {
+	case *hujson.Object:
+		return c.Members, c.AfterExtra
+	case *hujson.Array:
+		for _, element := range c.Elements {
+			m := hujson.ObjectMember{Value: element}
+			m.Name.BeforeExtra, m.Value.BeforeExtra = element.BeforeExtra, nil
+			members = append(members, m)
+		}
+		return members, c.AfterExtra
+	}
+	return nil, nil
+}
+
+// join undoes split.
+func join(v *hujson.Value, members []hujson.ObjectMember, end hujson.Extra) {
+	switch c := v.Value.(type) {
+	case *hujson.Object:
+		c.Members, c.AfterExtra = members, end
+	case *hujson.Array:
+		c.Elements, c.AfterExtra = nil, end
+		for _, m := range members {
+			m.Value.BeforeExtra = m.Name.BeforeExtra
+			c.Elements = append(c.Elements, m.Value)
 		}
 	}
-	return nil
 }
 
-// insert adds a member, or an element when in is a list, behind the others.
-func insert(data []byte, in *hujson.Value, key string, value json.RawMessage) []byte {
-	l, all := layoutOf(data, in), spans(in)
-	prefix := ""
-	if _, ok := in.Value.(*hujson.Object); ok {
-		prefix = string(quote(key)) + ": "
+// insert adds an entry behind the others. A comment on the line of the last of them stays
+// there.
+func insert(data []byte, root hujson.Value, in *hujson.Value, e Edit) ([]hujson.ObjectMember, hujson.Extra) {
+	members, end := split(in)
+	added := hujson.ObjectMember{Name: hujson.Value{Value: hujson.String(e.Name), BeforeExtra: hujson.Extra(" ")}}
+	if e.Key == "" {
+		added.Value.BeforeExtra = hujson.Extra(" ")
 	}
-	if len(all) == 0 {
-		outer := indentAt(data, in.StartOffset)
-		text := l.newline + outer + l.unit + prefix + l.indent(value, outer+l.unit)
-		if !bytes.Contains(data[in.StartOffset:in.EndOffset], []byte("\n")) {
-			text += l.newline + outer
+	newline, outer := lineEnd(data), indentAt(data, in.StartOffset)
+	inner := outer + unit(root)
+	if n := len(members); n > 0 {
+		first := members[0].Name.BeforeExtra
+		if members[n-1].Value.AfterExtra != nil {
+			added.Value.AfterExtra = hujson.Extra{}
 		}
-		return splice(data, in.StartOffset+1, in.StartOffset+1, text)
+		if !bytes.Contains(first, []byte("\n")) {
+			value, _ := hujson.Parse(e.Value) // it was parsed
+			value.Minimize()
+			added.Value.Value = value.Value
+			return append(members, added), end
+		}
+		inner = indentAt(first, len(first))
 	}
-	last := all[len(all)-1].to
-	text := " " + prefix + compact(value)
-	at := skipExtra(data, last)
-	comma := data[at] == ','
-	if !comma {
-		at = last - 1
+	line, end := splitLine(end)
+	added.Name.BeforeExtra = slices.Concat(line, hujson.Extra(newline+inner))
+	if len(members) == 0 && !bytes.Contains(end, []byte("\n")) {
+		end = slices.Concat(hujson.Extra(newline+outer), end)
 	}
-	at++ // behind the comma or the value
-	if bytes.Contains(data[in.StartOffset:all[0].from], []byte("\n")) {
-		inner := indentAt(data, all[0].from)
-		text = l.newline + inner + prefix + l.indent(value, inner)
-		at = restOfLine(data, at)
-	}
-	if comma {
-		return splice(data, at, at, text+",")
-	}
-	return splice(splice(data, at, at, text), last, last, ",")
+	added.Value.Value = lines(data, root, e.Value, inner)
+	return append(members, added), end
 }
 
-// remove takes out a member or an element with its line. Comments above it stay.
-func remove(data []byte, in *hujson.Value, all []span, i int) []byte {
-	from, to := in.StartOffset+1, all[i].to
-	comma := -1
-	if i > 0 {
-		comma = skipExtra(data, all[i-1].to)
-		from = comma + 1
+// remove takes out a member with its line. Comments above it stay.
+func remove(members []hujson.ObjectMember, end hujson.Extra, i int) ([]hujson.ObjectMember, hujson.Extra) {
+	before, comma := members[i].Name.BeforeExtra, members[len(members)-1].Value.AfterExtra != nil
+	members = slices.Delete(members, i, i+1)
+	next := &end
+	if i < len(members) {
+		next = &members[i].Name.BeforeExtra
 	}
-	if next := skipExtra(data, to); data[next] == ',' {
-		to, comma = next+1, -1
+	if start := bytes.LastIndexByte(before, '\n'); start >= 0 && len(bytes.TrimSpace(before[start:])) == 0 {
+		_, rest := splitLine(*next)
+		*next = slices.Concat(bytes.TrimSuffix(before[:start], []byte("\r")), rest)
 	}
-	if start := lineStart(data, all[i].from); start > from && len(bytes.TrimSpace(data[start:all[i].from])) == 0 {
-		from = len(bytes.TrimSuffix(bytes.TrimSuffix(data[:start], []byte("\n")), []byte("\r")))
-		to = restOfLine(data, to)
-	}
-	data = splice(data, from, to, "")
-	if comma >= 0 && i == len(all)-1 {
-		data = splice(data, comma, comma+1, "")
-	}
-	return data
-}
-
-// skipExtra returns the offset of what follows blanks and comments.
-func skipExtra(data []byte, at int) int {
-	for at < len(data) {
-		switch rest := data[at:]; {
-		case bytes.IndexByte([]byte(" \t\r\n"), rest[0]) >= 0:
-			at++
-		case bytes.HasPrefix(rest, []byte("//")):
-			at += bytes.IndexByte(append(rest[:len(rest):len(rest)], '\n'), '\n')
-		case bytes.HasPrefix(rest, []byte("/*")):
-			at += bytes.Index(rest, []byte("*/")) + 2
-		default:
-			return at
+	if 0 < i && i == len(members) {
+		last := &members[i-1].Value
+		if comma {
+			last.AfterExtra = append(hujson.Extra{}, last.AfterExtra...)
+		} else {
+			end, last.AfterExtra = slices.Concat(last.AfterExtra, end), nil
 		}
 	}
-	return at
+	return members, end
 }
 
-// restOfLine returns the end of a line on which only blanks and comments follow, and at
-// for any other.
-func restOfLine(data []byte, at int) int {
-	end := at + bytes.IndexByte(append(data[at:len(data):len(data)], '\n'), '\n')
-	line := append(slices.Clone(data[at:end]), '\n')
-	if bytes.Count(line, []byte("/*")) > bytes.Count(line, []byte("*/")) || skipExtra(line, 0) < len(line) {
-		return at
+// splitLine returns what stands on the first line of blanks and comments, and the rest. The
+// first is empty when there is one line only, or a comment goes on.
+func splitLine(x hujson.Extra) (line, rest hujson.Extra) {
+	end := bytes.IndexByte(x, '\n')
+	if end < 0 || bytes.Count(x[:end], []byte("/*")) > bytes.Count(x[:end], []byte("*/")) {
+		return nil, x
 	}
-	return at + len(bytes.TrimRight(line, "\r\n"))
+	line = bytes.TrimRight(x[:end], "\r")
+	return line, x[len(line):]
 }
 
-// layout is how a file is indented.
-type layout struct{ newline, unit string }
-
-// layoutOf looks at what surrounds in, and at the members of the file.
-func layoutOf(data []byte, in *hujson.Value) layout {
-	l := layout{newline: lineEnd(data), unit: "  "}
-	all := spans(in)
-	if len(all) == 0 {
-		root, err := hujson.Parse(data)
-		if err != nil {
-			return l
-		}
-		in, all = &root, spans(&root)
+// unit returns the blanks by which a file indents.
+func unit(root hujson.Value) string {
+	members, _ := split(&root)
+	if len(members) == 0 {
+		return "  "
 	}
-	if len(all) > 0 {
-		outer, inner := indentAt(data, in.StartOffset), indentAt(data, all[0].from)
-		if unit, ok := strings.CutPrefix(inner, outer); ok && unit != "" {
-			l.unit = unit
-		}
-	}
-	return l
+	first := members[0].Name.BeforeExtra
+	return cmp.Or(indentAt(first, len(first)), "  ")
 }
 
-// indent returns a value over several lines, all but the first indented.
-func (l layout) indent(value json.RawMessage, prefix string) string {
+// lines returns a value over several lines, all but the first indented.
+func lines(data []byte, root hujson.Value, value json.RawMessage, indent string) hujson.Literal {
 	var b bytes.Buffer
-	if err := json.Indent(&b, value, prefix, l.unit); err != nil {
-		return string(value) // which the check after the edit refuses
+	if err := json.Indent(&b, value, indent, unit(root)); err != nil {
+		return hujson.Literal(value) // which the check after the edit refuses
 	}
-	return strings.ReplaceAll(b.String(), "\n", l.newline)
-}
-
-func compact(value json.RawMessage) string {
-	var b bytes.Buffer
-	if err := json.Compact(&b, value); err != nil {
-		return string(value) // which the check after the edit refuses
-	}
-	return b.String()
+	return bytes.ReplaceAll(b.Bytes(), []byte("\n"), []byte(lineEnd(data)))
 }
 
 // indentAt returns the blanks with which the line of an offset begins.
 func indentAt(data []byte, at int) string {
-	line := data[lineStart(data, at):at]
+	line := data[bytes.LastIndexByte(data[:at], '\n')+1 : at]
 	return string(line[:len(line)-len(bytes.TrimLeft(line, " \t"))])
 }

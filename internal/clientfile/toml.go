@@ -2,6 +2,7 @@ package clientfile
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -10,117 +11,66 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2/unstable"
+	"github.com/tailscale/hujson"
 )
 
 // editTOML removes the tables and the keys of the entry, and adds its new form as one
 // table at the end.
 func editTOML(e Edit, data []byte) ([]byte, error) {
-	if e.Key != "" {
-		return nil, fmt.Errorf("%w: lists of TOML are not edited", ErrForm)
+	if e.Key != "" || len(e.Container) == 0 {
+		return nil, fmt.Errorf("%w: in TOML only tables are edited", ErrForm)
 	}
 	path := append(slices.Clone(e.Container), e.Name)
-	data, err := removeTables(data, path)
-	if err != nil || e.Value == nil {
-		return data, err
+	t := linesOf(data)
+	if err := t.removeTables(data, path); err != nil || e.Value == nil {
+		return t.bytes(), err
 	}
-	text, err := tomlTable(path, e.Value)
-	if err != nil {
-		return nil, err
+	table, err := tomlTable(path, e.Value)
+	if len(t.lines) > 0 {
+		table = "\n" + table
 	}
-	newline := lineEnd(data)
-	switch {
-	case len(data) == 0:
-	case bytes.HasSuffix(data, []byte("\n")):
-		text = "\n" + text
-	default: // the file keeps its last line without an end
-		text = "\n\n" + strings.TrimSuffix(text, "\n")
-	}
-	return append(slices.Clone(data), strings.ReplaceAll(text, "\n", newline)...), nil
+	t.replace(len(t.lines), len(t.lines), table)
+	return t.bytes(), err
 }
 
-// expression is a table header, or a key with its value.
-type expression struct {
-	line int // offset of its first line
-	ours bool
-}
-
-// removeTables takes out everything at a path or below it. Comments above stay.
-func removeTables(data []byte, path []string) ([]byte, error) {
-	var all []expression
+// removeTables takes out everything at a path or below it, and one blank line above.
+// Comments above stay.
+func (t *text) removeTables(data []byte, path []string) error {
+	var starts []int // of the parts of the file that are at the path, and in between those that are not
 	var table []string
 	p := unstable.Parser{}
 	p.Reset(data)
 	for p.NextExpression() {
 		x := p.Expression()
-		var keys []string
-		at := -1
+		keys, at := slices.Clone(table), 0
+		if x.Kind != unstable.KeyValue {
+			keys = nil
+		}
 		for it := x.Key(); it.Next(); {
-			if at < 0 {
-				at = int(it.Node().Raw.Offset)
-			}
+			at = cmp.Or(at, int(it.Node().Raw.Offset))
 			keys = append(keys, string(it.Node().Data))
 		}
-		switch x.Kind {
-		case unstable.Table, unstable.ArrayTable:
+		if x.Kind != unstable.KeyValue {
 			table = keys
-		default:
-			keys = slices.Concat(table, keys)
 		}
-		ours := len(keys) >= len(path) && slices.Equal(keys[:len(path)], path)
-		all = append(all, expression{line: lineStart(data, max(at, 0)), ours: ours})
+		if ours := len(keys) >= len(path) && slices.Equal(keys[:len(path)], path); ours == (len(starts)%2 == 0) {
+			starts = append(starts, bytes.Count(data[:at], []byte("\n")))
+		}
 	}
 	if err := p.Error(); err != nil {
-		return nil, fmt.Errorf("reading toml: %w", err)
+		return fmt.Errorf("reading toml: %w", err)
 	}
-	for i := len(all) - 1; i >= 0; i-- {
-		end := i + 1
-		for ; i > 0 && all[i].ours && all[i-1].ours; i-- {
-			continue
+	if len(starts)%2 == 1 {
+		starts = append(starts, len(t.lines))
+	}
+	for i := len(starts) - 2; i >= 0; i -= 2 {
+		from, to := starts[i], t.trim(starts[i], starts[i+1])
+		if from > 1 && strings.Trim(t.lines[from-1], "\r\n") == "" {
+			from--
 		}
-		if all[i].ours {
-			data = removeLines(data, all[i].line, lineOf(all, end, len(data)))
-		}
+		t.replace(from, to, "")
 	}
-	return data, nil
-}
-
-// lineOf returns the line of the expression after an entry, or the end of the file.
-func lineOf(all []expression, i, end int) int {
-	if i < len(all) {
-		return all[i].line
-	}
-	return end
-}
-
-// removeLines takes out lines, but for blank lines and comments at their end, and one
-// blank line above.
-func removeLines(data []byte, from, to int) []byte {
-	to = from + trimNotes(data[from:to])
-	atEnd := to == len(data) && !bytes.HasSuffix(data, []byte("\n"))
-	for _, blank := range []string{"\r\n\r\n", "\n\n"} {
-		if bytes.HasSuffix(data[:from], []byte(blank)) {
-			from -= len(blank) / 2
-			break
-		}
-	}
-	if atEnd {
-		from = len(bytes.TrimSuffix(bytes.TrimSuffix(data[:from], []byte("\n")), []byte("\r")))
-	}
-	return splice(data, from, to, "")
-}
-
-// trimNotes returns the length of text without the blank lines and comments at its end.
-func trimNotes(text []byte) int {
-	end := len(text)
-	for end > 0 {
-		start := lineStart(text, end-1)
-		line := bytes.TrimSpace(text[start:end])
-		if len(line) > 0 && line[0] != '#' {
-			break
-		}
-		end = start
-	}
-	return end
+	return nil
 }
 
 // tomlTable writes an object as a table, tables below it inline.
@@ -135,11 +85,11 @@ func tomlTable(path []string, value json.RawMessage) (string, error) {
 	for i, key := range path {
 		quoted[i] = tomlKey(key)
 	}
-	text := "[" + strings.Join(quoted, ".") + "]\n"
+	table := "[" + strings.Join(quoted, ".") + "]\n"
 	for _, key := range slices.Sorted(maps.Keys(entry)) {
-		text += tomlKey(key) + " = " + tomlValue(entry[key]) + "\n"
+		table += tomlKey(key) + " = " + tomlValue(entry[key]) + "\n"
 	}
-	return text, nil
+	return table, nil
 }
 
 var bareKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
@@ -148,13 +98,13 @@ func tomlKey(key string) string {
 	if bareKey.MatchString(key) {
 		return key
 	}
-	return string(quote(key))
+	return string(hujson.String(key))
 }
 
 func tomlValue(v any) string {
 	switch v := v.(type) {
 	case string:
-		return string(quote(v))
+		return string(hujson.String(v))
 	case []any:
 		parts := make([]string, len(v))
 		for i, element := range v {

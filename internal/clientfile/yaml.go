@@ -5,64 +5,52 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
 
-// yamlFile is a file of YAML with one mapping, and its lines.
-type yamlFile struct {
-	data []byte
-	root *yaml.Node // nil = the file has no value
-}
-
 // editYAML makes an edit in a mapping or a list in block style.
 func editYAML(e Edit, data []byte) ([]byte, error) {
-	f, err := parseYAML(data)
+	t := linesOf(data)
+	members, err := parseYAML(data)
 	if err != nil {
 		return nil, err
 	}
 	if len(e.Container) != 1 {
 		return nil, fmt.Errorf("%w: the entries are not at the top of the file", ErrForm)
 	}
-	key, in, end := f.container(e.Container[0])
-	switch {
-	case key == nil:
-		return f.addContainer(e)
-	case in.Kind == yaml.ScalarNode && in.Tag == "!!null", len(in.Content) == 0:
-		return f.fill(e, key)
+	name, i := e.Container[0], 0
+	for i < len(members) && members[i].Value != name {
+		i += 2
+	}
+	if i == len(members) {
+		entry, err := e.yamlText(2)
+		t.replace(len(t.lines), len(t.lines), name+":\n"+entry)
+		return t.bytes(), err
+	}
+	in, at, end := members[i+1], members[i].Line-1, len(t.lines)
+	if i+2 < len(members) {
+		end = members[i+2].Line - 1
+	}
+	switch end = t.trim(at, end); {
+	case len(in.Content) == 0:
+		err = t.fillYAML(e, at)
 	case in.Style&yaml.FlowStyle != 0:
-		return nil, fmt.Errorf("%w: %q is in braces or brackets: write one entry to a line", ErrForm, key.Value)
+		err = fmt.Errorf("%w: %q is in braces or brackets: write one entry to a line", ErrForm, name)
+	default:
+		err = t.entryYAML(e, in, at, end)
 	}
-	starts, at := e.yamlEntries(in)
-	if at < 0 {
-		text, err := e.yamlText(in.Column - 1)
-		return f.insertAt(end, text, err)
-	}
-	from, to := f.line(starts[at]), end
-	if at+1 < len(starts) {
-		to = f.line(starts[at+1])
-	}
-	to = from + trimNotes(data[from:to])
-	if e.Value != nil {
-		text, err := e.yamlText(in.Column - 1)
-		return splice(data, from, to, f.lines(text)), err
-	}
-	data = splice(data, from, to, "")
-	if len(starts) == 1 {
-		at := f.lineLast(key.Line)
-		data = splice(data, at, at, map[bool]string{true: " []", false: " {}"}[e.Key != ""])
-	}
-	return data, nil
+	return t.bytes(), err
 }
 
-func parseYAML(data []byte) (*yamlFile, error) {
+// parseYAML returns the keys and the values of a file, alternating.
+func parseYAML(data []byte) (members []*yaml.Node, err error) {
 	var doc, more yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(data))
-	err := dec.Decode(&doc)
+	err = dec.Decode(&doc)
 	if errors.Is(err, io.EOF) {
-		return &yamlFile{data: data}, nil
+		return nil, nil
 	}
 	if err == nil && !errors.Is(dec.Decode(&more), io.EOF) {
 		err = errors.New("it has several documents")
@@ -74,53 +62,61 @@ func parseYAML(data []byte) (*yamlFile, error) {
 	if root.Kind != yaml.MappingNode || root.Style&yaml.FlowStyle != 0 {
 		return nil, fmt.Errorf("%w: it is not a mapping in block style", ErrForm)
 	}
-	return &yamlFile{data: data, root: root}, nil
+	return root.Content, nil
 }
 
-// container returns a key of the file, its value, and the offset behind its last line.
-func (f *yamlFile) container(name string) (key, value *yaml.Node, end int) {
-	if f.root == nil {
-		return nil, nil, 0
+// fillYAML writes the first entry of a container whose key is on line at.
+func (t *text) fillYAML(e Edit, at int) error {
+	line := strings.TrimRight(t.lines[at], " \t\r\n")
+	line = strings.TrimSuffix(strings.TrimSuffix(line, " {}"), " []")
+	if !strings.HasSuffix(line, ":") {
+		return fmt.Errorf("%w: something follows %q on its line", ErrForm, e.Container[0])
 	}
-	all := f.root.Content
-	for i := 0; i < len(all); i += 2 {
-		if all[i].Value != name {
-			continue
-		}
-		end = len(f.data)
-		if i+2 < len(all) {
-			end = f.line(all[i+2].Line)
-		}
-		from := f.line(all[i].Line)
-		return all[i], all[i+1], from + trimNotes(f.data[from:end])
-	}
-	return nil, nil, 0
+	entry, err := e.yamlText(2)
+	t.replace(at, at+1, line+"\n"+entry)
+	return err
 }
 
-// yamlEntries returns the first lines of the entries, and which of them is the edit's.
-func (e Edit) yamlEntries(in *yaml.Node) (lines []int, at int) {
-	at = -1
+// entryYAML replaces, removes or adds an entry of a container whose key is on line at, and
+// whose lines end before end.
+func (t *text) entryYAML(e Edit, in *yaml.Node, at, end int) error {
 	step := 2
 	if in.Kind == yaml.SequenceNode {
 		step = 1
 	}
+	from, to := end, end // of the entry
 	for i := 0; i < len(in.Content); i += step {
-		n := in.Content[i]
-		name := n.Value
-		if e.Key != "" {
-			name = ""
-			for j := 0; j+1 < len(n.Content); j += 2 {
-				if n.Content[j].Value == e.Key {
-					name = n.Content[j+1].Value
-				}
-			}
+		if n := in.Content[i]; from < end {
+			to = t.trim(from, n.Line-1)
+			break
+		} else if e.namesYAML(n) {
+			from = n.Line - 1
 		}
-		if name == e.Name {
-			at = len(lines)
-		}
-		lines = append(lines, n.Line)
 	}
-	return lines, at
+	if e.Value != nil {
+		entry, err := e.yamlText(in.Column - 1)
+		t.replace(from, to, entry)
+		return err
+	}
+	t.replace(from, to, "")
+	if len(in.Content) == step {
+		line := strings.TrimRight(t.lines[at], " \t\r\n")
+		t.replace(at, at+1, line+map[bool]string{true: " []\n", false: " {}\n"}[e.Key != ""])
+	}
+	return nil
+}
+
+// namesYAML reports whether n is the entry, or its key in a mapping.
+func (e Edit) namesYAML(n *yaml.Node) bool {
+	if e.Key == "" {
+		return n.Value == e.Name
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == e.Key {
+			return n.Content[i+1].Value == e.Name
+		}
+	}
+	return false
 }
 
 // yamlText writes the entry in block style.
@@ -129,12 +125,10 @@ func (e Edit) yamlText(indent int) (string, error) {
 	if err := yaml.Unmarshal(e.Value, &value); err != nil {
 		return "", fmt.Errorf("reading the entry: %w", err)
 	}
-	entry := value.Content[0]
-	block(entry)
-	if e.Key != "" {
-		entry = &yaml.Node{Kind: yaml.SequenceNode, Content: []*yaml.Node{entry}}
-	} else {
-		entry = &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{{Kind: yaml.ScalarNode, Value: e.Name, Tag: "!!str"}, entry}}
+	block(&value)
+	entry := &yaml.Node{Kind: yaml.SequenceNode, Content: value.Content}
+	if e.Key == "" {
+		entry = &yaml.Node{Kind: yaml.MappingNode, Content: append([]*yaml.Node{{Kind: yaml.ScalarNode, Value: e.Name, Tag: "!!str"}}, value.Content...)}
 	}
 	var out bytes.Buffer
 	enc := yaml.NewEncoder(&out)
@@ -142,78 +136,19 @@ func (e Edit) yamlText(indent int) (string, error) {
 	if err := enc.Encode(entry); err != nil {
 		return "", fmt.Errorf("writing the entry: %w", err)
 	}
-	margin := strings.Repeat(" ", indent)
 	var text strings.Builder
 	for line := range strings.Lines(out.String()) {
-		text.WriteString(margin + line)
+		text.WriteString(strings.Repeat(" ", indent) + line)
 	}
 	return text.String(), nil
 }
 
 // block takes the style of JSON from a value, that of strings excepted where it is needed.
 func block(n *yaml.Node) {
-	if n.Kind != yaml.ScalarNode && len(n.Content) > 0 {
-		n.Style = 0
-	}
-	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {
+	if len(n.Content) > 0 || n.Tag == "!!str" {
 		n.Style = 0
 	}
 	for _, c := range n.Content {
 		block(c)
 	}
-}
-
-// addContainer writes the container and the entry at the end of the file.
-func (f *yamlFile) addContainer(e Edit) ([]byte, error) {
-	text, err := e.yamlText(2)
-	return f.insertAt(len(f.data), e.Container[0]+":\n"+text, err)
-}
-
-// fill writes the first entry of a container.
-func (f *yamlFile) fill(e Edit, key *yaml.Node) ([]byte, error) {
-	text, err := e.yamlText(2)
-	if err != nil {
-		return nil, err
-	}
-	from, to := f.line(key.Line), f.lineLast(key.Line)
-	line := string(f.data[from:to])
-	for _, empty := range []string{" {}", " []"} {
-		line = strings.TrimSuffix(line, empty)
-	}
-	if !strings.HasSuffix(line, ":") {
-		return nil, fmt.Errorf("%w: something follows %q on its line", ErrForm, key.Value)
-	}
-	text = f.lines(line + "\n" + strings.TrimSuffix(text, "\n"))
-	return splice(f.data, from, to, text), nil
-}
-
-// insertAt writes lines at the beginning of a line, or at the end of the file.
-func (f *yamlFile) insertAt(at int, text string, err error) ([]byte, error) {
-	if err != nil {
-		return nil, err
-	}
-	if at > 0 && f.data[at-1] != '\n' {
-		text = "\n" + strings.TrimSuffix(text, "\n")
-	}
-	return splice(f.data, at, at, f.lines(text)), nil
-}
-
-// lines gives a text the line ends of the file.
-func (f *yamlFile) lines(text string) string {
-	return strings.ReplaceAll(text, "\n", lineEnd(f.data))
-}
-
-// line returns the offset of a line, which is counted from 1.
-func (f *yamlFile) line(n int) (at int) {
-	for range n - 1 {
-		at += bytes.IndexByte(f.data[at:], '\n') + 1
-	}
-	return at
-}
-
-// lineLast returns the offset of the end of a line, without blanks.
-func (f *yamlFile) lineLast(n int) int {
-	from := f.line(n)
-	line, _, _ := bytes.Cut(f.data[from:], []byte("\n"))
-	return from + len(slices.Clip(bytes.TrimRight(line, " \t\r")))
 }

@@ -26,6 +26,7 @@ type Write struct {
 	Input    string            `json:"input"`    // reference to the input {name}; "" = it has no inputs
 	Text     string            `json:"text"`     // reference to the text of the file {name}; "" = it has none
 	In       []string          `json:"in"`       // keys in which references are expanded; nil = all
+	Schema   string            `json:"schema"`   // $schema that a file has to have; "" = none
 	Declare  string            `json:"declare"`  // key with the names of all variables to which an entry refers; "" = none
 }
 
