@@ -73,6 +73,7 @@ type node struct {
 	// faulty is set when a fault is reported at this value. It is not decoded then,
 	// and gets no second fault.
 	faulty  bool
+	flaw    string // what the parser has found wrong, with a hint on a second line; "" = nothing
 	former  string // of a server whose key was made to fit: its name as written
 	lenient bool   // an unset variable in it is only a warning
 	unset   *Fault // why the variables of text cannot be expanded; reported unless a string is wrong here anyway
@@ -141,60 +142,76 @@ func (n *node) children() iter.Seq[*node] { return slices.Values(slices.Concat(n
 // json writes n as JSON, its strings expanded and its numbers as written.
 // Without faulty, members at which a fault is reported are left out and elements
 // are null.
-func (n *node) json(faulty bool) []byte {
-	var out bytes.Buffer
-	// No write fails: keys differ, and neither files nor expand give invalid UTF-8.
-	n.write(jsontext.NewEncoder(&out), faulty)
-	return bytes.TrimSpace(out.Bytes())
-}
+func (n *node) json(faulty bool) []byte { return n.append(nil, faulty) }
 
-func (n *node) write(to *jsontext.Encoder, faulty bool) {
+func (n *node) append(to []byte, faulty bool) []byte {
 	switch {
 	case n.faulty && !faulty:
-		_ = to.WriteToken(jsontext.Null)
+		return append(to, "null"...)
 	case n.kind == kindString:
-		_ = to.WriteToken(jsontext.String(n.value))
-	case n.kind == kindArray:
-		_ = to.WriteToken(jsontext.BeginArray)
-		for _, item := range n.items {
-			item.write(to, faulty)
-		}
-		_ = to.WriteToken(jsontext.EndArray)
-	case n.kind == kindObject:
-		_ = to.WriteToken(jsontext.BeginObject)
-		for _, m := range n.members {
-			if faulty || !m.faulty {
-				_ = to.WriteToken(jsontext.String(m.key))
-				m.write(to, faulty)
-			}
-		}
-		_ = to.WriteToken(jsontext.EndObject)
-	default:
-		_ = to.WriteValue(jsontext.Value(n.text))
+		return quote(to, n.value)
+	case n.kind != kindObject && n.kind != kindArray:
+		return append(to, n.text...)
 	}
+	to = append(to, byte(n.kind))
+	for _, m := range n.members {
+		if faulty || !m.faulty {
+			to = append(m.append(append(quote(to, m.key), ':'), faulty), ',')
+		}
+	}
+	for _, item := range n.items {
+		to = append(item.append(to, faulty), ',')
+	}
+	return append(bytes.TrimSuffix(to, []byte(",")), byte(n.kind)+2) // } is two behind {, and ] behind [
 }
 
-// parse reads f into nodes whose paths start with root. It gives nil when f is
-// not JSON; what is merely refused (repeated keys) leaves a fault and a node.
+// quote appends a string of JSON. Neither files nor expand give invalid UTF-8.
+func quote(to []byte, text string) []byte {
+	to, _ = jsontext.AppendQuote(to, text)
+	return to
+}
+
+// parse reads f, in its format, into nodes whose paths start with root. It gives nil when
+// f is not in that format; what is merely refused (repeated keys) leaves a fault and a node.
 func (l *loader) parse(f *file, root string) *node {
 	if !l.readable(f) {
 		return nil
 	}
+	format := f.format()
+	if c, ok := dialect.Lookup(l.asked); ok && c.Format != dialect.JSON {
+		format = c.Format
+	}
+	n := map[string]func(*file) *node{dialect.JSON: l.parseJSON, dialect.TOML: l.parseTOML, dialect.YAML: l.parseYAML}[format](f)
+	if n != nil {
+		l.locate(n, f, root)
+	}
+	return n
+}
+
+// parseObject is parse for files that are one object.
+func (l *loader) parseObject(f *file, root string) *node {
+	n := l.parse(f, root)
+	if n != nil && n.kind != kindObject {
+		l.fault(n, "is not an object", "the file is one { … }")
+		return nil
+	}
+	return n
+}
+
+func (l *loader) parseJSON(f *file) *node {
 	v, err := hujson.Parse(f.data)
 	if err != nil {
 		l.syntaxFault(f, err)
 		return nil
 	}
-	n := l.convert(f, v, root)
-	l.distinct(n)
-	return n
+	return convert(v)
 }
 
 // readable reports whether f can be parsed at all, in any format.
 func (l *loader) readable(f *file) bool {
 	// Windows editors put a byte order mark in front; nothing else may.
 	f.data = bytes.TrimPrefix(f.data, []byte("\ufeff"))
-	if i := invalidUTF8(f.data); i >= 0 {
+	if i := bytes.IndexByte(bytes.ToValidUTF8(f.data, []byte{0xff}), 0xff); i >= 0 {
 		l.fault(f.at(i), "is not valid UTF-8", "save the file as UTF-8")
 		return false
 	}
@@ -244,14 +261,17 @@ func offsetOf(data []byte, line, column int) int {
 }
 
 // convert turns a parsed value into nodes.
-func (l *loader) convert(f *file, v hujson.Value, path string) *node {
-	n := &node{file: f, offset: v.StartOffset, path: path, kind: v.Value.Kind()}
+func convert(v hujson.Value) *node {
+	n := &node{offset: v.StartOffset, kind: v.Value.Kind()}
 	switch t := v.Value.(type) {
 	case *hujson.Object:
-		l.convertMembers(n, t)
+		for _, m := range t.Members {
+			key := convert(m.Name)
+			n.addMember(key.text, key.offset, convert(m.Value))
+		}
 	case *hujson.Array:
-		for i, e := range t.Elements {
-			n.items = append(n.items, l.convert(f, e, path+"["+strconv.Itoa(i)+"]"))
+		for _, e := range t.Elements {
+			n.items = append(n.items, convert(e))
 		}
 	case hujson.Literal:
 		n.text = string(t)
@@ -262,27 +282,25 @@ func (l *loader) convert(f *file, v hujson.Value, path string) *node {
 	return n
 }
 
-// convertMembers adds the members of an object.
-func (l *loader) convertMembers(n *node, o *hujson.Object) {
-	for _, om := range o.Members {
-		lit, ok := om.Name.Value.(hujson.Literal)
-		if !ok {
-			continue
-		}
-		key := lit.String()
-		m := l.convert(n.file, om.Value, join(n.path, key))
-		m.key, m.keyAt = key, om.Name.StartOffset
-		n.members = append(n.members, m)
-	}
+func (n *node) addMember(key string, at int, m *node) {
+	m.key, m.keyAt = key, at
+	n.members = append(n.members, m)
 }
 
-// distinct removes members whose key an earlier one equals, or equals but for case: they
-// have two readings in two parsers, a fault. Only env is free of the second, since
-// http_proxy and HTTP_PROXY are two variables.
-func (l *loader) distinct(n *node) {
+// locate sets the file and the path of n and of what is below it, and reports what the
+// parser has found wrong there. It removes members whose key an earlier one equals, or
+// equals but for case: they have two readings in two parsers, a fault. Only env is free of
+// the second, since http_proxy and HTTP_PROXY are two variables.
+func (l *loader) locate(n *node, f *file, path string) {
+	n.file, n.path = f, path
+	if n.flaw != "" {
+		message, hint, _ := strings.Cut(n.flaw, "\n")
+		l.fault(n, message, hint)
+	}
 	seen := make(map[string]string, len(n.members)) // :: folded key ⇒ key
 	cased := envPath.MatchString(n.path)
 	n.members = slices.DeleteFunc(n.members, func(m *node) bool {
+		l.locate(m, f, join(path, m.key))
 		folded := m.key
 		if !cased {
 			folded = fold(m.key)
@@ -298,8 +316,8 @@ func (l *loader) distinct(n *node) {
 		}
 		return taken
 	})
-	for child := range n.children() {
-		l.distinct(child)
+	for i, item := range n.items {
+		l.locate(item, f, path+"["+strconv.Itoa(i)+"]")
 	}
 }
 
@@ -315,16 +333,6 @@ func join(path, key string) string {
 		return key
 	}
 	return path + "." + key
-}
-
-// invalidUTF8 returns the offset of the first byte that is no UTF-8, or -1.
-func invalidUTF8(data []byte) int {
-	for i, r := range string(data) {
-		if r == utf8.RuneError && !bytes.HasPrefix(data[i:], []byte("\ufffd")) {
-			return i
-		}
-	}
-	return -1
 }
 
 // token finds what matters for depth: strings and comments, which may hold

@@ -15,7 +15,7 @@ func CheckBind(addr string, id Identity, plain bool) error {
 // are faults.
 func Tree(name string, data []byte) []byte {
 	l := &loader{cfg: defaults()}
-	n := l.parseAny(&file{name: name, data: data}, "")
+	n := l.parseObject(&file{name: name, data: data}, "")
 	if n == nil || len(l.faults) > 0 {
 		return nil
 	}

@@ -159,7 +159,7 @@ func (l *loader) open(name, root, hint string) *node {
 		l.faults = append(l.faults, Fault{File: name, Message: cause, Hint: hint})
 		return nil
 	}
-	return l.parseAny(f, root)
+	return l.parseObject(f, root)
 }
 
 // readNamed reads a file. The cause says why it cannot be read, "" if it can.

@@ -61,7 +61,7 @@ func Normalise(in ClientFile) (*Normalised, error) {
 	f := &file{name: in.Name, path: in.Path, data: slices.Clone(in.Data)}
 	l.files = []*file{f}
 	out := &Normalised{}
-	if root := l.parseAny(f, ""); root != nil {
+	if root := l.parseObject(f, ""); root != nil {
 		out.Servers = l.normalise(root)
 	}
 	out.Client = l.client
@@ -77,38 +77,6 @@ func (l *loader) finishNotes(out *Normalised) (*Normalised, error) {
 	slices.SortStableFunc(l.warnings, l.before)
 	out.Notes, out.Inputs = l.warnings, l.inputs
 	return out, nil
-}
-
-// parseAny reads a file in the format of its dialect, or that of its name.
-func (l *loader) parseAny(f *file, root string) *node {
-	format := f.format()
-	if c, ok := dialect.Lookup(l.asked); ok && c.Format != dialect.JSON {
-		format = c.Format
-	}
-	var n *node
-	switch format {
-	case dialect.TOML, dialect.YAML:
-		if !l.readable(f) {
-			return nil
-		}
-		if n = l.parseTree(f, format); n != nil {
-			l.distinct(n)
-		}
-	default:
-		n = l.parse(f, root)
-	}
-	if n != nil && n.kind != kindObject {
-		l.fault(n, "is not an object", "the file is one { … }")
-		return nil
-	}
-	return n
-}
-
-func (l *loader) parseTree(f *file, format string) *node {
-	if format == dialect.TOML {
-		return l.parseTOML(f)
-	}
-	return l.parseYAML(f)
 }
 
 // entrySchema is the published schema of servers, for texts that are not expanded: a
