@@ -51,22 +51,14 @@ func names(list, s *node, strict bool) bool {
 	if s.get("command") != nil {
 		kind = "serverCommand"
 	}
-	byName, byKind, kinds := false, false, false
-	for _, e := range list.items {
-		named := e.get("serverName").written() == s.key
-		if e.kind == kindString {
-			named = e.text == s.key
-		}
-		byName = byName || named
-		if want := e.get(kind); want != nil {
-			kinds = true
-			byKind = byKind || reaches(want, s)
-		}
-	}
-	if strict && kinds {
+	kinds := slices.DeleteFunc(slices.Clone(list.items), func(e *node) bool { return e.get(kind) == nil })
+	byKind := slices.ContainsFunc(kinds, func(e *node) bool { return reaches(e.get(kind), s) })
+	if strict && len(kinds) > 0 {
 		return byKind
 	}
-	return byName || byKind
+	return byKind || slices.ContainsFunc(list.items, func(e *node) bool {
+		return e.get("serverName").written() == s.key || e.kind == kindString && e.text == s.key
+	})
 }
 
 // reaches reports whether want, a list of program and arguments or a pattern of

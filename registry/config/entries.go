@@ -55,7 +55,7 @@ func (l *loader) joinSettings(s, settings *node) {
 		case m.key == "expose" || m.key == "exclude":
 			l.addFilter(s, m)
 		case m.key == "timeout" && s.get(m.key) != nil:
-			s.replace(m)
+			s.get(m.key).become(m)
 		case m.key == "timeout":
 			s.members = append(s.members, m)
 		}

@@ -25,35 +25,37 @@ var formats = map[string]func(string) error{
 	"duration-1s":     between(time.Second, math.MaxInt64),
 	"duration-1m":     between(time.Minute, math.MaxInt64),
 	"duration-skew":   between(time.Millisecond, 5*time.Minute),
-	"timestamp":       checkTimestamp,
+	"timestamp":       parses(parseTime, "invalid time %q", `write it as "2027-01-31T00:00:00Z"`),
 	"rate":            checkRate,
 	"rate-or-off":     func(s string) error { return unless(s == "off", checkRate, s) },
-	"network":         checkNetwork,
+	"network":         parses(guard.ParseNetwork, "%q is neither an address nor a network", "write 10.0.0.7 or 10.0.0.0/8"),
 	"web-url":         webURL(),
 	"secure-url":      webURL(secure),
 	"collector-url":   webURL(secure, anonymous),
 	"origin":          webURL(bare),
 	"policy-path":     func(s string) error { return unless(!remote(s), webURL(), s) },
 	"smtp-url":        checkMailServer,
-	"mailbox":         checkMailbox,
-	"signing-secret":  checkSecret,
-	"glob":            checkGlob,
+	"mailbox":         parses(mail.ParseAddress, "invalid mail address", `such as "approvals@example.org"`), // RFC 5322, with or without a name before it
+	"signing-secret":  parses(secretKey, "begins with whsec_, and the rest is not base64", "take the secret as its maker showed it, or one without whsec_"),
+	"glob":            parses(parseGlob, "%q is no pattern", "* stands for anything but a slash, ? for one character"),
 	"pointer":         checkPointer,
 }
 
-func checkNetwork(s string) error {
-	if _, err := guard.ParseNetwork(s); err != nil {
-		return complain("%q is neither an address nor a network", "write 10.0.0.7 or 10.0.0.0/8")
+var checkRate = parses(ParseRate, "invalid rate %q", `write COUNT/DURATION, such as "10/1m"`)
+
+// parses makes a format of what a function reads.
+func parses[T any](parse func(string) (T, error), message, hint string) func(string) error {
+	return func(s string) error {
+		if _, err := parse(s); err != nil {
+			return complain(message, hint)
+		}
+		return nil
 	}
-	return nil
 }
 
-func checkGlob(s string) error {
-	if _, err := path.Match(s, ""); err != nil {
-		return complain("%q is no pattern", "* stands for anything but a slash, ? for one character")
-	}
-	return nil
-}
+func parseTime(s string) (time.Time, error) { return time.Parse(time.RFC3339, s) }
+
+func parseGlob(s string) (bool, error) { return path.Match(s, "") }
 
 func checkPointer(s string) error {
 	if p := jsontext.Pointer(s); !p.IsValid() || s == "" {
@@ -85,20 +87,6 @@ func between(least, most time.Duration) func(string) error {
 		}
 		return nil
 	}
-}
-
-func checkTimestamp(s string) error {
-	if _, err := time.Parse(time.RFC3339, s); err != nil {
-		return complain("invalid time %q", `write it as "2027-01-31T00:00:00Z"`)
-	}
-	return nil
-}
-
-func checkRate(s string) error {
-	if _, err := ParseRate(s); err != nil {
-		return complain("invalid rate %q", `write COUNT/DURATION, such as "10/1m"`)
-	}
-	return nil
 }
 
 const hintURL = "write https://HOST/PATH"
@@ -164,22 +152,7 @@ func checkMailServer(s string) error {
 	return nil
 }
 
-// checkMailbox wants one address of RFC 5322, with or without a name before it.
-func checkMailbox(s string) error {
-	if _, err := mail.ParseAddress(s); err != nil {
-		return complain("invalid mail address", `such as "approvals@example.org"`)
-	}
-	return nil
-}
-
-// checkSecret wants a key as it is, or "whsec_" and its base64.
-func checkSecret(s string) error {
-	if _, err := secretKey(s); err != nil {
-		return complain("begins with whsec_, and the rest is not base64", "take the secret as its maker showed it, or one without whsec_")
-	}
-	return nil
-}
-
+// secretKey reads a key as it is, or "whsec_" and its base64.
 func secretKey(s string) ([]byte, error) {
 	if text, coded := strings.CutPrefix(s, "whsec_"); coded {
 		return base64.StdEncoding.DecodeString(text)

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -96,21 +97,18 @@ func (n *node) keyText() string { return n.path[strings.LastIndexByte(n.path, '.
 // translate returns a member in toolgate's form; nil when it says nothing there.
 func (l *loader) translate(m *node, k dialect.Key) *node {
 	was := m.key
-	switch n := l.reform(m, k.Form); {
+	n := l.reform(m, k.Form)
+	switch {
 	case n == nil:
 		l.warn(m.named(), "is ignored", "")
 		return nil
-	case k.Form == dialect.FormNot && n.kind == kindTrue:
-		l.warn(m.named(), fmt.Sprintf("false is read as %q: true", k.To), "")
-		m = n
-	case k.Form == dialect.FormNot:
-		m = n
-	case was != k.To:
+	case k.Form != dialect.FormNot:
 		l.note(m.named(), fmt.Sprintf("%q is read as %q", was, k.To))
-		m = n
+	case n.kind == kindTrue:
+		l.warn(m.named(), fmt.Sprintf("false is read as %q: true", k.To), "")
 	}
-	m.key = k.To
-	return m
+	n.key = k.To
+	return n
 }
 
 // reform returns a value in toolgate's form. A value of another kind than the client
@@ -118,25 +116,26 @@ func (l *loader) translate(m *node, k dialect.Key) *node {
 func (l *loader) reform(m *node, form string) *node {
 	switch {
 	case form == dialect.FormNot && m.kind == kindTrue:
-		return m.as(kindFalse, "false")
+		m.kind, m.text = kindFalse, "false"
 	case form == dialect.FormNot && m.kind == kindFalse:
-		return m.as(kindTrue, "true")
+		m.kind, m.text = kindTrue, "true"
 	case form == dialect.FormNames && m.kind == kindArray:
 		return l.passedOn(m)
 	case form == dialect.FormVariables && m.kind == kindObject:
-		out := m.as(kindObject, "")
 		for _, v := range m.members {
-			out.members = append(out.members, reference(v, v.key, "", v.text))
+			v.kind, v.text = kindString, "${"+v.text+"}"
 		}
-		return out
 	case form == dialect.FormBearer && m.kind == kindString:
 		out := m.as(kindObject, "")
 		out.members = []*node{reference(m, "Authorization", "Bearer ", m.text)}
 		return out
 	case form == dialect.FormHeaders && m.kind == kindObject:
-		return m.get("headers").withKey(m)
+		if m.get("headers") == nil {
+			return nil
+		}
+		m.become(m.get("headers"))
 	case form == dialect.FormSeconds && m.kind == kindNumber:
-		return l.seconds(m)
+		l.seconds(m)
 	}
 	return m
 }
@@ -148,14 +147,11 @@ func (n *node) as(k kind, text string) *node {
 	return &out
 }
 
-// withKey returns n at the key of m; nil when there is no n.
-func (n *node) withKey(m *node) *node {
-	if n == nil {
-		return nil
-	}
-	out := *n
-	out.key, out.keyAt, out.path = m.key, m.keyAt, m.path
-	return &out
+// become gives a member another value.
+func (n *node) become(value *node) {
+	key, keyAt, path := n.key, n.keyAt, n.path
+	*n = *value
+	n.key, n.keyAt, n.path = key, keyAt, path
 }
 
 // reference returns a member that has the value of a variable.
@@ -183,17 +179,16 @@ func (l *loader) passedOn(m *node) *node {
 }
 
 // seconds makes a duration of a number of seconds.
-func (l *loader) seconds(m *node) *node {
+func (l *loader) seconds(m *node) {
 	f, err := strconv.ParseFloat(m.text, 64)
 	const most = 1e9
 	if err != nil || f <= 0 || f > most {
-		return m
+		return
 	}
-	d := time.Duration(f * float64(time.Second)).String()
 	if m.key == "timeout" {
 		l.note(m, fmt.Sprintf("%s is read as %ss: %s counts seconds", m.text, m.text, l.client.Name))
 	}
-	return m.as(kindString, d)
+	m.kind, m.text = kindString, time.Duration(f*float64(time.Second)).String()
 }
 
 // add appends a member. Two that mean the same are joined where they can be, and a
@@ -218,7 +213,7 @@ func (l *loader) add(members []*node, m *node) []*node {
 // foreign reports a key of an entry that toolgate has no use for. A key that looks like
 // a misspelling of one that it has is a fault: a limit or a filter would be lost.
 func (l *loader) foreign(m *node, why string, known bool) {
-	near := Nearest(m.key, append(dialectKeys(), entryKeys...))
+	near := Nearest(m.key, append(slices.Sorted(maps.Keys(dialect.Keys())), entryKeys...))
 	switch {
 	case why == dialect.WhyConsent:
 		l.warn(m.named(), "is ignored: client consent is not policy", "who may call what is decided by toolgate.policy")
@@ -237,19 +232,11 @@ func (l *loader) foreign(m *node, why string, known bool) {
 	}
 }
 
-func dialectKeys() (keys []string) {
-	for key := range dialect.Keys() {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
 // rewriteValues rewrites what toolgate writes under the same keys in another form. It
 // returns the transport that toolgate does not have, "" for none.
 func (l *loader) rewriteValues(s *node) (unsupported string) {
 	l.splitCommand(s)
-	l.rewriteTimeout(s.get("timeout"), s)
+	l.rewriteTimeout(s.get("timeout"))
 	if n := s.get("exclude"); n != nil && n.kind == kindArray {
 		n.items = unique(n.items)
 	}
@@ -268,17 +255,10 @@ func (l *loader) rewriteValues(s *node) (unsupported string) {
 		n.text = word
 	case dialect.Unsupported(n.text):
 		return n.text
-	case !strings.Contains(n.text, "${") && n.text != "" && Nearest(n.text, typeWords()) == "":
+	case !strings.Contains(n.text, "${") && n.text != "" && Nearest(n.text, slices.Collect(maps.Keys(dialect.Types()))) == "":
 		return n.text
 	}
 	return ""
-}
-
-func typeWords() (words []string) {
-	for word := range dialect.Types() {
-		words = append(words, word)
-	}
-	return words
 }
 
 // unique returns strings of which each is there once.
@@ -294,45 +274,37 @@ func unique(items []*node) (out []*node) {
 // splitCommand reads a command that is a list of program and arguments, or an object of
 // path, args and env.
 func (l *loader) splitCommand(s *node) {
-	n := s.get("command")
+	n, args := s.get("command"), s.get("args")
 	switch {
 	case n == nil:
-	case n.kind == kindArray && len(n.items) > 0 && s.get("args") != nil:
-		l.fault(s.get("args").named(), `conflicts with "command", a list that has the arguments`, "join them")
-		s.replace(n.items[0].withKey(n))
 	case n.kind == kindArray && len(n.items) > 0:
-		l.note(n, `a list is read as "command" and "args"`)
-		args := n.as(kindArray, "")
-		args.key, args.items = "args", n.items[1:]
-		s.members = l.add(s.members, args)
-		s.replace(n.items[0].withKey(n))
+		if args != nil {
+			l.fault(args.named(), `conflicts with "command", a list that has the arguments`, "join them")
+		} else {
+			l.note(n, `a list is read as "command" and "args"`)
+			args = n.as(kindArray, "")
+			args.key, args.items = "args", n.items[1:]
+			s.members = append(s.members, args)
+		}
+		n.become(n.items[0])
 	case n.kind == kindObject && n.get("path") != nil:
 		l.note(n, `an object is read as "command", "args" and "env"`)
-		for _, key := range []string{"args", "env"} {
-			if part := n.get(key); part != nil && part.kind != 'n' {
-				s.members = l.add(s.members, part)
+		for _, m := range n.members {
+			if (m.key == "args" || m.key == "env") && m.kind != 'n' {
+				s.members = l.add(s.members, m)
 			}
 		}
-		s.replace(n.get("path").withKey(n))
-	}
-}
-
-// replace puts a member in the place of the one with its key.
-func (n *node) replace(m *node) {
-	for i, o := range n.members {
-		if o.key == m.key {
-			n.members[i] = m
-		}
+		n.become(n.get("path"))
 	}
 }
 
 // rewriteTimeout reads a time-out in the unit of the client.
-func (l *loader) rewriteTimeout(n, s *node) {
+func (l *loader) rewriteTimeout(n *node) {
 	switch {
 	case n == nil:
 	case n.kind == kindObject && n.get("request") != nil:
 		l.note(n, `"request" is read as the time-out`)
-		s.replace(n.get("request").withKey(n))
+		n.become(n.get("request"))
 	case n.kind != kindNumber || n.keyText() != "timeout":
 	case l.client.Unit != "s":
 		if ms, err := strconv.Atoi(n.text); err == nil && ms > 0 && ms < 1000 {
@@ -342,7 +314,7 @@ func (l *loader) rewriteTimeout(n, s *node) {
 	case l.client.Longest > 0 && longer(n.text, l.client.Longest):
 		l.note(n, fmt.Sprintf("%s is read as milliseconds: %s accepts at most %d seconds", clip(n.text), l.client.Name, l.client.Longest))
 	default:
-		s.replace(l.seconds(n))
+		l.seconds(n)
 	}
 }
 
