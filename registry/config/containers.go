@@ -32,15 +32,17 @@ func (l *loader) ours(root *node) (found []*node) {
 
 // servers returns the servers of a file in toolgate's own form, nil when it has none.
 func (l *loader) servers(root *node) *node {
-	servers := l.container(root)
+	found := containers(root)
+	servers := l.container(found)
 	l.client, l.own = l.recognise(root, servers), root.get("toolgate") != nil
 	if servers == nil {
-		if servers = l.described(root); servers == nil {
-			l.reportForeign(root)
-			return nil
-		}
-	} else {
-		l.reportForeign(root)
+		servers = l.described(root)
+	}
+	if servers == nil || servers.path != "" { // a file that describes servers has nothing else
+		l.reportForeign(root, found)
+	}
+	if servers == nil {
+		return nil
 	}
 	if servers.path != "servers" {
 		servers.key = "mcpServers"
@@ -58,23 +60,32 @@ func (l *loader) servers(root *node) *node {
 	return servers
 }
 
-// container returns the value with the servers, nil when root has none.
-func (l *loader) container(root *node) (servers *node) {
+// containers returns the values of a file that hold servers, each from the longest way to
+// it on.
+func containers(root *node) (found []*node) {
 	for _, path := range dialect.Containers() {
 		n := root.under(path)
-		switch {
-		case n == nil || !holdsServers(path[len(path)-1], n):
-		case servers == nil:
-			servers = n
-		case !strings.HasPrefix(servers.path, n.path+"."): // mcp is not beside mcp.servers
-			first, second := servers, n
-			if second.keyAt < first.keyAt {
-				first, second = second, first
-			}
-			l.fault(second.named(), fmt.Sprintf("conflicts with %q: they are synonyms", first.path), "join them")
+		inner := func(c *node) bool { return strings.HasPrefix(c.path, n.path+".") } // mcp is not beside mcp.servers
+		if n != nil && holdsServers(path[len(path)-1], n) && !slices.ContainsFunc(found, inner) {
+			found = append(found, n)
 		}
 	}
-	return servers
+	return found
+}
+
+// container returns the one value with the servers, nil when there is none.
+func (l *loader) container(found []*node) *node {
+	if len(found) == 0 {
+		return nil
+	}
+	for _, n := range found[1:] {
+		first, second := found[0], n
+		if second.keyAt < first.keyAt {
+			first, second = second, first
+		}
+		l.fault(second.named(), fmt.Sprintf("conflicts with %q: they are synonyms", first.path), "join them")
+	}
+	return found[0]
 }
 
 // under follows keys.
@@ -121,7 +132,7 @@ var narrowing = []string{"allowedMcpServers", "deniedMcpServers", "inputs"}
 
 // reportForeign reports the members of a file that are not ours: each of a few, many
 // together.
-func (l *loader) reportForeign(root *node) {
+func (l *loader) reportForeign(root *node, found []*node) {
 	known := []string{"mcpServers", "servers", "toolgate"}
 	if l.foreignFile && root.get("toolgate") != nil {
 		l.warn(root.get("toolgate").named(), "settings of toolgate are not imported", "")
@@ -132,14 +143,14 @@ func (l *loader) reportForeign(root *node) {
 		near := Nearest(m.key, known)
 		switch {
 		case slices.Contains(known, m.key) || m.key == "$schema" || slices.Contains(narrowing, m.key):
-		case slices.Contains(root.containers(), m):
+		case slices.ContainsFunc(found, func(c *node) bool { return c == m || strings.HasPrefix(c.path, m.path+".") }):
 		case m.key == "mcp" && (m.get("allowed") != nil || m.get("excluded") != nil):
 		case slices.Contains(choosing, m.key):
 		case m.key == "projects" && root.get("mcpServers") != nil:
 			l.warn(m.named(), "the servers of single projects are not read", "name the file of a project, .mcp.json")
-		case near != "" && (near != "servers" || len(root.containers()) == 0): // others have a server of their own
+		case near != "" && (near != "servers" || len(found) == 0): // others have a server of their own
 			l.fault(m.named(), "unknown key", fmt.Sprintf("did you mean %q?", near))
-		case len(root.containers()) == 0 && (m.get("command") != nil || m.get("url") != nil):
+		case len(found) == 0 && (m.get("command") != nil || m.get("url") != nil):
 			l.fault(m.named(), `is a server outside of "mcpServers"`, `put it into "mcpServers": { … }`)
 		default:
 			ignored = append(ignored, m)
@@ -154,16 +165,6 @@ func (l *loader) reportForeign(root *node) {
 			l.warn(m.named(), fmt.Sprintf("is ignored, as are %d other members that hold no servers", rest), "")
 		}
 	}
-}
-
-// containers returns the members of a file that hold servers, conflicting ones too.
-func (n *node) containers() (found []*node) {
-	for _, path := range dialect.Containers() {
-		if c := n.under(path); c != nil && holdsServers(path[len(path)-1], c) {
-			found = append(found, n.get(path[0]))
-		}
-	}
-	return found
 }
 
 // unfit are the characters that no name of a server has.
