@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -45,15 +46,7 @@ func checkBind(addr string, id Identity, plain bool) (message, hint string) {
 // checks the two listeners and the state directory.
 func (l *loader) overrides() {
 	c := l.cfg
-	if l.opts.State != "" {
-		c.State = l.opts.State
-		if abs, err := filepath.Abs(c.State); err == nil {
-			c.State = abs
-		}
-	}
-	if c.State == "" {
-		c.State = l.root.resolve(".toolgate")
-	}
+	c.State = cmp.Or(absolute(l.opts.State), c.State, l.root.resolve(".toolgate"))
 	l.keysDir()
 	good := l.listens("listen", &c.Listen, l.opts.Listen, c.TLS)
 	good = l.listens("admin", &c.Admin, l.opts.Admin, c.AdminTLS) && good
@@ -67,14 +60,9 @@ func (l *loader) overrides() {
 func (l *loader) keysDir() {
 	c, at := l.cfg, l.settings().get("keys")
 	if l.opts.Keys != "" {
-		c.Keys, at = l.opts.Keys, nil
-		if abs, err := filepath.Abs(c.Keys); err == nil {
-			c.Keys = abs
-		}
+		at = nil
 	}
-	if c.Keys == "" {
-		c.Keys = DefaultKeys(l.opts.Getenv)
-	}
+	c.Keys = cmp.Or(absolute(l.opts.Keys), c.Keys, DefaultKeys(l.opts.Getenv))
 	below, err := filepath.Rel(c.State, c.Keys)
 	if c.Keys == "" || err != nil || !filepath.IsLocal(below) {
 		return

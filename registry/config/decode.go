@@ -35,19 +35,19 @@ func (l *loader) decode(n *node, to any) {
 		if err == nil {
 			return
 		}
-		at, where := n, (*json.SemanticError)(nil)
-		if errors.As(err, &where) {
-			at = n.at(slices.Collect(where.JSONPointer.Tokens())...)
+		at := n
+		if where, ok := errors.AsType[*json.SemanticError](err); ok {
+			at = cmp.Or(n.at(slices.Collect(where.JSONPointer.Tokens())...), n)
 		}
-		if at == nil || at.faulty {
+		if at.faulty {
 			at = n
 		}
-		at.faulty = true
+		message := "cannot be read"
 		if at.kind == kindNumber {
-			l.fault(at, "want a whole number, got "+clip(at.text), "")
-		} else {
-			l.fault(at, "cannot be read", "")
+			message = "want a whole number, got " + clip(at.text)
 		}
+		at.faulty = true
+		l.fault(at, message, "")
 	}
 }
 
@@ -66,24 +66,20 @@ func (p *Pin) UnmarshalJSON(text []byte) error {
 
 // UnmarshalJSON reads "COUNT/DURATION", or an object with rate and burst. It
 // gives the zero Rate for "off".
-func (r *Rate) UnmarshalJSON(text []byte) error {
+func (r *Rate) UnmarshalJSON(text []byte) (err error) {
+	var o struct {
+		Rate  string `json:"rate"`
+		Burst int    `json:"burst"`
+	}
 	if text[0] == '{' {
-		var o struct {
-			Rate  Rate `json:"rate"`
-			Burst int  `json:"burst"`
-		}
-		err := json.Unmarshal(text, &o)
-		*r = o.Rate
-		r.Burst = cmp.Or(o.Burst, r.Burst)
-		return err
+		err = json.Unmarshal(text, &o)
+	} else {
+		err = json.Unmarshal(text, &o.Rate)
 	}
-	var s string
-	if err := json.Unmarshal(text, &s); s == "" || s == "off" {
-		*r = Rate{}
-		return err
+	if *r = (Rate{}); err == nil && o.Rate != "" && o.Rate != "off" {
+		*r, err = ParseRate(o.Rate)
 	}
-	var err error
-	*r, err = ParseRate(s)
+	r.Burst = cmp.Or(o.Burst, r.Burst)
 	return err
 }
 

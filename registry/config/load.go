@@ -164,10 +164,7 @@ func (l *loader) open(name, root, hint string) *node {
 
 // readNamed reads a file. The cause says why it cannot be read, "" if it can.
 func (l *loader) readNamed(name string) (f *file, cause string) {
-	f = &file{name: name, path: name}
-	if abs, err := filepath.Abs(name); err == nil {
-		f.path = abs
-	}
+	f = &file{name: name, path: absolute(name)}
 	l.files = append(l.files, f)
 	data, err := l.opts.ReadFile(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -223,6 +220,14 @@ func (l *loader) merge(to, from *node) {
 		line, _ := first.file.position(first.keyAt)
 		l.fault(m.named(), fmt.Sprintf("is set in %s:%d too", first.file.name, line), "keep one of them")
 	}
+}
+
+// absolute gives the absolute form of a path that comes from a flag; "" stays "".
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil && path != "" {
+		return abs
+	}
+	return path
 }
 
 // resolve gives the absolute form of a path that n names; "" stays "".

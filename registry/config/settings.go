@@ -26,20 +26,12 @@ func (l *loader) finishSettings() {
 	}
 	for i := range l.cfg.Audit.Anchors {
 		a, at := &l.cfg.Audit.Anchors[i], n.at("audit", "anchors", strconv.Itoa(i))
-		if a.Directory != "" {
-			a.Directory = at.get("directory").resolve(a.Directory)
-		}
-		if a.CA != "" {
-			a.CA = at.get("ca").resolve(a.CA)
-		}
-		if a.WitnessKey != "" {
-			a.WitnessKey = at.get("witness_key").resolve(a.WitnessKey)
-		}
+		a.Directory, a.CA, a.WitnessKey = at.get("directory").resolve(a.Directory), at.get("ca").resolve(a.CA), at.get("witness_key").resolve(a.WitnessKey)
 		if a.Timestamp != "" && a.Witness != "" {
 			l.fault(at.get("witness"), "cannot stand next to timestamp", "write two anchors, with two directories")
 		}
 	}
-	if s := l.cfg.Audit.Signer; s != nil && s.PublicKey != "" {
+	if s := l.cfg.Audit.Signer; s != nil {
 		s.PublicKey = n.at("audit", "signer", "public_key").resolve(s.PublicKey)
 	}
 	for i, a := range l.cfg.Audit.Arguments {
