@@ -44,12 +44,14 @@ func (n *node) putList(key string, at *node, texts []string) {
 	n.put(key, at, list)
 }
 
-// launchers start the packages of each registry; %s is the package with its version.
+// launchers start the packages of each registry. In a line, runtime stands for the arguments
+// of the launcher, env for flags that pass variables on, and @ or : for the package, with
+// that sign before its version.
 var launchers = map[string][]string{
-	"npm":   {"npx", "-y", "%s@%s"},
-	"pypi":  {"uvx", "%s@%s"},
-	"nuget": {"dnx", "%s@%s", "--yes"},
-	"oci":   {"docker", "run", "-i", "--rm", "%s:%s"},
+	"npm":   {"npx", "-y", "runtime", "@"},
+	"pypi":  {"uvx", "runtime", "@"},
+	"nuget": {"dnx", "runtime", "@", "--yes"},
+	"oci":   {"docker", "run", "-i", "--rm", "runtime", "env", ":"},
 }
 
 // registryServer reads a server.json (schema 2025-12-11): its first package that can be
@@ -80,37 +82,32 @@ func (l *loader) registryServer(out, root *node) {
 
 // launch writes the command that starts a package. False means that no command does.
 func (l *loader) launch(s, p *node, name string) bool {
-	kind := p.get("registryType").written()
-	line, known := launchers[kind]
+	line, known := launchers[p.get("registryType").written()]
 	if !known || p.get("transport").get("type").written() != "stdio" {
 		return false
 	}
-	id, version := p.get("identifier").written(), p.get("version").written()
+	env := l.filledObject(p.get("environmentVariables"))
 	var args []string
-	for i, arg := range line {
-		switch {
-		case !strings.Contains(arg, "%s"):
-			args = append(args, arg)
-		case version == "":
+	for _, word := range line {
+		switch word {
+		case "runtime":
+			args = append(args, l.arguments(p.get("runtimeArguments"), name)...)
+		case "env":
+			for _, m := range env.each() {
+				args = append(args, "-e", m.key)
+			}
+		case "@", ":":
+			id, version := p.get("identifier").written(), p.get("version").written()
+			if version != "" {
+				id += word + version
+			}
 			args = append(args, id)
 		default:
-			args = append(args, fmt.Sprintf(arg, id, version))
-		}
-		if last := i == len(line)-1 || strings.Contains(line[i+1], "%s"); last && !strings.Contains(arg, "%s") {
-			args = append(args, l.arguments(p.get("runtimeArguments"), name)...)
-		}
-	}
-	env := l.filledObject(p.get("environmentVariables"))
-	if kind == "oci" {
-		for _, m := range env.each() {
-			args = slices.Insert(args, len(args)-1, "-e", m.key)
+			args = append(args, word)
 		}
 	}
 	args = append(args, l.arguments(p.get("packageArguments"), name)...)
-	if hint := p.get("runtimeHint").written(); hint != "" {
-		args[0] = hint
-	}
-	s.putText("command", p, args[0])
+	s.putText("command", p, cmp.Or(p.get("runtimeHint").written(), args[0]))
 	s.putList("args", p, args[1:])
 	if env != nil {
 		s.put("env", p, env)
