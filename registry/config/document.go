@@ -139,6 +139,14 @@ func (n *node) isTrue(key string) bool {
 // children ranges over the members or the elements of n.
 func (n *node) children() iter.Seq[*node] { return slices.Values(slices.Concat(n.members, n.items)) }
 
+// walk visits what is below n, and then n.
+func (n *node) walk(visit func(*node)) {
+	for child := range n.children() {
+		child.walk(visit)
+	}
+	visit(n)
+}
+
 // json writes n as JSON, its strings expanded and its numbers as written.
 // Without faulty, members at which a fault is reported are left out and elements
 // are null.

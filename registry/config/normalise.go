@@ -118,28 +118,21 @@ var inputReference = regexp.MustCompile(`\$\{input:([^}]*)\}`)
 
 // describeInputs notes the inputs to which texts refer, as list (VS Code's inputs) describes
 // them.
-func (l *loader) describeInputs(n, list *node) {
-	for child := range n.children() {
-		l.describeInputs(child, list)
+func (l *loader) describeInputs(servers, list *node) {
+	described := map[string]*node{}
+	for _, in := range list.elements() {
+		described[in.get("id").written()] = in
 	}
-	for _, found := range inputReference.FindAllStringSubmatch(n.text, -1) {
-		i := slices.IndexFunc(list.elements(), func(in *node) bool { return in.get("id").written() == found[1] })
-		var described *node
-		if i >= 0 {
-			described = list.items[i]
+	servers.walk(func(n *node) {
+		for _, found := range inputReference.FindAllStringSubmatch(n.text, -1) {
+			l.fillIn(found[1], described[found[1]])
+			l.inputs[len(l.inputs)-1].Reference = found[0]
 		}
-		l.fillIn(found[1], described)
-		l.inputs[len(l.inputs)-1].Reference = found[0]
-	}
+	})
 }
 
 // literal makes the value of every string its text.
-func (n *node) literal() {
-	n.value = n.text
-	for child := range n.children() {
-		child.literal()
-	}
-}
+func (n *node) literal() { n.walk(func(n *node) { n.value = n.text }) }
 
 // entry writes a server in toolgate's form.
 func (l *loader) entry(s *node) Entry {
@@ -172,8 +165,8 @@ func (l *loader) settle(s *node) {
 	}
 	workspace := dialect.Workspace(s.file.path)
 	places := strings.NewReplacer("${workspaceFolder}", workspace, "${workspaceFolderBasename}", filepath.Base(workspace))
-	s.replaceTexts(func(text string) string {
-		return relativeText.ReplaceAllStringFunc(places.Replace(text), func(found string) string {
+	s.walk(func(n *node) {
+		n.value = relativeText.ReplaceAllStringFunc(places.Replace(n.value), func(found string) string {
 			return "${file:" + s.resolve(found[len("${file:"):len(found)-1]) + "}"
 		})
 	})
@@ -186,13 +179,6 @@ func (l *loader) settle(s *node) {
 
 // relativeText refers to the text of a file that is named relative to the one at hand.
 var relativeText = regexp.MustCompile(`\$\{file:[^~/}][^}]*\}`)
-
-func (n *node) replaceTexts(with func(string) string) {
-	n.value = with(n.value)
-	for child := range n.children() {
-		child.replaceTexts(with)
-	}
-}
 
 // fitNames gives servers names that toolgate accepts.
 func (l *loader) fitNames(servers *node) {

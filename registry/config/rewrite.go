@@ -21,7 +21,7 @@ func (l *loader) rewriteServers(servers *node) {
 	servers.members = slices.DeleteFunc(servers.members, func(s *node) bool {
 		word := ""
 		if s.kind == kindObject {
-			l.rewriteTexts(s)
+			s.walk(l.rewriteTexts)
 			s.members = l.rewriteMembers(s)
 			word = l.rewriteValues(s)
 		}
@@ -37,15 +37,9 @@ func (l *loader) rewriteServers(servers *node) {
 
 // rewriteTexts rewrites what the client expands in its own way.
 func (l *loader) rewriteTexts(n *node) {
-	for child := range n.children() {
-		l.rewriteTexts(child)
-	}
-	if n.kind != kindString {
-		return
-	}
 	for _, e := range l.client.Expand {
 		found := e.Pattern.FindString(n.text)
-		if found == "" {
+		if n.kind != kindString || found == "" {
 			continue
 		}
 		with := e.Pattern.ReplaceAllString(found, e.With)

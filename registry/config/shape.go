@@ -44,16 +44,11 @@ func (l *loader) checkShape(n *node, s *schema.Own) {
 			l.violation(at, v)
 		}
 	}
-	l.reportUnset(n)
-}
-
-func (l *loader) reportUnset(n *node) {
-	if n.unset != nil {
-		l.faults = append(l.faults, *n.unset)
-	}
-	for child := range n.children() {
-		l.reportUnset(child)
-	}
+	n.walk(func(n *node) {
+		if n.unset != nil {
+			l.faults = append(l.faults, *n.unset)
+		}
+	})
 }
 
 // violation reports a keyword that n does not meet.
