@@ -230,8 +230,8 @@ func testRevisions(t *testing.T, direct map[cell]observed, servers []referenceSe
 		entries = append(entries, server{s.name, s.entry, map[string]any{"isolation": "session", "max_sessions": 64, "pin": false}})
 	}
 	g := serveReady(t, configure(t, setup{servers: entries, results: "off", agents: 64}))
-	// Stateless clients of one principal share a connection to the server, so
-	// each client has a principal of its own.
+	// Stateless clients of one principal and name share a connection to the server,
+	// so each client has a principal of its own.
 	agents := 0
 	agent := func() string {
 		agents++

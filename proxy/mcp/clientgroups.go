@@ -21,16 +21,17 @@ import (
 )
 
 // clientGroup is what the door keeps between requests of clients without a
-// session: the principal, the route and the declared capabilities identify it.
-// Upstream connections are kept for a group as they are for a session, and the
+// session: the principal, the client, the route and the declared capabilities identify
+// it. Upstream connections are kept for a group as they are for a session, and the
 // group is the Home peer for notifications that belong to no request.
 type clientGroup struct {
 	account
 	key     string // what the road sees
 	route   string
+	named   bool // the name of the client is part of key
 	streams streams
-	onEnd   func(key string)
-	work    atomic.Int64 // pieces of work under way
+	onEnd   func(*clientGroup) // called once, under the table's mu
+	work    atomic.Int64       // pieces of work under way
 
 	mu        sync.Mutex   // protects the fields below
 	calls     []*multiCall // under way that may ask, the oldest first
@@ -49,14 +50,20 @@ type clientGroups struct {
 	onEnd func(key string)
 
 	// table.mu protects the fields below.
+	named   map[owner]int      // groups of named clients
 	listens map[owner]int      // open streams of notifications
 	parked  *share.Pool[owner] // of calls that wait for their clients
 }
 
+// maxNamed bounds the groups that one principal has because its clients have names. Any
+// further client shares the groups of those without a name.
+const maxNamed = 64
+
 // groupKey returns the key of a group. It can be computed only from all of who,
-// route and capabilities.
-func groupKey(who policy.Principal, route string, capabilities json.RawMessage) string {
-	sum := digestOf(who.Subject, who.Tenant, route, string(capabilities))
+// client, route and capabilities: the name that a client claims separates clients of one
+// principal, and joins none of two.
+func groupKey(who policy.Principal, client, route string, capabilities json.RawMessage) string {
+	sum := digestOf(who.Subject, who.Tenant, who.ClientID, client, route, string(capabilities))
 	return "prn_" + hex.EncodeToString(sum[:16])
 }
 
@@ -72,21 +79,44 @@ func digestOf(parts ...string) digest {
 	return digest(h.Sum(nil))
 }
 
-// enter returns the group of who on route and counts one unit of work until
+// enter returns the group of a client of who on route and counts one unit of work until
 // leave. It returns nil when the table is full of groups at work.
-func (t *clientGroups) enter(who policy.Principal, route string, capabilities json.RawMessage) *clientGroup {
-	key := groupKey(who, route, capabilities)
+func (t *clientGroups) enter(who policy.Principal, client, route string, capabilities json.RawMessage) *clientGroup {
+	key := groupKey(who, client, route, capabilities)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	g := t.byKey[key]
+	if g == nil && client != "" && t.named[ownerOf(who)] >= maxNamed {
+		client, key = "", groupKey(who, "", route, capabilities)
+		g = t.byKey[key]
+	}
 	if g == nil {
-		g = &clientGroup{account: account{owner: ownerOf(who)}, streams: streams{owner: ownerOf(who)}, key: key, route: route, onEnd: t.onEnd, listeners: make(map[*listener]struct{}), watches: make(map[string]int)}
+		g = &clientGroup{
+			account: account{owner: ownerOf(who)}, streams: streams{owner: ownerOf(who)}, key: key, route: route, named: client != "",
+			onEnd: t.endedLocked, listeners: make(map[*listener]struct{}), watches: make(map[string]int),
+		}
 		if !t.putLocked(key, g) {
 			return nil
+		}
+		if g.named {
+			t.named[g.owner]++
 		}
 	}
 	g.work.Add(1)
 	return g
+}
+
+// endedLocked frees the place of g, and ends what the road keeps for it unless g is at
+// work: that ends with the process. The caller must hold t.mu.
+func (t *clientGroups) endedLocked(g *clientGroup) {
+	if g.named {
+		if t.named[g.owner]--; t.named[g.owner] == 0 {
+			delete(t.named, g.owner)
+		}
+	}
+	if !g.busy(false) {
+		t.onEnd(g.key)
+	}
 }
 
 // leave ends one unit of work.
@@ -98,12 +128,8 @@ func (t *clientGroups) leave(g *clientGroup) {
 // busy implements client.
 func (g *clientGroup) busy(bool) bool { return g.work.Load() > 0 }
 
-// end implements client. A group at work ends with its process.
-func (g *clientGroup) end() {
-	if !g.busy(false) {
-		g.onEnd(g.key)
-	}
-}
+// end implements client.
+func (g *clientGroup) end() { g.onEnd(g) }
 
 // addStream counts a stream of notifications. It returns false when the owner of g has
 // most of them.

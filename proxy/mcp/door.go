@@ -225,7 +225,7 @@ func New(opts Options) (*Door, error) {
 	c := &core{opts: opts, base: base, cancel: cancel, calls: wait.NewWorkers()}
 	c.closing, c.close = context.WithCancel(base)
 	events := &eventLog{limits: opts.EventLog.withDefaults(), now: opts.Now, held: make(map[owner]*holding)}
-	groups := &clientGroups{table: newTable[*clientGroup](opts), onEnd: opts.Ended, listens: make(map[owner]int), parked: share.New[owner](opts.MaxParked)}
+	groups := &clientGroups{table: newTable[*clientGroup](opts), onEnd: opts.Ended, named: make(map[owner]int), listens: make(map[owner]int), parked: share.New[owner](opts.MaxParked)}
 	groups.reuse = true
 	d := &Door{
 		core:      c,

@@ -21,6 +21,9 @@ func (d *Door) Idle() int {
 	return idle
 }
 
+// MaxNamed is maxNamed.
+const MaxNamed = maxNamed
+
 // Within is within.
 func Within(uri, own string) bool { return within(uri, own) }
 

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // people are the bearer tokens that the fake gate knows. The local user of the
 // stdio door is alice too.
-var people = map[string]string{"alice-token": "alice", "bob-token": "bob"}
+var people = map[string]string{"alice-token": "alice", "bob-token": "bob", "alice-app-token": "alice app"}
 
 // fakeGate is a road without stages. Its tools are named for what they do.
 type fakeGate struct {
@@ -115,7 +115,8 @@ func (g *fakeGate) Identify(_ context.Context, c identity.Credential) (policy.Pr
 	default:
 		return policy.Principal{}, g.fail(signal.CodeUnauthenticated, "the token is not known")
 	}
-	return policy.Principal{Subject: subject, Roles: []string{"researcher"}}, nil
+	subject, app, _ := strings.Cut(subject, " ") // the OAuth client of the token
+	return policy.Principal{Subject: subject, ClientID: app, Roles: []string{"researcher"}}, nil
 }
 
 func (g *fakeGate) Refuse(_ context.Context, in *proxy.Call, code, reason string) *proxy.Failure {

@@ -15,7 +15,7 @@ import (
 // The reasons to refuse a requestState; clients get them as they are.
 var (
 	errForged   = errors.New("requestState is none that was given out here, or was changed")
-	errForeign  = errors.New("requestState was given for another request: send it with the params of the request that it answers, as the same principal and on the same path")
+	errForeign  = errors.New("requestState was given for another request: send it with the params of the request that it answers, as the same client and principal and on the same path")
 	errExpired  = errors.New("requestState has expired: send the request again without it")
 	errGone     = errors.New("nothing waits for requestState any more: send the request again without it")
 	errAnswered = errors.New("requestState has been used: each is good for one answer")
@@ -82,7 +82,7 @@ func (n *stateSigner) mac(said []byte) []byte {
 }
 
 // bindingOf is the digest of what must not change between a request and its
-// retry: principal, route, method and params but for _meta, however they are
+// retry: principal, client, route, method and params but for _meta, however they are
 // spelt. The params are without requestState and inputResponses here.
 func bindingOf(x *exchange) digest {
 	params, err := jsonrpc.Delete(x.call.Message.Params, "_meta")
@@ -90,7 +90,7 @@ func bindingOf(x *exchange) digest {
 		params = x.call.Message.Params
 	}
 	who := x.call.Principal
-	return digestOf(who.Subject, who.Tenant, x.call.Route, x.call.Message.Method, string(canonical(params)))
+	return digestOf(who.Subject, who.Tenant, who.ClientID, x.call.Client, x.call.Route, x.call.Message.Method, string(canonical(params)))
 }
 
 // canonical spells value so that equal values are spelled alike. Numbers stay as

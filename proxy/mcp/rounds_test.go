@@ -85,6 +85,9 @@ func TestRequestState(t *testing.T) {
 			r.Header.Set("Authorization", "Bearer bob-token")
 			return r
 		}, "another request", true},
+		{"another client", func(s string) *http.Request {
+			return claiming(t, retried(s, askRoots), `{"name":"other","version":"1"}`)
+		}, "another request", true},
 		{"other arguments", func(s string) *http.Request {
 			return retried(s, `"name":"demo__talk","arguments":{"ask":[`+rootsQuestion+`,`+rootsQuestion+`]}`)
 		}, "another request", true},

@@ -189,7 +189,7 @@ func (s *statelessServer) checkRequest(ctx context.Context, x *exchange, h http.
 			return s.refuse(x, signal.CodeEnvelopeParams, fault), false
 		}
 	}
-	g := s.groups.enter(x.call.Principal, x.call.Route, x.call.Capabilities)
+	g := s.groups.enter(x.call.Principal, x.call.Client, x.call.Route, x.call.Capabilities)
 	if g == nil {
 		return s.refuse(x, signal.CodeOverloaded, "too many clients are at work"), false
 	}
