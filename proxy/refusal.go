@@ -44,12 +44,8 @@ func (c *call) errorForm() string {
 	if c.method != "" || stage == "receive" || stage == "identify" || c.in.Transport != "http" && c.in.Transport != "stdio" {
 		return ""
 	}
-	return cmp.Or(c.principal.Shape.Errors, c.serverShape().Errors, c.profile().Errors)
-}
-
-// serverShape is the shape of the server whose tool is called, or whose route it is.
-func (c *call) serverShape() policy.Shape {
-	return c.gate.settings.Load().Shapes[cmp.Or(c.server, c.in.Route)]
+	own := c.gate.settings.Load().Shapes[cmp.Or(c.server, c.in.Route)]
+	return cmp.Or(c.principal.Shape.Errors, own.Errors, c.profile().Errors)
 }
 
 // deniedCall refuses a tool call for the decision's rule. The caller sees the tool, so

@@ -519,14 +519,10 @@ func (c *call) profile() ClientProfile {
 // resultsMode returns how results are sent to the caller, as the first of these says:
 // the credential, the server, the client's profile, the settings. Only a few profiles say.
 func (c *call) resultsMode() string {
-	if own := cmp.Or(c.principal.Shape.Results, c.serverShape().Results); own != "" {
-		return own
-	}
 	s := c.gate.settings.Load()
-	for i := range s.shaped {
-		if s.shaped[i].matches(c.principal.Client, c.in.Transport) {
-			return cmp.Or(c.profile().Results, s.Results)
-		}
+	mode := cmp.Or(c.principal.Shape.Results, s.Shapes[cmp.Or(c.server, c.in.Route)].Results)
+	if mode == "" && slices.ContainsFunc(s.shaped, func(p ClientProfile) bool { return p.matches(c.principal.Client, c.in.Transport) }) {
+		mode = c.profile().Results
 	}
-	return s.Results
+	return cmp.Or(mode, s.Results)
 }
