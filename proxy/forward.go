@@ -256,6 +256,9 @@ func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, view
 	if err != nil {
 		return t.fail(signal.CodeOutputInvalid, "the tool's result cannot be read")
 	}
+	if t.in.Route == "" && t.tool != nil && bytes.Contains(result, []byte("resource_link")) {
+		t.rememberLinks(result)
+	}
 	o := outcome{result: result, refs: refs}
 	isFile := func(s signal.Signal) bool { return s.Kind() == signal.File }
 	if t.gate.opts.Artifacts != nil && (t.resultsMode() == "signals" || slices.ContainsFunc(signals, isFile)) {

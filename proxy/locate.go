@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/yosida95/uritemplate/v3"
 	"golang.org/x/sync/singleflight"
 
@@ -91,7 +92,8 @@ func (r *relayed) findReference(ctx context.Context) *Failure {
 }
 
 // locate finds where something of one of kinds is. On the route of one server it
-// is there. Where all servers are, it is where a list of the session had it, else
+// is there. Where all servers are, it is where a list of the session had it, else the
+// server whose tool linked to it, for this session or this principal, else
 // where a look at all lists finds it: the first configured server that lists it,
 // then the first whose template describes it.
 func (r *relayed) locate(ctx context.Context, kinds ...string) (at place, ok bool) {
@@ -99,7 +101,9 @@ func (r *relayed) locate(ctx context.Context, kinds ...string) (at place, ok boo
 		return place{server: r.in.Route, name: r.name}, true
 	}
 	s := r.session()
-	at, ok = s.find(r.name, kinds)
+	if at, ok = s.find(r.name, kinds); !ok && slices.Contains(kinds, aResource) {
+		at, ok = r.ownLinks().linked(r.name)
+	}
 	for look := 0; !ok && look < maxLooks; look++ {
 		read, _, _ := s.looks.Do("", func() (any, error) { return s.beginLook(r.start) && r.readLists(ctx), nil })
 		at, ok = s.find(r.name, kinds)
@@ -335,7 +339,9 @@ const (
 	maxTasks      = 1_000  // of one session; the one that ends first is forgotten
 	maxPlaces     = 10_000 // of one session, resources and prompts together
 	maxQuestions  = 100    // of one task
+	maxLinks      = 1_000  // of one session, and of one principal; the least recently used is forgotten
 	templateBytes = 2 << 10
+	linkBytes     = 2 << 10         // of the uri of a link
 	lookAgain     = 5 * time.Second // before the lists of a session are read again
 )
 
@@ -347,10 +353,11 @@ type owner struct{ session, subject, tenant string }
 type session struct {
 	looks singleflight.Group // reads all lists
 
-	mu     sync.Mutex         // protects the fields below
-	tasks  map[taskKey]*task  // those of servers and those of the client
-	places map[placeKey]place // where resources and prompts of /mcp are
-	read   time.Time          // when all lists were read last; zero = they have changed since
+	mu     sync.Mutex                 // protects the fields below
+	tasks  map[taskKey]*task          // those of servers and those of the client
+	places map[placeKey]place         // where resources and prompts of /mcp are
+	links  *lru.Cache[string, string] // :: uri => server whose tool linked to it; nil = none
+	read   time.Time                  // when all lists were read last; zero = they have changed since
 }
 
 // task is a task that a governed request became: a tool call, which a server runs,
@@ -515,13 +522,19 @@ func (s *session) put(kind string, o registry.Offer, name string) {
 }
 
 // find returns where something is, as far as it is remembered: where it was listed,
-// else, for a resource, at the first configured server whose template describes its
-// uri (RFC 6570).
+// else, for a resource, at the server whose tool linked to it, or at the first
+// configured server whose template describes its uri (RFC 6570). A link cannot take a
+// listed resource from its server.
 func (s *session) find(name string, kinds []string) (found place, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, kind := range kinds {
 		if found, ok = s.places[placeKey{kind, name}]; ok {
+			return found, true
+		}
+	}
+	if slices.Contains(kinds, aResource) {
+		if found, ok = s.linkedLocked(name); ok {
 			return found, true
 		}
 	}
