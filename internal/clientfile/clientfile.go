@@ -46,12 +46,10 @@ const maxBytes = 16 << 20
 
 // Change is a planned change of one file.
 type Change struct {
-	Path    string // of the file; where the given path is a symlink, of its target
-	Before  []byte // the file; nil = there is none
-	After   []byte
-	Mode    fs.FileMode // that a new file gets
-	sum     [sha256.Size]byte
-	existed bool
+	Path   string // of the file; where the given path is a symlink, of its target
+	Before []byte // the file; nil = there is none
+	After  []byte
+	Mode   fs.FileMode // that a new file gets
 }
 
 // Plan reads a file and makes edits in it; see Apply.
@@ -87,8 +85,7 @@ func Read(path string) (*Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.After, c.sum, c.existed = c.Before, sha256.Sum256(c.Before), true
-	c.Mode = info.Mode().Perm()
+	c.After, c.Mode = c.Before, info.Mode().Perm()
 	return c, nil
 }
 
@@ -130,16 +127,11 @@ func (c *Change) Write(now time.Time) (backup string, err error) {
 	if err := os.MkdirAll(filepath.Dir(c.Path), 0o700); err != nil {
 		return "", fmt.Errorf("making the directory of %s: %w", c.Path, err)
 	}
-	backup = backupName(c.Path, now, c.After, c.existed)
+	backup = backupName(c.Path, now, c.After, c.Before != nil)
 	if err := wholefile.Create(backup, c.Before, c.Mode); err != nil {
 		return "", fmt.Errorf("writing a backup: %w", err)
 	}
-	if c.existed {
-		err = errors.Join(keepOwner(c.Path, backup), c.unchanged(), replace(c.Path, c.After, c.Mode))
-	} else {
-		err = wholefile.Create(c.Path, c.After, c.Mode)
-	}
-	if err != nil {
+	if err := c.put(backup); err != nil {
 		return "", errors.Join(fmt.Errorf("writing %s: %w", c.Path, err), os.Remove(backup))
 	}
 	return backup, nil
@@ -148,31 +140,39 @@ func (c *Change) Write(now time.Time) (backup string, err error) {
 // unchanged reports whether the file is what was read.
 func (c *Change) unchanged() error {
 	data, err := os.ReadFile(c.Path)
+	missing := errors.Is(err, fs.ErrNotExist)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && !c.existed:
-		return nil
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
+	case err != nil && !missing:
 		return err
-	case err == nil && c.existed && sha256.Sum256(data) == c.sum:
-		return nil
+	case missing != (c.Before == nil), !bytes.Equal(data, c.Before):
+		return fmt.Errorf("%s: %w it was read", c.Path, ErrChanged)
 	}
-	return fmt.Errorf("%s: %w it was read", c.Path, ErrChanged)
+	return nil
 }
 
-// replace writes a file that keeps its owner.
-func replace(path string, data []byte, mode fs.FileMode) error {
-	draft := path + ".toolgate-new"
-	if err := wholefile.Create(draft, data, mode); err != nil {
+// put writes the file. One that there was keeps its owner, whom the backup gets, too.
+func (c *Change) put(backup string) error {
+	if c.Before == nil {
+		return wholefile.Create(c.Path, c.After, c.Mode)
+	}
+	draft := c.Path + ".toolgate-new"
+	if err := wholefile.Create(draft, c.After, c.Mode); err != nil {
 		return err
 	}
-	err := keepOwner(path, draft)
+	err := keepOwner(c.Path, backup)
 	if err == nil {
-		err = os.Rename(draft, path)
+		err = keepOwner(c.Path, draft)
+	}
+	if err == nil {
+		err = c.unchanged()
+	}
+	if err == nil {
+		err = os.Rename(draft, c.Path)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(draft))
 	}
-	return wholefile.SyncDir(filepath.Dir(path))
+	return wholefile.SyncDir(filepath.Dir(c.Path))
 }
 
 // The name of a backup: file, time, the first half of the SHA-256 of what was written,
