@@ -189,9 +189,9 @@ func (e *exporter) put(key string) {
 	if !ok || k.Type != "" && k.Type != e.transport {
 		return
 	}
-	written, rest := e.form(k, value)
-	if delete(e.own, k.To); rest != nil {
-		e.own[k.To] = rest
+	written := e.form(k, value)
+	if object, _ := value.(map[string]any); len(object) == 0 || k.Form != FormNames && k.Form != FormVariables && k.Form != FormBearer {
+		delete(e.own, k.To)
 	}
 	if written == nil {
 		return
@@ -205,79 +205,66 @@ func (e *exporter) put(key string) {
 	e.set(key, written)
 }
 
-// form returns a value as a key writes it, nil for nothing, and what is left for other keys.
-func (e *exporter) form(k Key, value any) (written, rest any) {
+// form returns a value as a key writes it, nil for nothing. Of an object of variables it
+// takes the members that the key can say; the others are left for other keys.
+func (e *exporter) form(k Key, value any) any {
 	object, _ := value.(map[string]any)
 	switch k.Form {
 	case FormNot:
-		return value != true, nil
+		return value != true
 	case FormNames:
-		names, rest := e.variables(object, func(name, variable string) bool { return name == variable })
-		return sortedKeys(names), rest
+		if names := variables(object, true); len(names) > 0 {
+			return slices.Sorted(maps.Keys(names))
+		}
+		return nil
 	case FormVariables:
-		return e.variables(object, func(string, string) bool { return true })
+		if names := variables(object, false); len(names) > 0 {
+			return names
+		}
+		return nil
 	case FormBearer:
-		return e.bearer(object)
+		return bearer(object)
+	case FormHeaders:
+		return map[string]any{"headers": e.refer(k.To, value)}
 	}
 	switch {
 	case k.To == "timeout":
-		return e.timeout(k.Form, value), nil
+		return e.timeout(k.Form, value)
 	case k.To == "expose" || k.To == "exclude":
-		return e.filter(k.To, value), nil
+		return e.filter(k.To, value)
 	case k.To == "command" && e.client.Write.Line:
-		return value, nil // its references are rewritten
+		return value // its references are rewritten
 	}
-	written = e.refer(k.To, value)
-	if k.Form == FormHeaders {
-		written = map[string]any{"headers": written}
-	}
-	return written, nil
-}
-
-// sortedKeys returns the keys of an object as a list, nil for none.
-func sortedKeys(object any) any {
-	members, _ := object.(map[string]any)
-	if len(members) == 0 {
-		return nil
-	}
-	return slices.Sorted(maps.Keys(members))
+	return e.refer(k.To, value)
 }
 
 var wholeReference = regexp.MustCompile(`^\$\{([A-Za-z_][A-Za-z0-9_]*)\}$`)
 
-// variables returns the members that are a variable, and fit, as name ⇒ variable, and the
-// others. Each is nil when it has no members.
-func (e *exporter) variables(object map[string]any, fit func(name, variable string) bool) (found, rest any) {
-	names, others := map[string]any{}, map[string]any{}
+// variables takes the members that are variables, as name ⇒ variable; with same, those that
+// are the variable of their own name.
+func variables(object map[string]any, same bool) map[string]any {
+	found := map[string]any{}
 	for name, value := range object {
 		text, _ := value.(string)
-		if v := wholeReference.FindStringSubmatch(text); v != nil && fit(name, v[1]) {
-			names[name] = v[1]
-		} else {
-			others[name] = value
+		if v := wholeReference.FindStringSubmatch(text); v != nil && (!same || v[1] == name) {
+			found[name] = v[1]
+			delete(object, name)
 		}
 	}
-	return orNil(names), orNil(others)
+	return found
 }
 
-func orNil(object map[string]any) any {
-	if len(object) == 0 {
-		return nil
-	}
-	return object
-}
-
-// bearer returns the variable of a bearer token in headers, and the other headers.
-func (e *exporter) bearer(headers map[string]any) (variable, rest any) {
+// bearer takes the header with a bearer token that is a variable, and returns that variable;
+// nil when there is none.
+func bearer(headers map[string]any) any {
 	text, _ := headers["Authorization"].(string)
 	token, isBearer := strings.CutPrefix(text, "Bearer ")
 	found := wholeReference.FindStringSubmatch(token)
 	if !isBearer || found == nil {
-		return nil, headers
+		return nil
 	}
-	others := maps.Clone(headers)
-	delete(others, "Authorization")
-	return found[1], orNil(others)
+	delete(headers, "Authorization")
+	return found[1]
 }
 
 // joinCommand makes one list of command and arguments, for a client that has them so.
