@@ -150,7 +150,8 @@ func (c *Change) unchanged() error {
 	return nil
 }
 
-// put writes the file. One that there was keeps its owner, whom the backup gets, too.
+// put writes the file. A file that was there keeps its owner, and the backup gets the same
+// owner.
 func (c *Change) put(backup string) error {
 	if c.Before == nil {
 		return wholefile.Create(c.Path, c.After, c.Mode)

@@ -19,8 +19,8 @@ func (l *loader) admit(root, servers *node) {
 			n      *node
 			allows bool
 		}{
-			{root.under([]string{"mcp", "excluded"}), false},
-			{root.under([]string{"mcp", "allowed"}), true},
+			{root.at("mcp", "excluded"), false},
+			{root.at("mcp", "allowed"), true},
 			{root.get("deniedMcpServers"), false},
 			{root.get("allowedMcpServers"), true},
 		} {
@@ -38,9 +38,8 @@ func (l *loader) disable(s, list *node) {
 		return
 	}
 	l.warn(s.named(), fmt.Sprintf("is disabled: %s leaves it out", list.path), "")
-	off := s.as(kindTrue, "true")
-	off.key, off.path = "disabled", join(s.path, "disabled")
-	s.members = append(slices.DeleteFunc(s.members, func(m *node) bool { return m.key == "disabled" }), off)
+	s.members = slices.DeleteFunc(s.members, func(m *node) bool { return m.key == "disabled" })
+	s.put("disabled", s, s.as(kindTrue, "true"))
 }
 
 // names reports whether a list names a server: by its name, or by its command or its

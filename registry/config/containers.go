@@ -64,7 +64,7 @@ func (l *loader) servers(root *node) *node {
 // it on.
 func containers(root *node) (found []*node) {
 	for _, path := range dialect.Containers() {
-		n := root.under(path)
+		n := root.at(path...)
 		inner := func(c *node) bool { return strings.HasPrefix(c.path, n.path+".") } // mcp is not beside mcp.servers
 		if n != nil && holdsServers(path[len(path)-1], n) && !slices.ContainsFunc(found, inner) {
 			found = append(found, n)
@@ -86,14 +86,6 @@ func (l *loader) container(found []*node) *node {
 		l.fault(second.named(), fmt.Sprintf("conflicts with %q: they are synonyms", first.path), "join them")
 	}
 	return found[0]
-}
-
-// under follows keys.
-func (n *node) under(path []string) *node {
-	for _, key := range path {
-		n = n.get(key)
-	}
-	return n
 }
 
 // holdsServers reports whether n, under a container's key, has servers. Of keys that

@@ -17,7 +17,7 @@ type toolRule struct {
 // profiles among them, which choose tools for some agents only.
 func (l *loader) choosing(root *node) (keys []string) {
 	for _, f := range l.client.Filters {
-		if root.under(f.Path) != nil {
+		if root.at(f.Path...) != nil {
 			keys = append(keys, f.Path[0])
 		}
 	}
@@ -26,13 +26,13 @@ func (l *loader) choosing(root *node) (keys []string) {
 		return keys
 	}
 	var names []string
-	for _, profile := range root.under(p.Path).each() {
+	for _, profile := range root.at(p.Path...).each() {
 		if slices.ContainsFunc(profile.members, func(m *node) bool { return slices.Contains(p.Members, m.key) }) {
 			names = append(names, profile.key)
 		}
 	}
 	if len(names) > 0 {
-		l.warn(root.under(p.Path).named(), fmt.Sprintf("the tools that profiles %s choose are not read", strings.Join(names, ", ")),
+		l.warn(root.at(p.Path...).named(), fmt.Sprintf("the tools that profiles %s choose are not read", strings.Join(names, ", ")),
 			"the rights of roles say who may call what: toolgate.policy")
 		keys = append(keys, p.Path[0])
 	}
@@ -42,7 +42,7 @@ func (l *loader) choosing(root *node) (keys []string) {
 // filterTools applies the filters of a file to the entries of its servers.
 func (l *loader) filterTools(root, servers *node) {
 	for _, f := range l.client.Filters {
-		n := root.under(f.Path)
+		n := root.at(f.Path...)
 		if n == nil {
 			continue
 		}

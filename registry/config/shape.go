@@ -81,12 +81,7 @@ func (l *loader) violation(n *node, v schema.Violation) {
 // alternatives reports an object that has none, or more than one, of the keys
 // that exclude each other.
 func (l *loader) alternatives(n *node, v schema.Violation) {
-	var found []*node
-	for _, m := range n.members {
-		if slices.Contains(v.Names, m.key) {
-			found = append(found, m)
-		}
-	}
+	found := slices.DeleteFunc(slices.Clone(n.members), func(m *node) bool { return !slices.Contains(v.Names, m.key) })
 	if len(found) == 0 {
 		l.fault(n, fmt.Sprintf("has neither %q nor %q", v.Names[0], v.Names[1]), v.Description)
 		return
