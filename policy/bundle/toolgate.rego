@@ -79,9 +79,7 @@ deny contains {
 	"reason": sprintf("a role of the caller (%s) denies %s", [concat(", ", input.principal.roles), input.tool.exposed]),
 	"remedy": "use a tool from the tools list, or ask the operator to be without that role",
 } if {
-	some role in roles.held
-	lists := data.roles[role].deny
-	roles.denies(lists, input.tool.exposed)
+	roles.denied == true
 }
 
 # METADATA
@@ -107,6 +105,10 @@ lacking contains {
 } if {
 	named
 }
+
+# toolgate evaluates a rule once for each revision when it reads only data, and once for
+# each caller and tool when it reads only these and data. So what is known before a call
+# stands in rules of its own, such as roles.denied and listing.
 
 # Conditions on single tools. Callers without a grant are denied whatever they send, so
 # the arguments are not looked at. Each rule ends with the data that it needs, by the name
@@ -352,34 +354,47 @@ obligation contains {
 	granted == true
 }
 
-# Who calls which tool: all of this is known before a call.
+# Who calls which tool.
 
 named if {
 	some grant in roles.grants
 	grant != false
 }
 
-# Most grants are of a tool by its name, without constraints: that comes first, and OPA
-# asks no further once a rule of a complete document holds.
+# Grants without constraints come first: OPA asks no further once a rule of a complete
+# document holds.
+granted if true in roles.grants
+
 granted if {
-	some role in roles.held
-	data.roles[role].tools[input.tool.exposed] == true
+	some wanted in listing
+	not {
+		some name, values in wanted
+		not input.arguments[name] in values
+	}
 }
 
 granted if {
-	some role in roles.held
-	every name, want in data.roles[role].tools[input.tool.exposed].arguments {
+	some wanted in constraining
+	every name, want in wanted {
 		arguments.fits(name, want)
 	}
 }
 
-granted if true in roles.matches
-
-granted if {
-	some grant in roles.matches
-	every name, want in grant.arguments {
-		arguments.fits(name, want)
+# The constraints of grants that list values for every argument, as most do, and those
+# of the other grants.
+listing contains wanted if {
+	some grant in roles.grants
+	wanted := grant.arguments
+	is_object(wanted)
+	every name, values in wanted {
+		is_array(values)
+		startswith(name, "/") == false
 	}
+}
+
+constraining contains grant.arguments if {
+	some grant in roles.grants
+	not listing[grant.arguments]
 }
 
 # A server's claims about its tools can only tighten.
@@ -396,14 +411,10 @@ unmetered if {
 }
 
 # Without an approver the hold denies: a hold that names no role is an error.
-approval := object.get(approvals, input.tool.exposed, usual)
-
-# What data says about tools before any call: toolgate evaluates these rules once for
-# each revision.
-
-approvals := {tool: entry.approval | some tool, entry in data.tools; entry.approval}
-
-usual := given if {
+approval := given if {
+	given := data.tools[input.tool.exposed].approval
+	given != false
+} else := given if {
 	given := data.approval
 	given != false
 } else := {"roles": []}

@@ -36,24 +36,25 @@ const (
 
 // program is a compiled policy with its data; it is never modified.
 type program struct {
-	compiler  *ast.Compiler
-	telling   *ast.Compiler // has data.system too
-	store     storage.Store
-	txn       storage.Transaction // for as long as the program: nobody writes
-	data      ast.Value           // all of store
-	kept      kept                // by compiler
-	form      form
-	decision  *query
-	visible   *query // nil = the policy does not say
-	trail     *query // nil = the policy does not say
-	operates  *query // nil = the policy does not say
-	drop      *query // from the decision log
-	mask      *query
-	reads     reads
-	residuals *residuals
-	roles     map[string]any
-	labels    map[string]map[string]string // of rules, by their ids
-	meters    map[string][]policy.Meter    // :: exposed name ⇒ what is counted of the tool
+	compiler   *ast.Compiler
+	telling    *ast.Compiler // has data.system too
+	store      storage.Store
+	txn        storage.Transaction // for as long as the program: nobody writes
+	data       ast.Value           // all of store
+	invariants *invariants         // of compiler
+	kept       kept                // of invariants that read only data
+	form       form
+	decision   *query
+	visible    *query // nil = the policy does not say
+	trail      *query // nil = the policy does not say
+	operates   *query // nil = the policy does not say
+	drop       *query // from the decision log
+	mask       *query
+	reads      reads
+	residuals  *residuals
+	roles      map[string]any
+	labels     map[string]map[string]string // of rules, by their ids
+	meters     map[string][]policy.Meter    // :: exposed name ⇒ what is counted of the tool
 }
 
 // sources are a policy as it was written.
@@ -181,12 +182,12 @@ func (p *program) prepare(ctx context.Context) error {
 	patterns := cache.NewInterQueryValueCache(ctx, &cache.Config{
 		InterQueryBuiltinValueCache: cache.InterQueryBuiltinValueCacheConfig{MaxNumEntries: &size},
 	})
-	err := p.keepRules(ctx, patterns)
+	err := p.findInvariants(ctx, patterns)
 	if err != nil {
 		return err
 	}
 	for what, q := range map[string]**query{p.form.query: &p.decision, visiblePath: &p.visible, trailPath: &p.trail, operatesPath: &p.operates, dropPath: &p.drop, maskPath: &p.mask} {
-		c, keep := p.compiler, p.kept
+		c, keep := p.compiler, p.invariants
 		if strings.HasPrefix(what, systemPackages.String()) { // mostly there is neither rule nor data
 			c, keep = p.telling, nil // a rule may read what only telling has
 		} else if q != &p.decision && len(c.GetRules(ast.MustParseRef(what))) == 0 {

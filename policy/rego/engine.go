@@ -248,7 +248,7 @@ func (e *Engine) tryOne(ctx context.Context, role string, in *policy.Input, argu
 		return err
 	}
 	for _, raw := range arguments {
-		v, err := e.eval(ctx, e.program.decision, max(tryTimeout, e.timeout), func(c topdown.Cancel) (ast.Value, error) {
+		v, err := e.eval(ctx, e.program.decision, e.program.kept, max(tryTimeout, e.timeout), func(c topdown.Cancel) (ast.Value, error) {
 			arguments, err := argumentsTerm(raw, c)
 			return input.(ast.Object).Map(func(k, v *ast.Term) (*ast.Term, *ast.Term, error) {
 				if k.Equal(keyArguments) {

@@ -36,8 +36,9 @@ var errTimeout = errors.New("evaluation took too long")
 //
 // The first call of a principal and a tool is evaluated whole, and what is left
 // of its time then serves to find out whether every call gets the same verdict.
-// That takes well below a millisecond once, which is less than handing it to
-// somebody else would need in code to own, stop and wait for.
+// If not, the second call evaluates the rules that have the same value in every call.
+// Either takes well below a millisecond once, which is less than handing it to somebody
+// else would need in code to own, stop and wait for.
 func (e *Engine) Decide(ctx context.Context, in *policy.Input) (policy.Decision, error) {
 	if in == nil || !in.Principal.Valid() {
 		return e.failed(errors.New("no principal"))
@@ -55,8 +56,12 @@ func (e *Engine) Decide(ctx context.Context, in *policy.Input) (policy.Decision,
 	}
 	begin := time.Now()
 	d, err := e.close(e.evaluate(ctx, in, known, e.timeout))
-	if within := e.timeout - time.Since(begin); looked == nil && !known.forgotten && within > 0 {
+	switch within := e.timeout - time.Since(begin); {
+	case within <= 0 || known.forgotten:
+	case looked == nil:
 		_, _ = e.constantOf(ctx, known, within) // what it finds is for later calls
+	case known.kept.Load() == nil:
+		e.keepFor(ctx, known, within)
 	}
 	return d, err
 }
@@ -126,7 +131,11 @@ func (e *Engine) failed(err error) (policy.Decision, error) {
 // evaluate judges in by evaluating the whole policy; known is nil for a request
 // that calls no tool. Reading the arguments counts as evaluation.
 func (e *Engine) evaluate(ctx context.Context, in *policy.Input, known *pair, within time.Duration) (policy.Decision, error) {
-	v, err := e.eval(ctx, e.program.decision, within, func(c topdown.Cancel) (ast.Value, error) {
+	values := e.program.kept
+	if known != nil && known.kept.Load() != nil {
+		values = *known.kept.Load()
+	}
+	v, err := e.eval(ctx, e.program.decision, values, within, func(c topdown.Cancel) (ast.Value, error) {
 		return inputTerm(in, known, c)
 	})
 	if err != nil {
@@ -135,16 +144,16 @@ func (e *Engine) evaluate(ctx context.Context, in *policy.Input, known *pair, wi
 	return e.program.form.decode(v)
 }
 
-// eval evaluates one query, with the input that read gives, in at most the time
-// within. A value that comes later is an error.
-func (e *Engine) eval(ctx context.Context, q *query, within time.Duration,
+// eval evaluates one query, with the input that read gives and values of its
+// invariants, in at most the time within. A value that comes later is an error.
+func (e *Engine) eval(ctx context.Context, q *query, known kept, within time.Duration,
 	read func(topdown.Cancel) (ast.Value, error), options ...func(*topdown.Query)) (v ast.Value, err error) {
 	err = bounded(ctx, within, func(c topdown.Cancel) error {
 		input, err := read(c)
 		if err != nil {
 			return err
 		}
-		v, err = q.run(ctx, input, c, options...)
+		v, err = q.run(ctx, input, known, c, options...)
 		return err
 	})
 	return v, err
@@ -201,6 +210,7 @@ func cloneDecision(d *policy.Decision) policy.Decision {
 type pair struct {
 	principal, tool *ast.Term
 	constant        atomic.Pointer[constant] // nil = nobody has looked
+	kept            atomic.Pointer[kept]     // what keepFor has found; nil = nobody has looked
 	shown           atomic.Pointer[bool]     // the answer of Visible; nil = nobody has asked
 	forgotten       bool                     // it is not in the cache: nothing found is of use later
 }
@@ -325,7 +335,7 @@ func (e *Engine) constantOf(ctx context.Context, known *pair, within time.Durati
 func (e *Engine) traceConstant(ctx context.Context, known *pair, within time.Duration) (policy.Decision, error) {
 	input := known.input(isCall)
 	t := new(callTracer)
-	v, err := e.eval(ctx, e.program.decision, within, func(c topdown.Cancel) (ast.Value, error) {
+	v, err := e.eval(ctx, e.program.decision, e.program.kept, within, func(c topdown.Cancel) (ast.Value, error) {
 		t.cancel = c
 		return input, nil
 	}, func(q *topdown.Query) { q.WithIndexing(false).WithEarlyExit(false).WithQueryTracer(t) })

@@ -321,6 +321,5 @@ func (e *Engine) traced(ctx context.Context, in *policy.Input, tracers ...topdow
 			q.WithQueryTracer(t)
 		}
 	}
-	whole := &query{prepared: e.program.decision.prepared} // rules that are kept would not be seen
-	return e.eval(ctx, whole, max(tryTimeout, e.timeout), func(topdown.Cancel) (ast.Value, error) { return input.Value, nil }, watch)
+	return e.eval(ctx, e.program.decision, nil, max(tryTimeout, e.timeout), func(topdown.Cancel) (ast.Value, error) { return input.Value, nil }, watch)
 }

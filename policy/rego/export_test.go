@@ -20,9 +20,17 @@ func (e *Engine) DecideFully(ctx context.Context, in *policy.Input) (policy.Deci
 	return e.close(e.evaluate(ctx, in, known, e.timeout))
 }
 
-// Whole evaluates the policy for an input that was read before, and decodes nothing.
-func (e *Engine) Whole(ctx context.Context, input ast.Value) (ast.Value, error) {
-	return e.program.decision.run(ctx, input, topdown.NewCancel())
+// Whole evaluates the policy for an input that was read before, as a later call of p
+// and t is evaluated, and decodes nothing.
+func (e *Engine) Whole(ctx context.Context, p policy.Principal, t policy.Tool, input ast.Value) func() (ast.Value, error) {
+	known, err := newPair(&p, &t)
+	if err != nil {
+		return func() (ast.Value, error) { return nil, err }
+	}
+	e.keepFor(ctx, known, e.timeout)
+	return func() (ast.Value, error) {
+		return e.program.decision.run(ctx, input, *known.kept.Load(), topdown.NewCancel())
+	}
 }
 
 // Constant reports whether the verdict on p and t is the same for all calls.
@@ -103,14 +111,23 @@ func (e *Engine) Remembers(p policy.Principal) bool {
 	return s.rights.Contains(rights)
 }
 
-// Kept are the rules that were evaluated when the policy was compiled, sorted.
-func (e *Engine) Kept() []string {
-	var out []string
-	for _, rules := range e.program.kept {
-		for _, r := range rules {
-			out = append(out, r.ref.String())
+// Kept are the rules that were evaluated once for the policy, by their last names,
+// sorted, and those that were evaluated once for the principal and the tool of in.
+func (e *Engine) Kept(in *policy.Input) (always, ofPair []string) {
+	values := e.program.kept
+	if known, err := e.pairs.find(&in.Principal, &in.Tool); err == nil && known.kept.Load() != nil {
+		values = *known.kept.Load()
+	}
+	for i, v := range values {
+		switch k := e.program.invariants.rules[i]; {
+		case v == nil:
+		case k.ofPair:
+			ofPair = append(ofPair, string(k.ref[len(k.ref)-1].Value.(ast.String)))
+		default:
+			always = append(always, string(k.ref[len(k.ref)-1].Value.(ast.String)))
 		}
 	}
-	slices.Sort(out)
-	return out
+	slices.Sort(always)
+	slices.Sort(ofPair)
+	return always, ofPair
 }

@@ -2,6 +2,8 @@ package rego
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -13,78 +15,134 @@ import (
 // only data. OPA evaluates what is left at each call.
 const keepWithin = 5 * time.Second
 
-// kept are the values of rules that read only data, by the last name of each rule. All
-// evaluations of a policy share them; a changed policy or data is another program.
-type kept map[ast.Value][]keptRule
-
-type keptRule struct {
-	ref   ast.Ref
-	value *ast.Term
+// invariants are the rules of a policy that have the same value whatever is called: in
+// every evaluation, or in every call of a pair of principal and tool.
+type invariants struct {
+	rules []invariant         // those that a rule asks before it
+	named map[ast.Value][]int // :: last name of a rule ⇒ positions in rules
 }
 
-// find returns the value of the rule at ref, nil = it is not kept.
-func (k kept) find(ref ast.Ref) *ast.Term {
-	if last, ok := ref[len(ref)-1].Value.(ast.String); ok && len(k) > 0 {
-		for _, r := range k[last] {
-			if r.ref.Equal(ref) {
-				return r.value
+// invariant is one such rule, or several with one name.
+type invariant struct {
+	ref    ast.Ref
+	alone  *query // asks for the rule only
+	ofPair bool   // it reads pairInput; else nothing of the input
+}
+
+// kept are values of invariants, by position; nil = OPA evaluates the rule. Evaluations
+// share them, and nobody writes to them.
+type kept []*ast.Term
+
+// undefinedTerm stands for the value of a rule that is undefined.
+var undefinedTerm = new(ast.Term)
+
+// pairInput are the members of input that are the same in every call of a pair.
+var pairInput = map[ast.Value]bool{ast.String("action"): true, ast.String("principal"): true, ast.String("tool"): true}
+
+// find returns the value of the rule at ref in k, nil = it is not kept.
+func (s *invariants) find(k kept, ref ast.Ref) *ast.Term {
+	if last, ok := ref[len(ref)-1].Value.(ast.String); ok && s != nil && k != nil {
+		for _, i := range s.named[last] {
+			if k[i] != nil && s.rules[i].ref.Equal(ref) {
+				return k[i]
 			}
 		}
 	}
 	return nil
 }
 
-// keepRules evaluates every complete rule that reads only data. Each is evaluated
-// alone and without early exit, so that a value is kept only where no order in which
-// calls ask for the rule ends in an error. What is undefined, fails or takes too long
-// is not kept, and then OPA evaluates the rule as it does any other.
-func (p *program) keepRules(ctx context.Context, patterns cache.InterQueryValueCache) error {
-	p.kept = kept{}
-	constant := constants{compiler: p.compiler, known: map[*ast.Rule]bool{}}
+// findInvariants finds the invariants of p, and evaluates those that read only data. Of
+// the others it takes those that a decision can ask.
+func (p *program) findInvariants(ctx context.Context, patterns cache.InterQueryValueCache) error {
+	p.invariants = &invariants{named: map[ast.Value][]int{}}
+	always := constants{compiler: p.compiler, known: map[*ast.Rule]bool{}}
+	ofPair := constants{compiler: p.compiler, input: pairInput, known: map[*ast.Rule]bool{}}
+	decide := rulesBelow(p.compiler, p.form.refs...)
+	sorted, _ := p.compiler.Graph.Sort() // without a circle, as the compiler holds
+	for _, n := range sorted {
+		r := n.(*ast.Rule)
+		k := invariant{ref: r.Ref()}
+		if !k.ref.IsGround() || p.invariants.has(k.ref) {
+			continue
+		}
+		if k.ofPair = !always.whole(k.ref); k.ofPair && !(decide[r] && ofPair.whole(k.ref)) {
+			continue
+		}
+		var err error
+		if k.alone, err = p.compileQuery(p.compiler, patterns, p.invariants, k.ref.String()); err != nil {
+			return err
+		}
+		p.invariants.add(k)
+	}
+	p.kept = p.invariants.evaluate(ctx, nil, ast.NewObject(), keepWithin)
+	return nil
+}
+
+// has reports whether the rule at ref is in s.
+func (s *invariants) has(ref ast.Ref) bool {
+	return slices.ContainsFunc(s.rules, func(k invariant) bool { return k.ref.Equal(ref) })
+}
+
+func (s *invariants) add(k invariant) {
+	last := k.ref[len(k.ref)-1].Value
+	s.named[last] = append(s.named[last], len(s.rules))
+	s.rules = append(s.rules, k)
+}
+
+// evaluate evaluates the rules that read only data where known is nil, else those that
+// read the input of a pair too. Each is asked alone and without early exit, so that a
+// value is kept only where no order in which calls ask for the rule ends in an error.
+// What fails or takes too long is not kept, and then OPA evaluates the rule as it does
+// any other.
+func (s *invariants) evaluate(ctx context.Context, known kept, input ast.Value, within time.Duration) kept {
+	out := make(kept, len(s.rules))
+	copy(out, known)
 	begin := time.Now()
-	for _, m := range p.compiler.Modules {
-		for _, r := range m.Rules {
-			ref := r.Ref()
-			if !ref.IsGround() || p.kept.find(ref) != nil || !constant.complete(ref) {
-				continue
-			}
-			q, err := p.compileQuery(p.compiler, patterns, nil, ref.String())
-			if err != nil {
-				return err
-			}
-			p.kept.add(ctx, ref, q, keepWithin-time.Since(begin))
+	for i, k := range s.rules {
+		if k.ofPair != (known != nil) {
+			continue
+		}
+		var v ast.Value
+		err := bounded(ctx, within-time.Since(begin), func(c topdown.Cancel) (err error) {
+			v, err = k.alone.run(ctx, input, out, c, func(q *topdown.Query) { q.WithEarlyExit(false) })
+			return err
+		})
+		switch {
+		case err == nil:
+			out[i] = ast.NewTerm(v)
+		case errors.Is(err, errUndefined):
+			out[i] = undefinedTerm
 		}
 	}
-	return nil
+	return out
 }
 
-// add keeps the value of the rule at ref, which q asks for, if it has one in time.
-func (k kept) add(ctx context.Context, ref ast.Ref, q *query, within time.Duration) {
-	var v ast.Value
-	err := bounded(ctx, within, func(c topdown.Cancel) (err error) {
-		v, err = q.run(ctx, ast.NewObject(), c, func(q *topdown.Query) { q.WithEarlyExit(false) })
-		return err
-	})
-	if err == nil {
-		last := ref[len(ref)-1].Value
-		k[last] = append(k[last], keptRule{ref, ast.NewTerm(v)})
+// keepFor keeps the values of rules that are the same in every call of a pair, as far
+// as they are found in the time within. What an ended context cuts short is not
+// remembered.
+func (e *Engine) keepFor(ctx context.Context, known *pair, within time.Duration) {
+	k := e.program.invariants.evaluate(ctx, e.program.kept, known.input(isCall), within)
+	if ctx.Err() == nil {
+		known.kept.Store(&k)
 	}
 }
 
-// constants finds rules that have the same value at every call: neither they nor any
-// rule that they may ask mention the input or replace anything with the keyword with.
-// Policies have no built-in functions whose result can change; see capabilities.
+// constants finds rules whose value depends only on data and on the members of the input
+// in input: neither they nor any rule that they may ask mention other members, or replace
+// anything with the keyword with. Policies have no built-in functions whose
+// result can change; see capabilities.
 type constants struct {
 	compiler *ast.Compiler
+	input    map[ast.Value]bool
 	known    map[*ast.Rule]bool
 }
 
-// complete reports whether all rules that have to do with ref are constant, and
-// define a complete document at ref.
-func (c *constants) complete(ref ast.Ref) bool {
+// whole reports whether all rules that have to do with ref are constant, and define
+// one document at ref.
+func (c *constants) whole(ref ast.Ref) bool {
 	rules := c.compiler.GetRulesDynamicWithOpts(ref, ast.RulesOptions{IncludeHiddenModules: true})
 	for _, r := range rules {
-		if len(r.Head.Args) > 0 || r.Head.RuleKind() != ast.SingleValue || !r.Ref().Equal(ref) || !c.rule(r) {
+		if len(r.Head.Args) > 0 || !r.Ref().Equal(ref) || !c.rule(r) {
 			return false
 		}
 	}
@@ -100,7 +158,7 @@ func (c *constants) rule(r *ast.Rule) bool {
 		replaces = true
 		return true
 	})
-	is := !replaces && !mentionsInput(r, nil) && (r.Else == nil || c.rule(r.Else))
+	is := !replaces && !mentionsInput(r, c.input) && (r.Else == nil || c.rule(r.Else))
 	for d := range c.compiler.Graph.Dependencies(r) {
 		asked, ok := d.(*ast.Rule)
 		is = is && (!ok || c.rule(asked))

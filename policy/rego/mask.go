@@ -42,7 +42,7 @@ func (e *Engine) Mask(ctx context.Context, event json.RawMessage) (m policy.Mask
 
 // ask evaluates a query and decodes the answer. Undefined is the zero T.
 func ask[T any](ctx context.Context, e *Engine, q *query, input ast.Value, decode func(ast.Value) (T, error)) (out T, err error) {
-	v, err := e.eval(ctx, q, e.timeout, func(topdown.Cancel) (ast.Value, error) { return input, nil })
+	v, err := e.eval(ctx, q, e.program.kept, e.timeout, func(topdown.Cancel) (ast.Value, error) { return input, nil })
 	if err == nil {
 		return decode(v)
 	}

@@ -17,16 +17,16 @@ import (
 // evaluation, and what rules come to is remembered in memory that is used again.
 // A query is safe for concurrent use.
 type query struct {
-	prepared topdown.Query
-	kept     kept
+	prepared   topdown.Query
+	invariants *invariants
 }
 
 // answer is the variable of a query whose value answers it.
 const answer = ast.Var("answer")
 
-// compileQuery compiles the question for the value of what. The rules in keep, of c and
-// the data of p, are not evaluated.
-func (p *program) compileQuery(c *ast.Compiler, patterns cache.InterQueryValueCache, keep kept, what string) (*query, error) {
+// compileQuery compiles the question for the value of what. Rules in keep, which are of
+// c, are not evaluated where run knows their values.
+func (p *program) compileQuery(c *ast.Compiler, patterns cache.InterQueryValueCache, keep *invariants, what string) (*query, error) {
 	body, err := ast.ParseBody(string(answer) + " = " + what)
 	if err != nil {
 		return nil, err
@@ -35,21 +35,22 @@ func (p *program) compileQuery(c *ast.Compiler, patterns cache.InterQueryValueCa
 	if body, err = qc.Compile(body); err != nil {
 		return nil, err
 	}
-	return &query{kept: keep, prepared: *topdown.NewQuery(body).WithQueryCompiler(qc).WithCompiler(c).
+	return &query{invariants: keep, prepared: *topdown.NewQuery(body).WithQueryCompiler(qc).WithCompiler(c).
 		WithStore(p.store).WithTransaction(p.txn).WithBaseCache(document{p.data}).WithInterQueryBuiltinValueCache(patterns).
 		WithStrictBuiltinErrors(true).WithMetrics(metrics.NoOp()).WithRequestMetadata(map[string]any{})}, nil // no metadata, or each run makes a map
 }
 
-// run evaluates q until stop fires. An undefined answer is errUndefined.
-func (q *query) run(ctx context.Context, input ast.Value, stop topdown.Cancel, options ...func(*topdown.Query)) (ast.Value, error) {
-	m, t := memos.Get().(*memo), q.prepared
-	m.kept = q.kept
-	t.WithInput(ast.NewTerm(input)).WithCancel(stop).WithVirtualCache(m)
+// run evaluates q until stop fires. Known are values of its invariants. An undefined
+// answer is errUndefined.
+func (q *query) run(ctx context.Context, input ast.Value, known kept, stop topdown.Cancel, options ...func(*topdown.Query)) (ast.Value, error) {
+	m := memos.Get().(*memo)
+	m.invariants, m.kept, m.query = q.invariants, known, q.prepared
+	m.query.WithInput(ast.NewTerm(input)).WithCancel(stop).WithVirtualCache(m)
 	for _, o := range options {
-		o(&t)
+		o(&m.query)
 	}
 	var v ast.Value
-	err := t.Iter(ctx, func(r topdown.QueryResult) error {
+	err := m.query.Iter(ctx, func(r topdown.QueryResult) error {
 		if v != nil {
 			return errors.New("more than one result")
 		}
@@ -81,15 +82,17 @@ func (d document) Get(ref ast.Ref) ast.Value {
 // Put implements topdown.BaseCache: it is all there.
 func (document) Put(ast.Ref, ast.Value) {}
 
-// memo remembers what rules and functions have come to within one evaluation. The
-// first results stand in a list, whose memory the next evaluation uses again; an
-// evaluation with more of them, or with the keyword with, goes on with OPA's own cache.
+// memo is the memory of one evaluation, which the next one uses again: its query, and what
+// rules and functions have come to. The first results stand in a list; an evaluation with
+// more of them, or with the keyword with, goes on with OPA's own cache.
 type memo struct {
 	topdown.VirtualCache // OPA's own; nil = the list
 	results              []result
 	keys                 []*ast.Term // of results, one after the other
-	kept                 kept
-	replaced             int // how many times the keyword with has replaced something
+	invariants           *invariants
+	kept                 kept // of invariants
+	replaced             int  // how many times the keyword with has replaced something
+	query                topdown.Query
 }
 
 // result is what the rule with the name keys[from:to] has come to; nil = undefined.
@@ -120,13 +123,17 @@ func (m *memo) find(ref ast.Ref) int {
 
 // Get implements topdown.VirtualCache.
 func (m *memo) Get(ref ast.Ref) (value *ast.Term, undefined bool) {
+	if m.replaced == 0 {
+		if value = m.invariants.find(m.kept, ref); value == undefinedTerm {
+			return nil, true
+		} else if value != nil {
+			return value, false
+		}
+	}
 	if m.VirtualCache != nil {
 		value, undefined = m.VirtualCache.Get(ref)
 	} else if i := m.find(ref); i >= 0 {
 		value, undefined = m.results[i].value, m.results[i].value == nil
-	}
-	if value == nil && !undefined && m.replaced == 0 {
-		value = m.kept.find(ref)
 	}
 	return value, undefined
 }

@@ -1,6 +1,7 @@
 package rego_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -89,16 +90,25 @@ chosen := [x | some name in data.choice; x := data.toolgate.inner[name]]
 	}
 }
 
-// TestKept holds which rules are evaluated once for a policy: complete ones that read
-// only data and have a value. A policy with other data has its own values.
+// TestKept holds which rules are evaluated once for a policy: sets and complete rules
+// that read only data; and which once for a principal and a tool: those that read these
+// too, and that a decision can ask. What fails is not kept, and no value is kept for
+// another principal or other data.
 func TestKept(t *testing.T) {
 	const source = `package toolgate
 import rego.v2
-allow contains {"rule": "told", "reason": json.marshal(size)} if input.arguments
+allow contains {"rule": "told", "reason": json.marshal([size, who, [x | x := clashes]])} if {
+	input.arguments.n == 1
+	not nobody
+	not asks
+	not later
+}
 size := count(data.list)
 through := f(size)
 f(x) := x + 1
 otherwise := 1 if data.absent else := 2
+nothing := data.absent
+several contains x if some x in data.list
 reads := [x | x := input.arguments.n]
 reaches := [x | x := g(1)]
 g(_) := input.arguments.n
@@ -106,13 +116,22 @@ replaces := [x | x := size with data.list as []]
 clash := 1 if data.list
 clash := 2 if size > 0
 fails := to_number(data.list[0])
-nothing := data.absent
-several contains x if some x in data.list
+first if data.list
+first if to_number(data.list[0]) > 0
 named[x] := 1 if some x in data.list
 part.one := size
 part[x] := input.arguments.n if some x in ["two"]
+who := [input.principal.subject, input.tool.exposed, input.action] if several
+nobody if input.principal.subject == "nobody"
+clashes := 1 if input.principal.subject == "two"
+clashes := count(data.list) + 1 if input.principal.subject == "two"
+asks contains x if x := input.principal[input.arguments.n]
+later := input.request.time == ""
+unasked := input.principal.subject
 `
-	for list, reason := range map[string]string{`["a"]`: "1", `["a", "b"]`: "2"} {
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for _, list := range []string{`["a"]`, `["a", "b"]`} {
 		dir := t.TempDir()
 		for name, text := range map[string]string{"data.json": `{"list": ` + list + `}`, "p.rego": source} {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
@@ -123,12 +142,21 @@ part[x] := input.arguments.n if some x in ["two"]
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := []string{"data.toolgate.otherwise", "data.toolgate.size", "data.toolgate.through"}
-		if got := e.Kept(); !slices.Equal(got, want) {
-			t.Errorf("kept are %v, want %v", got, want)
-		}
-		if d, err := e.DecideFully(t.Context(), input("r", "t", `{}`)); err != nil || d.Reason != reason {
-			t.Errorf("list %s: got %s, %v, want %s", list, d.Reason, err, reason)
+		for subject, wantOfPair := range map[string][]string{"one": {"clashes", "nobody", "who"}, "two": {"nobody", "who"}, "nobody": {"clashes", "nobody", "who"}} {
+			in := input("r", "t", `{"n": 1}`)
+			in.Principal.Subject = subject
+			for range 3 {
+				_, _ = e.Decide(ended, in) // in the second round nothing is found in time
+				got, err := e.Decide(t.Context(), in)
+				plain, fault := e.Reference().Decide(t.Context(), in)
+				if (err == nil) != (fault == nil) || got.Rule != plain.Rule || got.Reason != plain.Reason {
+					t.Errorf("list %s, subject %s: got %s, %v, plain OPA %s, %v", list, subject, got.Reason, err, plain.Reason, fault)
+				}
+			}
+			always, ofPair := e.Kept(in)
+			if want := []string{"nothing", "otherwise", "several", "size", "through"}; !slices.Equal(always, want) || !slices.Equal(ofPair, wantOfPair) {
+				t.Errorf("list %s, subject %s: kept are %v and of the pair %v, want %v and %v", list, subject, always, ofPair, want, wantOfPair)
+			}
 		}
 	}
 }
