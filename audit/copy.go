@@ -11,8 +11,8 @@ import (
 
 // Copy copies the trail under root to a new directory, while it may be written to. What
 // states the end of a chain is copied before its records, so that the copy has every
-// record that it names.
-func Copy(to, root string) error {
+// record that it names. progress receives what was copied.
+func Copy(to, root string, progress io.Writer) error {
 	return eachChain(root, func(dir string) error {
 		target := filepath.Join(to, filepath.Base(dir))
 		if err := os.MkdirAll(target, 0o700); err != nil {
@@ -28,7 +28,7 @@ func Copy(to, root string) error {
 				if !e.Type().IsRegular() || strings.HasSuffix(name, ".tmp") || strings.HasSuffix(name, ".jsonl") != segments {
 					continue
 				}
-				if err := copyFile(filepath.Join(target, name), filepath.Join(dir, name)); err != nil {
+				if err := copyFile(filepath.Join(target, name), filepath.Join(dir, name), progress); err != nil {
 					return err
 				}
 			}
@@ -39,7 +39,7 @@ func Copy(to, root string) error {
 
 // copyFile copies a file that may grow; a file that was just replaced is copied as it is
 // now.
-func copyFile(to, from string) error {
+func copyFile(to, from string, progress io.Writer) error {
 	in, err := os.Open(from)
 	if err != nil {
 		return err
@@ -48,6 +48,6 @@ func copyFile(to, from string) error {
 	if err != nil {
 		return errors.Join(err, in.Close())
 	}
-	_, err = io.Copy(out, in)
+	_, err = io.Copy(out, io.TeeReader(in, progress))
 	return errors.Join(err, in.Close(), out.Sync(), out.Close())
 }

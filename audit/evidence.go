@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -50,6 +51,7 @@ type Evidence struct {
 	Anchors   []string        // directories, and files with one signed note each, from anchors
 	Cosigners []note.Verifier // one of which has signed each note of the anchors; none = Keys suffice
 	Archive   bool            // the trail is an archive: its chains may end before their checkpoints
+	Progress  io.Writer       // unless nil, receives each line that was checked
 }
 
 // mark is a record that something outside the chain names.

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -55,7 +56,7 @@ func (e Evidence) verify(root string) (rep Report, err error) {
 		return rep, err
 	}
 	for _, name := range chains {
-		c := &check{root: root, chain: Chain{Instance: name}, known: true, open: map[string]Unfinished{}, question: ByChain, marks: x.marks[name], archive: e.Archive}
+		c := &check{root: root, chain: Chain{Instance: name}, known: true, open: map[string]Unfinished{}, question: ByChain, marks: x.marks[name], archive: e.Archive, progress: e.Progress}
 		slices.SortStableFunc(c.marks, func(a, b *mark) int { return bySeq(a, b.Seq) })
 		if err := c.run(e.Keys); err != nil {
 			return rep, err
@@ -85,6 +86,7 @@ type check struct {
 	start    Checkpoint // before the first record; zero = the beginning of the chain
 	marks    []*mark    // records that others name
 	archive  bool       // see Evidence
+	progress io.Writer  // see Evidence
 	question Question   // that problems are about
 }
 
@@ -151,6 +153,9 @@ func (c *check) file(number int) error {
 			return err
 		}
 		c.line(line)
+		if c.progress != nil {
+			_, _ = c.progress.Write(line) // who watches ends nothing
+		}
 		if c.place.Offset += int64(len(line)) + 1; c.place.Offset >= info.Size() {
 			return nil
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/progress"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -118,9 +119,9 @@ func auditVerify(e *env) *cobra.Command {
 			}
 			evidence.Cosigners = append(evidence.Cosigners, v)
 		}
-		rep, err := evidence.Verify(dir)
+		rep, err := e.verify(evidence, dir)
 		if err != nil {
-			return missing(err)
+			return err
 		}
 		var faults []string
 		if !trailOnly && archive == "" {
@@ -135,6 +136,15 @@ func auditVerify(e *env) *cobra.Command {
 	c.Flags().StringVar(&archive, "archive", "", "verify the archive in `DIR` instead of the trail")
 	c.Flags().BoolVar(&trailOnly, "trail-only", false, "do not compare the trail with the store of the state directory")
 	return c
+}
+
+// verify verifies the trail in dir.
+func (e *env) verify(evidence audit.Evidence, dir string) (audit.Report, error) {
+	bar := e.progress(false)
+	defer bar.End()
+	evidence.Progress = bar.Count("verifying", progress.Size(dir))
+	rep, err := evidence.Verify(dir)
+	return rep, missing(err)
 }
 
 // contradictions compares the tickets of the store, where there is one, with the trail.

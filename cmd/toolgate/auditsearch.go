@@ -282,9 +282,9 @@ func (e *env) archive(to string, before time.Time) error {
 	if err != nil {
 		return err
 	}
-	rep, err := evidence.Verify(dir)
+	rep, err := e.verify(evidence, dir)
 	if err != nil {
-		return missing(err)
+		return err
 	}
 	if !rep.OK() {
 		return e.verdict(rep)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/progress"
 	"github.com/toolgate/toolgate/internal/store"
 )
 
@@ -50,18 +51,22 @@ func (e *env) backup(ctx context.Context, to string) (err error) {
 	if err = os.Mkdir(content, 0o700); err == nil {
 		err = e.withStore(ctx, func(db *store.DB) error { return db.Snapshot(ctx, filepath.Join(content, "state.db")) })
 	}
+	bar := e.progress(false)
+	trail, artifacts := app.TrailDir(state), filepath.Join(state, "artifacts")
+	copied := bar.Count("copying", progress.Size(trail, artifacts))
 	if err == nil {
-		err = audit.Copy(app.TrailDir(content), app.TrailDir(state))
+		err = audit.Copy(app.TrailDir(content), trail, copied)
 	}
 	if err == nil {
-		err = copyTree(filepath.Join(content, "artifacts"), filepath.Join(state, "artifacts"))
+		err = copyTree(filepath.Join(content, "artifacts"), artifacts, copied)
 	}
 	if err == nil && isArchive(to) {
-		content, err = archive(draft, content)
+		content, err = archive(draft, content, bar.Count("packing", progress.Size(content)))
 	}
 	if err == nil {
 		err = os.Rename(content, to)
 	}
+	bar.End()
 	if err != nil {
 		return fmt.Errorf("writing backup: %w", err)
 	}
@@ -69,22 +74,22 @@ func (e *env) backup(ctx context.Context, to string) (err error) {
 }
 
 // copyTree copies a directory that may be missing.
-func copyTree(to, from string) error {
+func copyTree(to, from string, copied io.Writer) error {
 	if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return os.CopyFS(to, os.DirFS(from))
+	return os.CopyFS(to, progress.FS(os.DirFS(from), copied))
 }
 
 // archive writes the files of a directory to a tar file below draft.
-func archive(draft, dir string) (file string, err error) {
+func archive(draft, dir string, packed io.Writer) (file string, err error) {
 	file = filepath.Join(draft, "state.tar")
 	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return "", err
 	}
 	w := tar.NewWriter(out)
-	err = w.AddFS(os.DirFS(dir))
+	err = w.AddFS(progress.FS(os.DirFS(dir), packed))
 	return file, errors.Join(err, w.Close(), out.Sync(), out.Close())
 }
 
@@ -101,11 +106,13 @@ func (e *env) restore(ctx context.Context, from string) error {
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return fmt.Errorf("restoring: %w", err)
 	}
-	if isArchive(from) {
-		err = extract(state, from)
+	bar := e.progress(false)
+	if copied := bar.Count("restoring", progress.Size(from)); isArchive(from) {
+		err = extract(state, from, copied)
 	} else {
-		err = os.CopyFS(state, os.DirFS(from))
+		err = os.CopyFS(state, progress.FS(os.DirFS(from), copied))
 	}
+	bar.End()
 	if err == nil {
 		err = e.withStore(ctx, func(db *store.DB) error {
 			return db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -121,7 +128,7 @@ func (e *env) restore(ctx context.Context, from string) error {
 }
 
 // extract writes the files of a tar file below dir, and nothing elsewhere.
-func extract(dir, file string) (err error) {
+func extract(dir, file string, read io.Writer) (err error) {
 	in, err := os.Open(file)
 	if err != nil {
 		return err
@@ -131,7 +138,7 @@ func extract(dir, file string) (err error) {
 		return errors.Join(err, in.Close())
 	}
 	defer func() { err = errors.Join(err, in.Close(), root.Close()) }()
-	for r := tar.NewReader(in); ; {
+	for r := tar.NewReader(io.TeeReader(in, read)); ; {
 		h, err := r.Next()
 		switch {
 		case errors.Is(err, io.EOF):

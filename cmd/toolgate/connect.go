@@ -427,12 +427,12 @@ func (e *env) undoChanges(f *clientFlags, path string, others ...string) error {
 }
 
 // terminal reports whether a person can be asked.
-func (e *env) terminal() bool {
-	in, ok := e.in.(*os.File)
-	if !ok {
-		return false
-	}
-	return term.IsTerminal(int(in.Fd()))
+func (e *env) terminal() bool { return isTerminal(e.in) }
+
+// isTerminal reports whether a stream is a terminal.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // ask asks a question and returns the line that answers it, without space around it. It

@@ -106,7 +106,7 @@ func describeInput(in config.Input) string {
 
 // askInput asks for a value on a terminal, "" for none. A secret is not shown.
 func (e *env) askInput(in config.Input) string {
-	if e.Form != "table" || !e.terminal() {
+	if e.Structured() || !e.terminal() {
 		return ""
 	}
 	question := report.OneLine(describeInput(in))

@@ -115,8 +115,8 @@ type wholePair struct {
 func (e *env) survey(ctx context.Context, engine *rego.Engine, callers []policy.Principal, tools []policy.Tool) surveyed {
 	ctx, stop := context.WithTimeout(ctx, surveyTime)
 	defer stop()
-	p := e.progress(false)
-	defer p.end()
+	bar := e.progress(false)
+	defer bar.End()
 	s := surveyed{whole: []wholePair{}}
 	for _, t := range tools {
 		var covered bool
@@ -140,9 +140,8 @@ func (e *env) survey(ctx context.Context, engine *rego.Engine, callers []policy.
 			case may && !shown:
 				hidden = append(hidden, c.Caller())
 			}
-			p.update(func() string {
-				return fmt.Sprintf("%d of %d pairs of a role and a tool", s.pairs, len(callers)*len(tools))
-			})
+			all := len(callers) * len(tools)
+			bar.Update(int64(s.pairs), int64(all), func() string { return pairsText(s.pairs, all) })
 		}
 		s.warn(!covered, "uncovered-tool", t, "no role may call it: every call is denied", "give it to a role, or leave it out of what the server exposes")
 		s.warn(hidden != nil, "hidden-tool", t, fmt.Sprintf("visible hides it from %s, who could be allowed to call it", firstThree(hidden)), "let visible be true for every caller whom some call may be allowed")

@@ -82,21 +82,34 @@ func (e *env) matrix(ctx context.Context, flags policyCells) error {
 	if len(callers) == 0 || len(tools) == 0 {
 		return usage(fmt.Errorf("the policy names %s and %s: there is nothing to show\nhint: --roles and --tools name some", report.Count(len(callers), "role"), report.Count(len(tools), "tool")))
 	}
-	p := e.progress(false)
-	defer p.end()
+	cells, err := e.cells(ctx, engine, callers, tools)
+	if err != nil {
+		return err
+	}
+	return e.printMatrix(engine, cells, len(tools))
+}
+
+// cells asks the policy about every caller with every tool.
+func (e *env) cells(ctx context.Context, engine *rego.Engine, callers []policy.Principal, tools []policy.Tool) ([]cell, error) {
+	bar := e.progress(false)
+	defer bar.End()
 	cells := make([]cell, 0, len(callers)*len(tools))
 	for _, who := range callers {
 		for _, t := range tools {
 			c, err := cellOf(ctx, engine, who, t)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			cells = append(cells, c)
-			p.update(func() string { return fmt.Sprintf("%d of %d pairs of a role and a tool", len(cells), cap(cells)) })
+			bar.Update(int64(len(cells)), int64(cap(cells)), func() string { return pairsText(len(cells), cap(cells)) })
 		}
 	}
-	p.end()
-	return e.printMatrix(engine, cells, len(tools))
+	return cells, nil
+}
+
+// pairsText says how many pairs of a role and a tool were looked at.
+func pairsText(done, all int) string {
+	return fmt.Sprintf("%d of %d pairs of a role and a tool", done, all)
 }
 
 // toolsNamed are tools by their exposed names; what is known of them is used.

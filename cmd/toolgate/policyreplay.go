@@ -1,11 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path"
 	"strings"
 	"time"
@@ -98,14 +97,15 @@ func (e *env) judgeAgain(ctx context.Context, flags *replayFlags) (*replay.Repor
 		judge, o.Revision = engine.Reference(), engine.Revision()
 	}
 	o.Workers = flags.workers
-	told := e.progress(flags.progress)
+	bar, end, first := e.progress(flags.progress), cmp.Or(o.Until, time.Now()), time.Time{}
 	o.Progress = func(at replay.Progress) {
-		told.update(func() string {
+		first = cmp.Or(first, at.At)
+		bar.Update(int64(at.At.Sub(first)), int64(end.Sub(first)), func() string {
 			return fmt.Sprintf("%d records, %d decisions judged again, %d otherwise, come to %s", at.Records, at.Judged, at.Changed, at.At.UTC().Format(time.RFC3339))
 		})
 	}
 	rep, err := replay.Run(ctx, audit.Read(ctx, dir, since), judge, o)
-	told.end()
+	bar.End()
 	switch {
 	case errors.Is(err, path.ErrBadPattern):
 		return nil, usage(err)
@@ -160,50 +160,6 @@ func withoutArguments(rep *replay.Report) {
 				turn.Examples[i].Arguments = ""
 			}
 		}
-	}
-}
-
-// progress reports on stderr how far a long command is: on a terminal in one line
-// that changes, else, where it is asked for, in a line every five seconds.
-type progress struct {
-	to       io.Writer // nil = nothing is reported
-	terminal bool
-	last     time.Time
-}
-
-func (e *env) progress(wanted bool) *progress {
-	p := &progress{last: time.Now()}
-	f, ok := e.err.(*os.File)
-	if ok {
-		info, err := f.Stat()
-		p.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
-	}
-	if p.terminal || wanted {
-		p.to = e.err
-	}
-	return p
-}
-
-func (p *progress) update(state func() string) {
-	every := 5 * time.Second
-	if p.terminal {
-		every = 200 * time.Millisecond
-	}
-	if p.to == nil || time.Since(p.last) < every {
-		return
-	}
-	p.last = time.Now()
-	before, after := "", "\n"
-	if p.terminal {
-		before, after = "\r\x1b[K", ""
-	}
-	fmt.Fprint(p.to, before+state()+after)
-}
-
-// end takes the line away.
-func (p *progress) end() {
-	if p.to != nil && p.terminal {
-		fmt.Fprint(p.to, "\r\x1b[K")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/progress"
 	"github.com/toolgate/toolgate/internal/report"
 	"github.com/toolgate/toolgate/policy/replay"
 )
@@ -33,6 +34,18 @@ var reports = sync.OnceValue(func() *report.Templates {
 func layout(v any) (string, error) {
 	text, err := json.MarshalIndent(v, "", "  ")
 	return string(text) + "\n", err
+}
+
+// progress returns a line on stderr that shows how far a long command is: on a terminal,
+// unless the output is for programs, and elsewhere where somebody wants lines.
+func (e *env) progress(wanted bool) *progress.Line {
+	form := progress.None
+	if kind, _ := e.lookup("TERM"); isTerminal(e.err) && kind != "dumb" && !e.Structured() {
+		form = progress.Bar
+	} else if wanted {
+		form = progress.Lines
+	}
+	return progress.New(e.err, form)
 }
 
 // short returns a revision or digest as people read it.
