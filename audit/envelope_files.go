@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/filelock"
+	"github.com/toolgate/toolgate/internal/plural"
 )
 
 // latestName is the symbolic link to the newest file.
@@ -222,7 +223,7 @@ func (f *envelopeFiles) leave() {
 // end flushes and closes the file. dropped events could not be written before.
 func (f *envelopeFiles) end(dropped int64) (err error) {
 	if dropped > 0 {
-		err = fmt.Errorf("%d events were not written", dropped)
+		err = errors.New(plural.Count(int(dropped), "event") + " could not be written")
 	}
 	if f.file != nil {
 		err = errors.Join(err, f.file.Sync(), f.file.Close())

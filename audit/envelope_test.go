@@ -422,7 +422,7 @@ func TestEnvelopeNeverTold(t *testing.T) {
 	f := &slowFile{full: true}
 	l := openEnvelopes(t, t.TempDir(), audit.EnvelopeOptions{OpenFile: f.open, OnError: func(string, error) {}})
 	l.Write(event("1"))
-	if err := l.Close(); err == nil || !strings.Contains(err.Error(), "1 events were not written") {
+	if err := l.Close(); err == nil || !strings.Contains(err.Error(), "1 event could not be written") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/toolgate/toolgate/internal/plural"
 )
 
 const (
@@ -261,7 +263,7 @@ func (t table) Differs() string {
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d of %s", n, count(n+t.Same, "value", "values"))
+	return fmt.Sprintf("%d of %s", n, plural.Count(n+t.Same, "value"))
 }
 
 // compared returns the table of arguments, compared with those of an earlier

@@ -109,7 +109,7 @@ func TestSentences(t *testing.T) {
 	for arguments, want := range map[string]string{
 		`{}`: " without arguments", `{"action":"transfer","amount":250.00,"to":"0x9f"}`: ` with action "transfer", amount 250.00, to "0x9f"`,
 		`{"to":"` + strings.Repeat("x", 65) + `","amount":1}`: " with amount 1 and 1 more value",
-		`{"a":{"b":1},"c":[2]}`:                               " with 2 values", `"x"`: " with 1 value", `{`: " with arguments of 1 bytes",
+		`{"a":{"b":1},"c":[2]}`:                               " with 2 values", `"x"`: " with 1 value", `{`: " with arguments of 1 byte",
 		`{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8,"i":9}`: " with a 1, b 2, c 3, d 4, e 5, f 6, g 7, h 8 and 1 more value",
 		"{\"to\":\"\u200b\"}": ` with to "\u200b"`,
 	} {

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"text/template"
+
+	"github.com/toolgate/toolgate/internal/plural"
 )
 
 func live(w http.ResponseWriter, _ *http.Request) error {
@@ -28,7 +30,7 @@ func (s Sight) Blind() bool { return s.Visible == 0 && s.Total > 0 }
 
 // String returns s as people read it.
 func (s Sight) String() string {
-	text := fmt.Sprintf("%s, %d visible to %s", count(s.Total, "tool", "tools"), s.Visible, s.Role)
+	text := fmt.Sprintf("%s, %d visible to %s", plural.Count(s.Total, "tool"), s.Visible, s.Role)
 	if s.Reason != "" {
 		text += ": " + s.Reason
 	}

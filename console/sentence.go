@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
@@ -37,7 +38,7 @@ func saidArguments(k approval.Ticket) (s []phrase) {
 	found, err := leaves(k.Arguments)
 	switch {
 	case k.Arguments == nil && k.ArgumentBytes > 0 || err != nil:
-		return []phrase{{Words: fmt.Sprintf(" with arguments of %d bytes", k.ArgumentBytes)}}
+		return []phrase{{Words: " with arguments of " + plural.Count(k.ArgumentBytes, "byte")}}
 	case len(found) == 1 && found[0].pointer == "" && found[0].lexeme == "{}":
 		return []phrase{{Words: " without arguments"}}
 	}
@@ -57,9 +58,9 @@ func saidArguments(k approval.Ticket) (s []phrase) {
 	}
 	switch {
 	case left > 0 && len(s) == 0:
-		s = append(s, phrase{Words: fmt.Sprintf(" with %s", count(left, "value", "values"))})
+		s = append(s, phrase{Words: fmt.Sprintf(" with %s", plural.Count(left, "value"))})
 	case left > 0:
-		s = append(s, phrase{Words: fmt.Sprintf(" and %s", count(left, "more value", "more values"))})
+		s = append(s, phrase{Words: fmt.Sprintf(" and %s", plural.Count(left, "more value"))})
 	}
 	return s
 }
@@ -111,23 +112,16 @@ func describeState(k approval.Ticket) string {
 	return strings.Replace(cmp.Or(standings[k.State], string(k.State)), "%", Visible(k.DecidedBy), 1)
 }
 
-func count(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
-}
-
 // timeLeft returns the time from now to t, coarsely.
 func timeLeft(now, t time.Time) string {
 	switch d := t.Sub(now); {
 	case d <= 0:
 		return "over"
 	case d < time.Minute:
-		return count(int(d/time.Second), "second left", "seconds left")
+		return plural.Count(int(d/time.Second), "second") + " left"
 	case d < 2*time.Hour:
-		return count(int(d/time.Minute), "minute left", "minutes left")
+		return plural.Count(int(d/time.Minute), "minute") + " left"
 	default:
-		return count(int(d/time.Hour), "hour left", "hours left")
+		return plural.Count(int(d/time.Hour), "hour") + " left"
 	}
 }

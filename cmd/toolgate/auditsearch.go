@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/report"
+	"github.com/toolgate/toolgate/internal/plural"
 )
 
 // recordFilter selects records of the trail.
@@ -295,7 +295,7 @@ func (e *env) archive(to string, before time.Time) error {
 	}
 	signing := trail.Signing()
 	done, err := audit.Archive(dir, to, before, time.Now(), signing.Ledger.Trail, signing.Signer)
-	event := &audit.Event{Name: audit.EventArchived, Reason: fmt.Sprintf("%s from before %s to %s", report.Count(done.Segments, "segment"), before.UTC().Format(time.RFC3339), to)}
+	event := &audit.Event{Name: audit.EventArchived, Reason: fmt.Sprintf("%s from before %s to %s", plural.Count(done.Segments, "segment"), before.UTC().Format(time.RFC3339), to)}
 	err = errors.Join(err, trail.Write(audit.KindEvent, &audit.Record{Principal: audit.Principal{Subject: systemUser()}, Event: event}), trail.Close())
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/app"
-	"github.com/toolgate/toolgate/internal/report"
+	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -53,7 +53,7 @@ func (e *env) doctor(ctx context.Context) error {
 		return err
 	}
 	x := &examination{}
-	x.ok("configuration", report.Count(len(s.cfg.Servers), "server")+", policy "+short(s.engine.Revision()))
+	x.ok("configuration", plural.Count(len(s.cfg.Servers), "server")+", policy "+short(s.engine.Revision()))
 	x.found = append(x.found, s.found...)
 	x.directories(s.cfg)
 	x.disk(s.cfg)
@@ -184,7 +184,7 @@ func (x *examination) server(u *console.Upstream, after string) {
 	switch u.State {
 	case "disabled":
 	case string(upstream.StateReady):
-		x.ok(where, report.Count(u.Tools, "tool")+after)
+		x.ok(where, plural.Count(u.Tools, "tool")+after)
 	default:
 		x.fault(exitUnreachable, where, u.State+": "+u.Error, "toolgate server show "+u.Name+"; the server's own messages are in the log")
 	}

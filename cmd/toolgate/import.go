@@ -17,6 +17,7 @@ import (
 	"github.com/tailscale/hujson"
 
 	"github.com/toolgate/toolgate/internal/clientfile"
+	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/dialect"
 )
@@ -168,7 +169,7 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	} else if len(p.secrets) > 0 {
 		slices.Sort(p.secrets)
 		p.secrets = slices.Compact(p.secrets)
-		p.Notes = append(p.Notes, fmt.Sprintf("%d secrets are written as they are; --env-file FILE moves them to a file of their own", len(p.secrets)))
+		p.Notes = append(p.Notes, plural.Count(len(p.secrets), "secret")+" in plain text; --env-file FILE moves secrets to a file of their own")
 	}
 	return p, taken, nil
 }

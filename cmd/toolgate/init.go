@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/internal/app"
-	"github.com/toolgate/toolgate/internal/report"
+	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/lock"
@@ -121,7 +121,7 @@ func (e *env) agree(s *setup, yes bool) (bool, error) {
 		fmt.Fprintln(e.err, "nothing is started or written\nhint: --yes does both")
 		return false, nil
 	}
-	return e.confirm(fmt.Sprintf("start %s, and write these files?", report.Count(len(s.taken()), "server"))), nil
+	return e.confirm(fmt.Sprintf("start %s, and write these files?", plural.Count(len(s.taken()), "server"))), nil
 }
 
 // Count returns how many tools a role has of its own that are held, or are not.
@@ -157,7 +157,7 @@ func (e *env) discover(ctx context.Context, s *setup) error {
 	alone.Policy.Path = "" // it is drafted from what the servers list
 	var failed map[string]error
 	var unread error
-	fmt.Fprintf(e.err, "starting %s\n", report.Count(len(cfg.Servers), "server"))
+	fmt.Fprintf(e.err, "starting %s\n", plural.Count(len(cfg.Servers), "server"))
 	err = e.withUpstreams(ctx, startBound, alone, func(a *app.App) {
 		s.lock.Servers, failed = listed(ctx, a, cfg.Servers)
 		s.Tools, unread = draftTools(ctx, a, cfg)

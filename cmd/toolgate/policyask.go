@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/limit"
@@ -191,14 +192,11 @@ func (e *env) canI(ctx context.Context, s *supposed, tool string) error {
 
 // approvers says how many approvals a held call needs, and from whom.
 func approvers(a *policy.Approval) string {
-	n, what, by := max(a.Quorum, 1), "approval", strings.Join(a.Roles, " or ")
-	if n > 1 {
-		what += "s"
-	}
+	by := strings.Join(a.Roles, " or ")
 	if len(a.Each) > 0 {
 		by = eachRole(a.Each)
 	}
-	return fmt.Sprintf("needs %d %s by %s", n, what, by)
+	return fmt.Sprintf("needs %s by %s", plural.Count(max(a.Quorum, 1), "approval"), by)
 }
 
 // eachRole names how many people of each role have to approve.

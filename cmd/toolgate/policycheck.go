@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/toolgate/toolgate/internal/report"
+	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
 )
@@ -82,7 +82,7 @@ func (e *env) printChecked(engine *rego.Engine, found []finding, s surveyed, fla
 	}
 	var failed error
 	if n := number(levelWarning); flags.strict && n > 0 {
-		failed = usage(fmt.Errorf("the policy has %s", report.Count(n, "warning")))
+		failed = usage(fmt.Errorf("the policy has %s", plural.Count(n, "warning")))
 	}
 	c := checked{
 		OK: failed == nil, Revision: engine.Revision(), Roles: engine.Roles(), Findings: found,
@@ -124,7 +124,7 @@ func (e *env) survey(ctx context.Context, engine *rego.Engine, callers []policy.
 		for _, who := range callers {
 			c, err := cellOf(ctx, engine, who, t)
 			if ctx.Err() != nil {
-				s.found = append(s.found, finding{Level: levelNote, Code: "survey-cut", Message: fmt.Sprintf("after %v %d pairs of a role and a tool were looked at, and not all", surveyTime, s.pairs)})
+				s.found = append(s.found, finding{Level: levelNote, Code: "survey-cut", Message: fmt.Sprintf("stopped after %v and %s of a role and a tool, which are not all", surveyTime, plural.Count(s.pairs, "pair"))})
 				return s
 			}
 			if err != nil {

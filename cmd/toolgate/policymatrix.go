@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/toolgate/toolgate/internal/report"
+	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry/config"
@@ -80,7 +80,7 @@ func (e *env) matrix(ctx context.Context, flags policyCells) error {
 	}
 	callers := e.callers(cfg, engine, flags.path, flags.subject, flags.roles)
 	if len(callers) == 0 || len(tools) == 0 {
-		return usage(fmt.Errorf("the policy names %s and %s: there is nothing to show\nhint: --roles and --tools name some", report.Count(len(callers), "role"), report.Count(len(tools), "tool")))
+		return usage(fmt.Errorf("the policy names %s and %s: there is nothing to show\nhint: --roles and --tools name some", plural.Count(len(callers), "role"), plural.Count(len(tools), "tool")))
 	}
 	cells, err := e.cells(ctx, engine, callers, tools)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/rego"
@@ -244,10 +245,10 @@ func (a *App) unsentDecisions() (warnings []string) {
 	for _, t := range troubles {
 		var what []string
 		if t.Fault != "" {
-			what = append(what, fmt.Sprintf("not told, the trail is %d records ahead: %s", t.Lag, t.Fault))
+			what = append(what, fmt.Sprintf("not told, the trail is %s ahead: %s", plural.Count(int(t.Lag), "record"), t.Fault))
 		}
 		if age := time.Since(t.Since); t.Fault == "" && !t.Since.IsZero() && age > bound {
-			what = append(what, fmt.Sprintf("the oldest that is not told is %s old, the trail is %d records ahead", age.Round(time.Second), t.Lag))
+			what = append(what, fmt.Sprintf("the oldest that is not told is %s old, the trail is %s ahead", age.Round(time.Second), plural.Count(int(t.Lag), "record")))
 		}
 		if t.Parked > 0 {
 			what = append(what, fmt.Sprintf("%d refused in the last week; the latest, %s: %s", t.Parked, t.Decision, t.Refusal))

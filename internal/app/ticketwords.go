@@ -3,11 +3,11 @@ package app
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
@@ -92,7 +92,7 @@ func (d *doubts) warnings() (lines []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if more := d.count - len(d.newest); more > 0 {
-		lines = append(lines, fmt.Sprintf("approvals: %d earlier doubts about the state: see the log", more))
+		lines = append(lines, "approvals: "+plural.Count(more, "earlier doubt")+" about the state: see the log")
 	}
 	for _, reason := range d.newest {
 		lines = append(lines, "approvals: "+reason)

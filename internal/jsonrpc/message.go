@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/toolgate/toolgate/internal/plural"
 )
 
 // Kind tells the four shapes of a JSON-RPC 2.0 message apart.
@@ -356,7 +358,7 @@ func otherText(raw json.RawMessage) string {
 func otherID(raw json.RawMessage) string {
 	switch kind := typeOf(raw); {
 	case len(raw) > maxID:
-		return fmt.Sprintf("%d bytes", len(raw))
+		return plural.Count(len(raw), "byte")
 	case kind == "a number":
 		return "a number that is no integer"
 	default:

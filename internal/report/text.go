@@ -7,14 +7,6 @@ import (
 	"unicode"
 )
 
-// Count returns a number of things whose plural has an s.
-func Count(n int, one string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %ss", n, one)
-}
-
 // Printable returns s with every control character but line ends and tabs as an
 // escape: servers write much of what is printed, and a terminal would obey it.
 func Printable(s string) string {

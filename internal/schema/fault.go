@@ -15,6 +15,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/plural"
 )
 
 const (
@@ -316,9 +317,9 @@ func describe(v any) string {
 	case string:
 		return "string " + quoted(v)
 	case []any:
-		return fmt.Sprintf("array with %d elements", len(v))
+		return "array with " + plural.Count(len(v), "element")
 	case map[string]any:
-		return fmt.Sprintf("object with %d members", len(v))
+		return "object with " + plural.Count(len(v), "member")
 	}
 	return fmt.Sprintf("%T", v)
 }
@@ -364,7 +365,7 @@ func wanted(k jsonschema.ErrorKind) (keyword, want string) {
 	case *kind.UniqueItems:
 		want = fmt.Sprintf("elements %d and %d to differ", k.Duplicates[0], k.Duplicates[1])
 	case *kind.AdditionalItems:
-		want = fmt.Sprintf("%d elements fewer", k.Count)
+		want = plural.Count(k.Count, "element") + " fewer"
 	case *kind.Contains:
 		want = "an element that matches the schema below contains"
 	default:
