@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -121,41 +120,27 @@ func (e *env) watch(ctx context.Context, path string) error {
 		return err
 	}
 	defer res.Body.Close()
-	lines, last := bufio.NewReader(res.Body), int64(-1)
-	for {
-		line, err := lines.ReadBytes('\n')
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
-			return watchEnded(err, last)
+	last := int64(-1)
+	err = eachLine(ctx, res.Body, func(line []byte) error {
+		var c console.TicketEvent
+		if err := json.Unmarshal(line, &c); err != nil {
+			return fmt.Errorf("reading the answer: %w", err)
 		}
-		if last, err = e.printChange(line); err != nil {
-			return err
+		last = c.Seq
+		if e.Structured() {
+			return e.Next("", json.RawMessage(line)) // as it came
 		}
+		return e.Next("change", c)
+	})
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, io.EOF):
+		err = errors.New("toolgate ended it")
 	}
-}
-
-// printChange prints one line of a watch and returns its number.
-func (e *env) printChange(line []byte) (int64, error) {
-	var c console.TicketEvent
-	if err := json.Unmarshal(line, &c); err != nil {
-		return 0, fmt.Errorf("reading the answer: %w", err)
-	}
-	if e.Structured() {
-		return c.Seq, e.Next("", json.RawMessage(line)) // as it came
-	}
-	return c.Seq, e.Next("change", c)
-}
-
-// watchEnded reports that the server ended the connection, and how to continue.
-func watchEnded(err error, last int64) error {
-	hint := "hint: watch again"
+	hint := "watch again"
 	if last >= 0 {
 		hint += " with --after " + strconv.FormatInt(last, 10)
 	}
-	if errors.Is(err, io.EOF) {
-		err = errors.New("toolgate ended it")
-	}
-	return &exit{code: exitUnreachable, err: fmt.Errorf("watching tickets: %w\n%s", err, hint)}
+	return &exit{code: exitUnreachable, err: fmt.Errorf("watching tickets: %w\nhint: %s", err, hint)}
 }

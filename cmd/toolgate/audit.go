@@ -72,16 +72,25 @@ func (e *env) tailRemote(ctx context.Context, n int, follow bool, out *recordPri
 		return err
 	}
 	defer res.Body.Close()
-	lines := bufio.NewReader(res.Body)
+	if err := eachLine(ctx, res.Body, out.line); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("reading the trail: %w", err)
+	}
+	return nil
+}
+
+// eachLine calls do with each line of r. It returns the first error, which is io.EOF at the
+// end, and nil when ctx has ended.
+func eachLine(ctx context.Context, r io.Reader, do func(line []byte) error) error {
+	lines := bufio.NewReader(r)
 	for {
 		line, err := lines.ReadBytes('\n')
-		switch {
-		case ctx.Err() != nil || err != nil && errors.Is(err, io.EOF):
+		if ctx.Err() != nil {
 			return nil
-		case err != nil:
-			return fmt.Errorf("reading the trail: %w", err)
 		}
-		if err := out.line(line); err != nil {
+		if err == nil {
+			err = do(line)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -189,53 +198,40 @@ func lastWords(ctx context.Context, trail string, rep audit.Report) (map[string]
 
 // evidence returns the public keys, and the ledger of the trail in dir. Given files, it
 // uses these and nothing of this machine's key directory.
-func (e *env) evidence(dir string, files []string) (audit.Evidence, error) {
-	var x audit.Evidence
-	found, err := publicKeys(files)
-	if err != nil {
-		return x, err
-	}
+func (e *env) evidence(dir string, files []string) (x audit.Evidence, err error) {
+	var known []keys.Public
 	if len(files) == 0 {
 		k := keys.At(e.keysDir())
-		found, err = k.Publics(keys.Checkpoints)
-		if err == nil {
-			var elsewhere []keys.Public
-			elsewhere, err = k.Publics(keys.External)
-			found = append(found, elsewhere...)
-		}
-		if err == nil {
-			x.Ledger, err = audit.FindLedger(k.Path(), dir)
-		}
-		if err != nil {
+		own, err := k.Publics(keys.Checkpoints)
+		elsewhere, failed := k.Publics(keys.External)
+		ledger, unread := audit.FindLedger(k.Path(), dir)
+		if err := errors.Join(err, failed, unread); err != nil {
 			return x, err
 		}
+		known, x.Ledger = append(own, elsewhere...), ledger
 	}
-	x.Keys, err = verifiersOf(found)
+	x.Keys, err = verifiers(known, files)
 	return x, err
 }
 
-// publicKeys reads PEM files.
-func publicKeys(files []string) (found []keys.Public, err error) {
+// verifiers returns the verifiers of checkpoints that the holders of keys signed: those
+// known, and those in PEM files.
+func verifiers(known []keys.Public, files []string) (found []note.Verifier, err error) {
 	for _, file := range files {
 		key, err := keys.ReadPublic(file)
 		if err != nil {
 			return nil, usage(err)
 		}
-		found = append(found, key)
+		known = append(known, key)
 	}
-	return found, nil
-}
-
-// verifiersOf returns the verifiers of checkpoints that the holders of keys signed.
-func verifiersOf(found []keys.Public) (verifiers []note.Verifier, err error) {
-	for _, key := range found {
+	for _, key := range known {
 		v, err := audit.NewVerifier(key.Key)
 		if err != nil {
 			return nil, err
 		}
-		verifiers = append(verifiers, v)
+		found = append(found, v)
 	}
-	return verifiers, nil
+	return found, nil
 }
 
 // verified is the outcome of a verification as it is printed.

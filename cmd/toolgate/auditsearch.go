@@ -7,9 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,58 +20,30 @@ import (
 
 // recordFilter selects records of the trail.
 type recordFilter struct {
-	since, until                                       string
-	kinds, outcomes, principals, roles, tools, tickets []string
-	id, text                                           string
-	most                                               int
+	audit.Filter
+	since, until time.Time
+	text         string
+	most         int
 }
 
 func (f *recordFilter) bind(c *cobra.Command) {
 	flags := c.Flags()
-	flags.StringVar(&f.since, "since", "", "`TIME` from which on: RFC 3339, or how long ago, such as 24h (default: everything)")
-	flags.StringVar(&f.until, "until", "", "`TIME` at which to end: RFC 3339, or how long ago (default: now)")
-	flags.StringSliceVar(&f.kinds, "kind", nil, "only records of this `KIND`; may be repeated")
-	flags.StringSliceVar(&f.outcomes, "outcome", nil, "only this `OUTCOME`; may be repeated")
-	flags.StringSliceVar(&f.principals, "principal", nil, "only records of this `SUBJECT`; may be repeated")
-	flags.StringSliceVar(&f.roles, "role", nil, "only records of principals with this `ROLE`; may be repeated")
-	flags.StringSliceVar(&f.tools, "tool", nil, "only this `TOOL` as agents call it, this method or this event; * stands for anything; may be repeated")
-	flags.StringSliceVar(&f.tickets, "ticket", nil, "only records about this `TICKET`; may be repeated")
-	flags.StringVar(&f.id, "id", "", "only records with this decision, call, trace or request `ID`")
+	flags.Var((*moment)(&f.since), "since", "`TIME` from which on: RFC 3339, or how long ago, such as 24h (default: everything)")
+	flags.Var((*moment)(&f.until), "until", "`TIME` at which to end: RFC 3339, or how long ago (default: now)")
+	flags.StringSliceVar(&f.Kinds, "kind", nil, "only records of this `KIND`; may be repeated")
+	flags.StringSliceVar(&f.Outcomes, "outcome", nil, "only this `OUTCOME`; may be repeated")
+	flags.StringSliceVar(&f.Principals, "principal", nil, "only records of this `SUBJECT`; may be repeated")
+	flags.StringSliceVar(&f.Roles, "role", nil, "only records of principals with this `ROLE`; may be repeated")
+	flags.StringSliceVar(&f.Tools, "tool", nil, "only this `TOOL` as agents call it, this method or this event; * stands for anything; may be repeated")
+	flags.StringSliceVar(&f.Tickets, "ticket", nil, "only records about this `TICKET`; may be repeated")
+	flags.StringVar(&f.ID, "id", "", "only records with this decision, call, trace or request `ID`")
 	flags.IntVarP(&f.most, "lines", "n", 0, "at most this `COUNT` of records (default: all)")
-}
-
-// matches reports whether r, read from line, is selected.
-func (f *recordFilter) matches(r *audit.Record, line []byte) bool {
-	among := func(wanted []string, value string) bool { return len(wanted) == 0 || slices.Contains(wanted, value) }
-	event := ""
-	if r.Event != nil {
-		event = r.Event.Name
-	}
-	return among(f.kinds, string(r.Kind)) && among(f.outcomes, string(r.Outcome)) && among(f.principals, r.Principal.Subject) && among(f.tickets, r.Ticket) &&
-		(len(f.roles) == 0 || slices.ContainsFunc(r.Principal.Roles, func(role string) bool { return slices.Contains(f.roles, role) })) &&
-		(f.id == "" || slices.Contains([]string{r.DecisionID, r.CallID, r.ParentID, r.TraceID, r.RequestID}, f.id)) &&
-		(len(f.tools) == 0 || slices.ContainsFunc(f.tools, func(pattern string) bool {
-			return slices.ContainsFunc([]string{r.Exposed, r.Method, event}, func(name string) bool {
-				found, _ := path.Match(pattern, name)
-				return found && name != ""
-			})
-		})) && (f.text == "" || bytes.Contains(line, []byte(f.text)))
 }
 
 // eachRecord calls do with the selected records, the oldest first.
 func (e *env) eachRecord(ctx context.Context, f *recordFilter, do func(r *audit.Record, line []byte) error) error {
-	since, err := moment(f.since, "since")
-	if err != nil {
-		return err
-	}
-	until, err := moment(f.until, "until")
-	if err != nil {
-		return err
-	}
-	for _, pattern := range f.tools {
-		if _, err := path.Match(pattern, ""); err != nil {
-			return usage(fmt.Errorf("reading the pattern %q: %w", pattern, err))
-		}
+	if err := f.Check(); err != nil {
+		return usage(fmt.Errorf("%w\nhint: * stands for anything, ? for one character, [ab] for a or b", err))
 	}
 	dir, err := e.trail()
 	if err != nil {
@@ -81,7 +51,7 @@ func (e *env) eachRecord(ctx context.Context, f *recordFilter, do func(r *audit.
 	}
 	defer e.recordReading(dir)
 	found := 0
-	for line, err := range audit.Lines(ctx, dir, since) {
+	for line, err := range audit.Lines(ctx, dir, f.since) {
 		if err != nil {
 			return err
 		}
@@ -89,10 +59,10 @@ func (e *env) eachRecord(ctx context.Context, f *recordFilter, do func(r *audit.
 		if err != nil {
 			continue // audit verify reports it
 		}
-		if !until.IsZero() && r.Time.After(until) || f.most > 0 && found >= f.most {
+		if !f.until.IsZero() && r.Time.After(f.until) || f.most > 0 && found >= f.most {
 			return nil
 		}
-		if f.matches(r, line) {
+		if f.Match(r) && bytes.Contains(line, []byte(f.text)) {
 			found++
 			if err := do(r, line); err != nil {
 				return err
@@ -253,19 +223,16 @@ func (e *env) exportCSV(ctx context.Context, f *recordFilter) error {
 }
 
 func auditArchive(e *env) *cobra.Command {
-	var to, before string
+	var to string
+	at := time.Now().Add(-2160 * time.Hour)
 	c := command("archive", "move the oldest records out of the trail, also while toolgate runs", func(_ context.Context, _ []string) error {
-		at, err := moment(before, "before")
-		if err == nil && (to == "" || at.IsZero()) {
-			err = usage(errors.New("name the directory of the archive and the age of the records\nhint: --to DIR --before 2160h"))
-		}
-		if err != nil {
-			return err
+		if to == "" {
+			return usage(errors.New("name the directory of the archive and the age of the records\nhint: --to DIR --before 2160h"))
 		}
 		return e.archive(to, at)
 	})
 	c.Flags().StringVar(&to, "to", "", "`DIR` of the archive; the next archive adds to it")
-	c.Flags().StringVar(&before, "before", "2160h", "archive records from before this `TIME`: RFC 3339, or how long ago")
+	c.Flags().Var((*moment)(&at), "before", "archive records from before this `TIME`: RFC 3339, or how long ago (default: 2160h ago)")
 	return c
 }
 

@@ -24,15 +24,16 @@ import (
 )
 
 func checkCommand(e *env) *cobra.Command {
-	var offline, schema, strict bool
+	var offline, schema bool
+	var strict strictness
 	c := command("check", "check configuration and policy", func(ctx context.Context, _ []string) error {
 		if schema {
 			return e.printSchema()
 		}
-		return e.check(ctx, !offline, strict)
+		return e.check(ctx, !offline, &strict)
 	})
 	c.Flags().BoolVar(&offline, "offline", false, "look at the files only, start nothing")
-	c.Flags().BoolVar(&strict, "strict", false, "fail on warnings too")
+	strict.bind(c)
 	c.Flags().BoolVar(&schema, "schema", false, "print the JSON Schema of the configuration")
 	return c
 }
@@ -76,7 +77,7 @@ func (e *env) checkFiles(ctx context.Context) (*filesCheck, error) {
 	return &filesCheck{cfg, engine, append(app.Warnings(cfg, engine, nil), found...)}, nil
 }
 
-func (e *env) check(ctx context.Context, live, strict bool) error {
+func (e *env) check(ctx context.Context, live bool, strict *strictness) error {
 	s, err := e.checkFiles(ctx)
 	if err != nil {
 		return err
@@ -96,40 +97,54 @@ func (e *env) check(ctx context.Context, live, strict bool) error {
 			return err
 		}
 	}
-	var failed error
-	if strict {
-		failed = refuseWarnings(found)
-	}
+	failed := strict.refuse(found)
 	return errors.Join(e.Print("check", map[string]any{"ok": failed == nil, "servers": len(cfg.Servers), "policy": engine.Revision(), "findings": found, "visible": sights}), failed)
 }
 
-// refuseWarnings returns the error of a configuration that has warnings, which names
-// the places, or else nil.
-func refuseWarnings(found []finding) error {
-	var places []string
+// strictness says which warnings are faults.
+type strictness struct {
+	on      bool
+	allowed []string // codes of warnings that are accepted
+}
+
+// bind adds the flags of a command that looks for warnings.
+func (s *strictness) bind(c *cobra.Command) {
+	c.Flags().BoolVar(&s.on, "strict", false, "fail on warnings too")
+	c.Flags().StringSliceVar(&s.allowed, "allow", nil, "with --strict: accept warnings with this `CODE`; may be repeated")
+}
+
+// refuse returns the error of findings with warnings that are not accepted, or else nil.
+func (s *strictness) refuse(found []finding) error {
+	var refused, codes []string
 	for _, f := range found {
-		if f.Level == levelWarning && !slices.Contains(places, f.Where) {
-			places = append(places, f.Where)
+		if !s.on || f.Level != levelWarning || slices.Contains(s.allowed, f.Code) {
+			continue
 		}
+		refused, codes = append(refused, f.Code+" ("+f.Where+")"), append(codes, f.Code)
 	}
-	if places == nil {
+	if refused == nil {
 		return nil
 	}
-	return usage(fmt.Errorf("warnings, which --strict refuses: %s", strings.Join(places, ", ")))
+	slices.Sort(refused)
+	slices.Sort(codes)
+	return usage(fmt.Errorf("warnings, which --strict refuses: %s\nhint: fix them, or accept them with --allow %s",
+		strings.Join(slices.Compact(refused), ", "), strings.Join(slices.Compact(codes), ",")))
 }
 
 // findings lists what an app reports about itself and its upstreams.
 func findings(a *app.App) []finding {
 	found := a.Findings()
 	for _, u := range a.Upstreams().Status() {
-		faults := slices.Clone(u.Warnings)
-		if u.Error != "" {
-			faults = slices.Insert(faults, 0, u.State+": "+u.Error)
-		} else if u.State == string(upstream.StateStarting) {
-			faults = slices.Insert(faults, 0, fmt.Sprintf("has not answered within %v", liveBound))
+		warn := func(code, message string) {
+			found = append(found, finding{Level: levelWarning, Code: code, Where: "mcpServers." + u.Name, Message: message})
 		}
-		for _, fault := range faults {
-			found = append(found, finding{Level: levelWarning, Where: "mcpServers." + u.Name, Message: fault})
+		if u.Error != "" {
+			warn("dead-server", u.State+": "+u.Error)
+		} else if u.State == string(upstream.StateStarting) {
+			warn("dead-server", fmt.Sprintf("has not answered within %v", liveBound))
+		}
+		for _, message := range u.Warnings {
+			warn("server", message)
 		}
 	}
 	return append(found, a.SightFindings()...)

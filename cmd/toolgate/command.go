@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -119,3 +120,26 @@ func checkChoice(what, value, word string) error {
 	}
 	return nil
 }
+
+// A moment is the value of a flag: a time, or how long ago it is.
+type moment time.Time
+
+// Set implements pflag.Value.
+func (m *moment) Set(text string) error {
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		*m = moment(time.Now().Add(-d))
+		return nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return err
+	}
+	*m = moment(at)
+	return nil
+}
+
+// String implements pflag.Value. The usage of a flag says what its default is.
+func (m *moment) String() string { return "" }
+
+// Type implements pflag.Value.
+func (m *moment) Type() string { return "time" }

@@ -39,9 +39,9 @@ var sources = map[string]source{
 	"TOOL":    (*env).toolValues,
 	"SERVER":  (*env).serverValues,
 	"TICKET":  (*env).ticketValues,
-	"SUBJECT": (*env).subjectValues,
+	"SUBJECT": tokenValues(func(t config.Token) string { return described(t.Subject, strings.Join(t.Roles, ", ")) }),
 	"ROLE":    (*env).roleValues,
-	"SHA256":  (*env).tokenValues,
+	"SHA256":  tokenValues(func(t config.Token) string { return described(t.SHA256[:fewHashDigits], t.Subject) }),
 	"KEY":     (*env).keyValues,
 	"CLIENT":  func(*env, context.Context, *cobra.Command, []string) []string { return clientValues() },
 	"FORM":    func(_ *env, _ context.Context, c *cobra.Command, _ []string) []string { return formsOf(c) },
@@ -183,28 +183,18 @@ func (e *env) ticketValues(ctx context.Context, c *cobra.Command, _ []string) (f
 	return found
 }
 
-// configuredTokens are the tokens of the configuration.
-func (e *env) configuredTokens() []config.Token {
-	cfg, err := e.load()
-	if err != nil {
-		return nil
+// tokenValues returns a source of what value says about each token of the configuration.
+func tokenValues(value func(config.Token) string) source {
+	return func(e *env, _ context.Context, _ *cobra.Command, _ []string) (found []string) {
+		cfg, err := e.load()
+		if err != nil {
+			return nil
+		}
+		for _, t := range cfg.Identity.Tokens {
+			found = append(found, value(t))
+		}
+		return slices.Compact(found)
 	}
-	return cfg.Identity.Tokens
-}
-
-func (e *env) subjectValues(context.Context, *cobra.Command, []string) (found []string) {
-	for _, t := range e.configuredTokens() {
-		found = append(found, described(t.Subject, strings.Join(t.Roles, ", ")))
-	}
-	return slices.Compact(found)
-}
-
-// tokenValues are the beginnings of the hashes of tokens.
-func (e *env) tokenValues(context.Context, *cobra.Command, []string) (found []string) {
-	for _, t := range e.configuredTokens() {
-		found = append(found, described(t.SHA256[:fewHashDigits], t.Subject))
-	}
-	return found
 }
 
 // roleValues are the roles of the tokens and of a policy that is on this machine.

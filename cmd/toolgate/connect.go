@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/clientfile"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/dialect"
@@ -95,7 +95,7 @@ func (e *env) editClient(id string, f *clientFlags, plan func(dialect.Client, *c
 func (e *env) clientFile(id string, f *clientFlags) (c dialect.Client, path string, err error) {
 	c, ok := dialect.Lookup(id)
 	if !ok {
-		return c, "", usage(fmt.Errorf("%q is no client that is known\nhint: one of %s", id, strings.Join(clientIDs(), ", ")))
+		return c, "", unknown("client", id, clientIDs())
 	}
 	if f.file != "" {
 		return c, f.file, nil
@@ -193,7 +193,7 @@ func (e *env) reach(f *clientFlags) (a dialect.Address, variable string, err err
 		if err != nil {
 			return a, "", err
 		}
-		a.URL = routeURL(cfg)
+		a.URL = app.URL(cfg.Listen, cfg.TLS) + "/mcp"
 		if cfg.Identity.Configured && !cfg.Identity.Local {
 			variable = cmp.Or(variable, "TOOLGATE_TOKEN")
 		}
@@ -203,19 +203,6 @@ func (e *env) reach(f *clientFlags) (a dialect.Address, variable string, err err
 	}
 	a.Command, err = os.Executable()
 	return a, variable, err
-}
-
-// routeURL returns the address of /mcp, seen from this machine.
-func routeURL(cfg *config.Config) string {
-	scheme := "http"
-	if cfg.TLS != nil {
-		scheme = "https"
-	}
-	host, port, _ := net.SplitHostPort(cfg.Listen) // it was checked
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = "127.0.0.1"
-	}
-	return scheme + "://" + net.JoinHostPort(host, port) + "/mcp"
 }
 
 // entry returns toolgate's entry for a client. A client that expands no variables gets

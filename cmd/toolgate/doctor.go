@@ -73,10 +73,7 @@ func (e *env) doctor(ctx context.Context) error {
 		}
 	}
 	err = e.Print("doctor", map[string]any{"ok": x.code == exitOK, "running": running, "findings": x.found})
-	if x.code != exitOK {
-		err = errors.Join(err, &exit{code: x.code})
-	}
-	return err
+	return errors.Join(err, exitIf(x.code != exitOK, x.code))
 }
 
 // directories reports whether files can be made in the state and key directories.

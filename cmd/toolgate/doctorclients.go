@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/lock"
 )
@@ -46,7 +47,7 @@ func (f *clientOnDisk) reaches(cfg *config.Config) (connected bool, past []strin
 	if f.err != nil {
 		return false, nil
 	}
-	own := ownServers{url: routeURL(cfg)}
+	own := ownServers{url: app.URL(cfg.Listen, cfg.TLS) + "/mcp"}
 	for _, s := range f.read.Servers {
 		switch {
 		case s.Disabled:

@@ -52,6 +52,14 @@ func (x *exit) Unwrap() error { return x.err }
 
 func usage(err error) error { return &exit{code: exitUsage, err: err} }
 
+// exitIf ends a command whose result is printed with a code, if that result is bad news.
+func exitIf(bad bool, code int) error {
+	if bad {
+		return &exit{code: code}
+	}
+	return nil
+}
+
 // A failure is the document of a command that failed before it printed a result, where
 // -o asks for documents.
 type failure struct {

@@ -98,7 +98,7 @@ func adoptCommand(e *env) *cobra.Command {
 func (e *env) importSource(args []string, f *clientFlags) (id, path string, err error) {
 	if f.from != "" {
 		if _, ok := dialect.Lookup(f.from); !ok {
-			return "", "", usage(fmt.Errorf("%q is no client that is known\nhint: --from one of %q", f.from, clientIDs()))
+			return "", "", unknown("client", f.from, clientIDs())
 		}
 	}
 	if len(args) == 1 {

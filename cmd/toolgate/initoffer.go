@@ -44,7 +44,7 @@ func standardTools() *offer {
 func (e *env) offers(f *initFlags) (offers []*offer, notes []string, err error) {
 	for _, id := range f.clients {
 		if _, known := dialect.Lookup(id); !known {
-			return nil, nil, usage(fmt.Errorf("%q is no client that is known\nhint: one of %s", id, strings.Join(clientIDs(), ", ")))
+			return nil, nil, unknown("client", id, clientIDs())
 		}
 	}
 	files, err := e.clientFiles(cmp.Or(f.project, "."))

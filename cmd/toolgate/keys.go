@@ -2,16 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/policy/identity"
 )
@@ -45,32 +42,14 @@ func (e *env) showKey(args []string) error {
 }
 
 // rotateKeys records and adds versions. The record is signed by the former key.
-func (e *env) rotateKeys(names []string) (err error) {
-	cfg, err := e.load()
-	if err != nil {
-		return err
-	}
-	dir, err := keys.Open(cfg.Keys)
-	if err != nil {
-		return usage(err)
-	}
+func (e *env) rotateKeys(names []string) error {
+	dir := keys.At(e.keysDir())
 	for _, name := range names {
 		if !dir.Has(name) {
 			return usage(fmt.Errorf("rotating key %s: %w\nhint: toolgate creates its keys when it needs them first", name, keys.ErrUnknown))
 		}
 	}
-	if err := os.MkdirAll(cfg.State, 0o700); err != nil {
-		return fmt.Errorf("making the state directory: %w", err)
-	}
-	trail, err := app.OpenTrail(cfg, dir, audit.Options{Version: version})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, trail.Close()) }()
-	err = trail.Write(audit.KindEvent, &audit.Record{
-		Principal: audit.Principal{Subject: identity.LocalSubject},
-		Event:     &audit.Event{Name: audit.EventKeysRotated, Added: names},
-	})
+	err := e.record(&audit.Record{Principal: audit.Principal{Subject: identity.LocalSubject}, Event: &audit.Event{Name: audit.EventKeysRotated, Added: names}})
 	for _, name := range names {
 		if err == nil {
 			_, err = dir.Rotate(name)

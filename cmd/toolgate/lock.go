@@ -44,10 +44,7 @@ func (e *env) lock(ctx context.Context, cfg *config.Config, servers []string, ch
 		}
 	}
 	err = e.Print("lock", map[string]any{"file": cfg.LockPath, "written": written, "differences": found})
-	if err == nil && check && len(found) > 0 {
-		err = &exit{code: exitDiffer}
-	}
-	return err
+	return errors.Join(err, exitIf(check && len(found) > 0, exitDiffer))
 }
 
 // listLock returns the lock for what the servers list now. What it has of a server
@@ -56,9 +53,13 @@ func (e *env) lock(ctx context.Context, cfg *config.Config, servers []string, ch
 func (e *env) listLock(ctx context.Context, cfg *config.Config, servers []string) (*lock.File, error) {
 	now := &lock.File{Servers: make(map[string]lock.Server)}
 	var asked []config.Server
+	var known []string
+	for _, s := range cfg.Servers {
+		known = append(known, s.Name)
+	}
 	for _, name := range servers {
-		if !slices.ContainsFunc(cfg.Servers, func(s config.Server) bool { return s.Name == name }) {
-			return nil, usage(fmt.Errorf("%q is no server of the configuration", name))
+		if !slices.Contains(known, name) {
+			return nil, unknown("server", name, known)
 		}
 	}
 	for _, s := range cfg.Servers {

@@ -32,15 +32,28 @@ func unknown(what, value string, known []string) error {
 	return usage(fmt.Errorf("%s %q is unknown%s", what, value, hint))
 }
 
-// flagFault adds to an error of the flags of c the flag that was probably meant.
+// flagFault returns an error of the flags of c with the flag that was probably meant, or with
+// what the value of a flag is.
 func flagFault(c *cobra.Command, err error) error {
-	unknown := (*pflag.NotExistError)(nil)
-	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
-		return usage(err)
+	missing, wrong, absent := (*pflag.NotExistError)(nil), (*pflag.InvalidValueError)(nil), (*pflag.ValueRequiredError)(nil)
+	switch {
+	case errors.As(err, &missing) && len(missing.GetSpecifiedName()) > 1:
+		var names []string
+		c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+		err = fmt.Errorf("%w%s", err, didYouMean("--"+missing.GetSpecifiedName(), names))
+	case errors.As(err, &wrong):
+		f := wrong.GetFlag()
+		err = fmt.Errorf("--%s %q is no %s%s", f.Name, wrong.GetValue(), valueWord(f), valueHint(f))
+	case errors.As(err, &absent):
+		err = fmt.Errorf("%w%s", err, valueHint(absent.GetFlag()))
 	}
-	var names []string
-	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
-	return usage(fmt.Errorf("%w%s", err, didYouMean("--"+unknown.GetSpecifiedName(), names)))
+	return usage(err)
+}
+
+// valueHint is a hint line that says what the value of a flag is.
+func valueHint(f *pflag.Flag) string {
+	word, text := pflag.UnquoteUsage(f)
+	return fmt.Sprintf("%s--%s %s: %s", hintMark, f.Name, word, text)
 }
 
 // withNearestTool replaces the hint of a refused tool name with the name that was probably

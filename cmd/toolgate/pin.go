@@ -58,10 +58,7 @@ func (e *env) listChanged(ctx context.Context, p *registry.Pins) error {
 		return err
 	}
 	changed := append([]registry.Pin{}, slices.DeleteFunc(pins, func(p registry.Pin) bool { return p.Offered == "" })...)
-	if err = e.Print("pins", changed); err == nil && len(changed) > 0 {
-		err = &exit{code: exitDiffer}
-	}
-	return err
+	return errors.Join(e.Print("pins", changed), exitIf(len(changed) > 0, exitDiffer))
 }
 
 func (e *env) showDiff(ctx context.Context, p *registry.Pins, server, tool string) error {
@@ -69,11 +66,7 @@ func (e *env) showDiff(ctx context.Context, p *registry.Pins, server, tool strin
 	if err != nil {
 		return err
 	}
-	err = e.Print("definitions", definitions{accepted, offered})
-	if err == nil && !bytes.Equal(accepted, offered) {
-		err = &exit{code: exitDiffer}
-	}
-	return err
+	return errors.Join(e.Print("definitions", definitions{accepted, offered}), exitIf(!bytes.Equal(accepted, offered), exitDiffer))
 }
 
 // definitions are the two of a tool that changed.

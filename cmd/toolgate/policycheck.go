@@ -18,8 +18,9 @@ import (
 
 // policyChecks are the flags of policy check.
 type policyChecks struct {
-	path, subject       string
-	live, strict, notes bool
+	path, subject string
+	live, notes   bool
+	strict        strictness
 }
 
 func policyCheck(e *env) *cobra.Command {
@@ -33,7 +34,7 @@ func policyCheck(e *env) *cobra.Command {
 	policyPath(c, &flags.path)
 	c.Flags().StringVar(&flags.subject, "subject", "", "look at the tools as this `SUBJECT` with the roles of its token (default: each role, subject unknown)")
 	c.Flags().BoolVar(&flags.live, "live", false, "start the upstreams and ask them for their tools")
-	c.Flags().BoolVar(&flags.strict, "strict", false, "fail on warnings too")
+	flags.strict.bind(c)
 	c.Flags().BoolVar(&flags.notes, "notes", false, "print notes on style, and not only their number")
 	return c
 }
@@ -72,24 +73,15 @@ type checked struct {
 }
 
 func (e *env) printChecked(engine *rego.Engine, found []finding, s surveyed, flags policyChecks) error {
-	number := func(level string) (n int) {
-		for _, f := range found {
-			if f.Level == level {
-				n++
-			}
-		}
-		return n
-	}
-	var failed error
-	if n := number(levelWarning); flags.strict && n > 0 {
-		failed = usage(fmt.Errorf("the policy has %s", plural.Count(n, "warning")))
-	}
+	failed := flags.strict.refuse(found)
 	c := checked{
 		OK: failed == nil, Revision: engine.Revision(), Roles: engine.Roles(), Findings: found,
 		Pairs: s.pairs, Whole: s.whole, Visible: engine.DefinesVisible(), Reasons: s.reasons(),
 	}
-	if !flags.notes {
-		c.Notes = number(levelNote)
+	for _, f := range found {
+		if f.Level == levelNote && !flags.notes {
+			c.Notes++
+		}
 	}
 	return errors.Join(e.Print("policy-check", c), failed)
 }

@@ -21,11 +21,11 @@ import (
 
 // replayFlags are the flags of policy replay.
 type replayFlags struct {
-	bundle, since, until string
-	arguments, progress  bool
-	verify               bool // judge by the reference evaluation, only decisions of the same revision
-	workers              int
-	options              replay.Options
+	bundle              string
+	since               time.Time
+	arguments, progress bool
+	verify              bool // judge by the reference evaluation, only decisions of the same revision
+	options             replay.Options
 }
 
 func policyReplay(e *env) *cobra.Command {
@@ -48,15 +48,16 @@ func policyReplay(e *env) *cobra.Command {
 func (flags *replayFlags) bind(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&flags.bundle, "bundle", "", "directory or .tar.gz of the `POLICY` that is to judge (default: as configured)")
-	f.StringVar(&flags.since, "since", "24h", "`TIME` from which on: RFC 3339, or how long ago")
-	f.StringVar(&flags.until, "until", "", "`TIME` at which to end: RFC 3339, or how long ago (default: now)")
-	f.StringSliceVar(&flags.options.Roles, "role", nil, "only calls of principals with this `ROLE`; may be repeated")
-	f.StringSliceVar(&flags.options.Tools, "tool", nil, "only this `TOOL` as agents call it, or this method; * stands for anything; may be repeated")
-	f.StringSliceVar(&flags.options.Principals, "principal", nil, "only calls of this `SUBJECT`; may be repeated")
+	flags.since = time.Now().Add(-24 * time.Hour)
+	f.Var((*moment)(&flags.since), "since", "`TIME` from which on: RFC 3339, or how long ago (default: 24h ago)")
+	f.Var((*moment)(&flags.options.Until), "until", "`TIME` at which to end: RFC 3339, or how long ago (default: now)")
+	f.StringSliceVar(&flags.options.Records.Roles, "role", nil, "only calls of principals with this `ROLE`; may be repeated")
+	f.StringSliceVar(&flags.options.Records.Tools, "tool", nil, "only this `TOOL` as agents call it, or this method; * stands for anything; may be repeated")
+	f.StringSliceVar(&flags.options.Records.Principals, "principal", nil, "only calls of this `SUBJECT`; may be repeated")
 	f.IntVar(&flags.options.Examples, "examples", 3, "`COUNT` of calls to show of each change")
 	f.BoolVar(&flags.arguments, "arguments", true, "show the beginning of the arguments of examples (-o markdown: not unless asked for)")
 	f.BoolVar(&flags.progress, "progress", false, "tell on stderr how far it is, where that is no terminal too")
-	f.IntVar(&flags.workers, "workers", 0, "`COUNT` of calls to judge at once (default: one for each processor)")
+	f.IntVar(&flags.options.Workers, "workers", 0, "`COUNT` of calls to judge at once (default: one for each processor)")
 }
 
 // replayPatience is how long one evaluation may take. All processors are busy with
@@ -76,14 +77,7 @@ func (e *env) replay(ctx context.Context, flags *replayFlags) error {
 
 // judgeAgain judges the decisions that flags name by the policy that they name.
 func (e *env) judgeAgain(ctx context.Context, flags *replayFlags) (*replay.Report, error) {
-	since, err := moment(flags.since, "since")
-	if err != nil {
-		return nil, err
-	}
 	o := flags.options
-	if o.Until, err = moment(flags.until, "until"); err != nil {
-		return nil, err
-	}
 	dir, err := e.trail()
 	if err != nil {
 		return nil, err
@@ -96,7 +90,6 @@ func (e *env) judgeAgain(ctx context.Context, flags *replayFlags) (*replay.Repor
 	if flags.verify {
 		judge, o.Revision = engine.Reference(), engine.Revision()
 	}
-	o.Workers = flags.workers
 	bar, end, first := e.progress(flags.progress), cmp.Or(o.Until, time.Now()), time.Time{}
 	o.Progress = func(at replay.Progress) {
 		first = cmp.Or(first, at.At)
@@ -104,7 +97,7 @@ func (e *env) judgeAgain(ctx context.Context, flags *replayFlags) (*replay.Repor
 			return fmt.Sprintf("%d records, %d decisions judged again, %d otherwise, come to %s", at.Records, at.Judged, at.Changed, at.At.UTC().Format(time.RFC3339))
 		})
 	}
-	rep, err := replay.Run(ctx, audit.Read(ctx, dir, since), judge, o)
+	rep, err := replay.Run(ctx, audit.Read(ctx, dir, flags.since), judge, o)
 	bar.End()
 	switch {
 	case errors.Is(err, path.ErrBadPattern):
@@ -135,22 +128,6 @@ func (e *env) candidate(ctx context.Context, bundle string) (*rego.Engine, error
 		return nil, usage(err)
 	}
 	return engine, nil
-}
-
-// moment reads a time that is given itself, or as how long ago it is. "" is the
-// zero time.
-func moment(text, flag string) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, nil
-	}
-	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
-		return time.Now().Add(-d), nil
-	}
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return at, usage(fmt.Errorf("--%s %q is no time\nhint: say how long ago, 24h, or when, 2026-03-01T00:00:00Z", flag, text))
-	}
-	return at, nil
 }
 
 func withoutArguments(rep *replay.Report) {

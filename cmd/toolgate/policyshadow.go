@@ -13,19 +13,16 @@ import (
 )
 
 func policyShadow(e *env) *cobra.Command {
-	var since, candidate string
+	var since time.Time
+	var candidate string
 	var most int
 	c := command("shadow", "list what the policy of policy.shadow would have decided otherwise", func(ctx context.Context, _ []string) error {
-		from, err := moment(since, "since")
-		if err != nil {
-			return err
-		}
 		if most < 1 {
 			return usage(fmt.Errorf("--limit %d lists nothing\nhint: give a number above 0", most))
 		}
-		return e.shadow(ctx, candidate, from, most)
+		return e.shadow(ctx, candidate, since, most)
 	})
-	c.Flags().StringVar(&since, "since", "", "only decisions from this `TIME` on: RFC 3339, or how long ago (default: all)")
+	c.Flags().Var((*moment)(&since), "since", "only decisions from this `TIME` on: RFC 3339, or how long ago (default: all)")
 	c.Flags().StringVar(&candidate, "candidate", "", "only those of the policy whose `REVISION` begins so (default: of the one that was asked last)")
 	c.Flags().IntVar(&most, "limit", 50, "`COUNT` of decisions to list")
 	return c

@@ -121,7 +121,7 @@ func params(t *testing.T, dir string) testscript.Params {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ready": cmdReady, "exits": cmdExits, "repeat": cmdRepeat, "ticket": cmdTicket, "tamper": cmdTamper, "forge": cmdForge,
 			"replace": cmdReplace, "eventually": cmdEventually, "await": cmdAwait, "get": cmdGet, "signal": cmdSignal, "until": cmdUntil,
-			"post": cmdPost, "artifact": cmdArtifact, "keep": cmdKeep, "certify": cmdCertify,
+			"post": cmdPost, "artifact": cmdArtifact, "keep": cmdKeep, "mistake": cmdMistake, "certify": cmdCertify,
 		},
 	}
 }
@@ -287,6 +287,25 @@ func exitCode(ts *testscript.TestScript, args []string) int {
 		return x.ExitCode()
 	}
 	return -1
+}
+
+// cmdMistake runs toolgate and wants a refusal: exit 2 or 4, nothing on stdout, an error
+// that matches one pattern and a hint that matches the other.
+func cmdMistake(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 3 {
+		ts.Fatalf("usage: mistake ERROR HINT [args...]")
+	}
+	code := exitCode(ts, append([]string{"toolgate"}, args[2:]...))
+	_, last, _ := strings.Cut(ts.ReadFile("stderr"), "toolgate: error: ") // lines before it may say where it looked
+	said, hint, _ := strings.Cut(last, "\nhint: ")
+	switch {
+	case code != exitUsage && code != exitUnreachable || ts.ReadFile("stdout") != "":
+		ts.Fatalf("exit code %d, stdout %q: that is no refusal", code, ts.ReadFile("stdout"))
+	case !regexp.MustCompile(args[0]).MatchString(said):
+		ts.Fatalf("the error does not match %q", args[0])
+	case !regexp.MustCompile(args[1]).MatchString(hint):
+		ts.Fatalf("the hint %q does not match %q", hint, args[1])
+	}
 }
 
 // cmdRepeat runs a program so many times and wants each to succeed.

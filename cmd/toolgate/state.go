@@ -66,7 +66,7 @@ func (e *env) openTrail() (*audit.Log, error) {
 	}
 	k, err := keys.Open(cfg.Keys)
 	if err != nil {
-		return nil, err
+		return nil, usage(err)
 	}
 	return app.OpenTrail(cfg, k, audit.Options{Version: version})
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/app"
-	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -143,7 +141,7 @@ func tokenRevoke(e *env) *cobra.Command {
 		for i := range found {
 			found[i].Reason, found[i].At = reason, time.Now().UTC()
 		}
-		if err := revoke(ctx, cfg, found); err != nil {
+		if err := e.revoke(ctx, cfg, found); err != nil {
 			return err
 		}
 		return e.Print("revoked", found)
@@ -195,41 +193,30 @@ func (e *env) tokenFromStdin() (string, error) {
 
 // revoke writes revocations to the trail, and then to the state and the directory of
 // keys. Every toolgate on them refuses the tokens within a quarter of a second.
-func revoke(ctx context.Context, cfg *config.Config, found []identity.Revocation) (err error) {
-	if err := os.MkdirAll(cfg.State, 0o700); err != nil {
-		return fmt.Errorf("making the state directory: %w", err)
-	}
-	dir, err := keys.Open(cfg.Keys)
+func (e *env) revoke(ctx context.Context, cfg *config.Config, found []identity.Revocation) (err error) {
+	trail, err := e.openTrail()
 	if err != nil {
-		return usage(err)
+		return err
 	}
+	defer func() { err = errors.Join(err, trail.Close()) }()
 	db, err := store.Open(ctx, filepath.Join(cfg.State, "state.db"), store.Migrations())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	revoked, err := identity.OpenRevocations(ctx, db, filepath.Join(cfg.Keys, identity.RevokedFile))
-	if err != nil {
-		return err
-	}
-	trail, err := app.OpenTrail(cfg, dir, audit.Options{Version: version})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, trail.Close()) }()
 	for _, v := range found {
-		err := trail.Write(audit.KindEvent, &audit.Record{
-			Principal: audit.Principal{Subject: identity.LocalSubject},
-			Event:     &audit.Event{Name: audit.EventRevoked, Reason: v.Reason, Removed: []string{"token " + cmp.Or(v.Subject, "-") + " " + v.SHA256}},
-		})
+		if err == nil {
+			err = trail.Write(audit.KindEvent, &audit.Record{
+				Principal: audit.Principal{Subject: identity.LocalSubject},
+				Event:     &audit.Event{Name: audit.EventRevoked, Reason: v.Reason, Removed: []string{"token " + cmp.Or(v.Subject, "-") + " " + v.SHA256}},
+			})
+		}
 		if err == nil {
 			err = revoked.Add(ctx, db, v)
 		}
-		if err != nil {
-			return err
-		}
 	}
-	return nil
+	return err
 }
 
 // inspection is what a token is, and who it names or why it is refused.
@@ -260,13 +247,10 @@ func tokenInspect(e *env) *cobra.Command {
 			return err
 		}
 		seen, err := inspect(ctx, cfg, e.role, token)
-		if err == nil {
-			err = e.Print("inspection", seen)
+		if err != nil {
+			return err
 		}
-		if err == nil && !seen.Accepted {
-			err = &exit{code: exitUnauthorised}
-		}
-		return err
+		return errors.Join(e.Print("inspection", seen), exitIf(!seen.Accepted, exitUnauthorised))
 	})
 }
 

@@ -162,7 +162,7 @@ func (e *env) object(name, flag string) (json.RawMessage, error) {
 		text, err = io.ReadAll(e.in)
 	}
 	if err != nil {
-		return nil, usage(fmt.Errorf("reading --%s: %w", name, err))
+		return nil, usage(fmt.Errorf("reading --%s: %w\nhint: @FILE reads a file, - stdin", name, err))
 	}
 	object, _, err := jsonrpc.CheckValue(text, jsonrpc.Limits{})
 	if err == nil && !bytes.HasPrefix(object, []byte("{")) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -87,7 +88,8 @@ func findTool(ctx context.Context, p *registry.Pins, cfg *config.Config, name st
 			names = append(names, s.Prefix+pin.Tool)
 		}
 	}
-	return nil, usage(fmt.Errorf("no definition of a tool %q is kept%s", name, didYouMean(name, names)))
+	hint := cmp.Or(didYouMean(name, names), hintMark+"toolgate tool list shows the names; nothing is kept of servers with \"pin\": \"off\"")
+	return nil, usage(fmt.Errorf("no definition of a tool %q is kept%s", name, hint))
 }
 
 // describePin returns a pin with the definition that is accepted, or else offered.

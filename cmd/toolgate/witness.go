@@ -24,7 +24,7 @@ func auditWitness(e *env) *cobra.Command {
 	var insecure bool
 	c := withForms(command("witness", "sign the checkpoints of other machines, and keep them", func(ctx context.Context, _ []string) error {
 		if dir == "" || len(trusted) == 0 {
-			return usage(errors.New("the witness needs --dir and --trusted"))
+			return usage(errors.New("the witness needs --dir and --trusted\nhint: --dir /var/lib/witness --trusted checkpoints-1.pub"))
 		}
 		host, _, err := net.SplitHostPort(listen)
 		if err != nil {
@@ -33,11 +33,7 @@ func auditWitness(e *env) *cobra.Command {
 		if !guard.Loopback(host) && !insecure {
 			return usage(fmt.Errorf("%q can be reached from other machines over plain HTTP\nhint: listen on 127.0.0.1 behind a proxy that speaks TLS, or accept it with --insecure", listen))
 		}
-		found, err := publicKeys(trusted)
-		if err != nil {
-			return err
-		}
-		verifiers, err := verifiersOf(found)
+		known, err := verifiers(nil, trusted)
 		if err != nil {
 			return err
 		}
@@ -45,7 +41,7 @@ func auditWitness(e *env) *cobra.Command {
 		if err != nil {
 			return fmt.Errorf("listening: %w", err)
 		}
-		w, err := audit.OpenWitness(dir, name, verifiers)
+		w, err := audit.OpenWitness(dir, name, known)
 		if err != nil {
 			return errors.Join(err, l.Close())
 		}

@@ -21,9 +21,9 @@ func fileModes(cfg *config.Config) (found []Finding, refused error) {
 		case mode&0o002 != 0:
 			refused = errors.Join(refused, fmt.Errorf("%s can be changed by every user of this machine\nhint: %s", what, hint))
 		case mode&0o020 != 0:
-			found = append(found, warning(path, what+" can be changed by its group", hint))
+			found = append(found, warning("file-mode", path, what+" can be changed by its group", hint))
 		case secret && mode != 0:
-			found = append(found, warning(path, what+" can be read by others", hint))
+			found = append(found, warning("file-mode", path, what+" can be read by others", hint))
 		}
 	}
 	for _, path := range cfg.Files {

@@ -104,13 +104,13 @@ func confinement(cfg *config.Config, host *sandbox.Host) (found []Finding) {
 			continue
 		}
 		if s.Sandbox == string(sandbox.Off) {
-			found = append(found, warning("mcpServers."+s.Name, "runs without a sandbox: it can read and change whatever toolgate can", `set "sandbox" to "auto"`))
+			found = append(found, warning("no-sandbox", "mcpServers."+s.Name, "runs without a sandbox: it can read and change whatever toolgate can", `set "sandbox" to "auto"`))
 		} else if host != nil && s.User == "" && !host.Support().Whole() {
 			partly = append(partly, s.Name)
 		}
 	}
 	if len(partly) > 0 {
-		found = append(found, warning("toolgate.sandbox", "this system cannot confine "+strings.Join(partly, ", ")+" wholly: "+host.Support().Missing,
+		found = append(found, warning("no-sandbox", "toolgate.sandbox", "this system cannot confine "+strings.Join(partly, ", ")+" wholly: "+host.Support().Missing,
 			"allow what is missing, or run the commands in containers or as another user"))
 	}
 	return found

@@ -109,7 +109,7 @@ func whyBlind(ctx context.Context, cfg *config.Config, engine *rego.Engine, who 
 func (a *App) SightFindings() (found []Finding) {
 	for _, s := range a.Sights() {
 		if s.Blind() {
-			found = append(found, warning("role "+s.Role, s.String(), s.Hint))
+			found = append(found, warning("no-tools", "role "+s.Role, s.String(), s.Hint))
 		}
 	}
 	return found

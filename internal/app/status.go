@@ -69,7 +69,7 @@ func (a *App) status() console.Status {
 // A Finding is something that an operator or the author of a policy should look at.
 type Finding struct {
 	Level   string `json:"level"`          // error, warning or note
-	Code    string `json:"code,omitempty"` // its kind, of findings about a policy
+	Code    string `json:"code,omitempty"` // its kind, by which a warning is accepted
 	Where   string `json:"where"`          // file:line:column and key of the configuration, or the part that it is about
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
@@ -78,8 +78,9 @@ type Finding struct {
 	Row  int    `json:"-"` // in File, from 1; 0 = unknown
 }
 
-func warning(where, message, hint string) Finding {
-	return Finding{Level: string(rego.LevelWarning), Where: where, Message: message, Hint: hint}
+// warning returns a warning of a kind. Kinds are in docs/reference.md.
+func warning(code, where, message, hint string) Finding {
+	return Finding{Level: string(rego.LevelWarning), Code: code, Where: where, Message: message, Hint: hint}
 }
 
 // Warnings lists findings that follow from configuration, policy, and what host can
@@ -87,16 +88,16 @@ func warning(where, message, hint string) Finding {
 func Warnings(cfg *config.Config, engine *rego.Engine, host *sandbox.Host) []Finding {
 	found := []Finding{}
 	for _, w := range cfg.Warnings {
-		found = append(found, warning(w.Place(), w.Message, w.Hint))
+		found = append(found, warning("configuration", w.Place(), w.Message, w.Hint))
 	}
 	for _, w := range engine.Warnings() {
-		found = append(found, warning("policy", w, ""))
+		found = append(found, warning("policy", "policy", w, ""))
 	}
 	if cfg.Deterministic {
-		found = append(found, warning("toolgate.deterministic", "ids and times come from a counter and repeat from run to run", "for golden runs only: nowhere else should anybody rely on such a trail"))
+		found = append(found, warning("deterministic", "toolgate.deterministic", "ids and times come from a counter and repeat from run to run", "for golden runs only: nowhere else should anybody rely on such a trail"))
 	}
 	if len(cfg.Approvals.Notify) > 0 && cfg.Console.URL == "" {
-		found = append(found, warning("toolgate.approvals.notify", "links in notices lead to "+consoleURL(cfg)+", where only this machine may get to",
+		found = append(found, warning("console-url", "toolgate.approvals.notify", "links in notices lead to "+consoleURL(cfg)+", where only this machine may get to",
 			"set toolgate.console.url to where people reach the pages"))
 	}
 	modes, _ := fileModes(cfg) // what is refused does not serve
@@ -126,7 +127,7 @@ func unknownPersons(cfg *config.Config, quorum int) []Finding {
 	if len(unknown) == 0 {
 		return nil
 	}
-	return []Finding{warning("toolgate.identity", fmt.Sprintf("the policy asks for %d approvals, and it is not known which person stands behind: %s", quorum, strings.Join(unknown, ", ")),
+	return []Finding{warning("unknown-person", "toolgate.identity", fmt.Sprintf("the policy asks for %d approvals, and it is not known which person stands behind: %s", quorum, strings.Join(unknown, ", ")),
 		"set person in tokens and person_claim in issuers: whoever has two of these counts as two people")}
 }
 
@@ -169,10 +170,10 @@ func (a *App) unmatchedLimits(cfg *config.Config, roles []string) (found []Findi
 	for i, rule := range cfg.Limits.Rules {
 		where := fmt.Sprintf("toolgate.limits.rules[%d]", i)
 		if rule.Tool != "" && !slices.Contains(tools, rule.Tool) && !proxy.Limited(rule.Tool) {
-			found = append(found, warning(where+".tool", fmt.Sprintf("no server offers a tool that is exposed as %q", rule.Tool), "toolgate tool list shows the names"))
+			found = append(found, warning("unknown-tool", where+".tool", fmt.Sprintf("no server offers a tool that is exposed as %q", rule.Tool), "toolgate tool list shows the names"))
 		}
 		if rule.Role != "" && !slices.Contains(roles, rule.Role) {
-			found = append(found, warning(where+".role", fmt.Sprintf("no token and no policy data has the role %q", rule.Role), ""))
+			found = append(found, warning("unknown-role", where+".role", fmt.Sprintf("no token and no policy data has the role %q", rule.Role), ""))
 		}
 	}
 	return found
@@ -202,7 +203,7 @@ func demoTokens(cfg *config.Config) []Finding {
 	if len(known) == 0 {
 		return nil
 	}
-	return []Finding{warning("toolgate.identity.tokens", "a demo token is known to everybody: "+strings.Join(known, ", "),
+	return []Finding{warning("demo-token", "toolgate.identity.tokens", "a demo token is known to everybody: "+strings.Join(known, ", "),
 		"make your own with toolgate token create, and take these out")}
 }
 

@@ -120,17 +120,17 @@ func (c *certificate) findings(now time.Time) (found []Finding) {
 	defer c.mu.Unlock()
 	if c.fault != nil {
 		message, hint, _ := strings.Cut(strings.TrimPrefix(c.fault.Error(), c.key+": "), "\nhint: ")
-		found = append(found, warning(c.key, "the files cannot be used, the certificate read before stays: "+message, hint))
+		found = append(found, warning("certificate", c.key, "the files cannot be used, the certificate read before stays: "+message, hint))
 	}
 	leaf := c.serving.Certificates[0].Leaf
 	until, hint := leaf.NotAfter.UTC().Format(time.RFC3339), "replace the files of cert and key: toolgate reads them again"
 	switch left := leaf.NotAfter.Sub(now); {
 	case left <= 0:
-		found = append(found, warning(c.key, "the certificate expired at "+until+": clients refuse it", hint))
+		found = append(found, warning("certificate", c.key, "the certificate expired at "+until+": clients refuse it", hint))
 	case left < expiresSoon:
-		found = append(found, warning(c.key, "the certificate expires at "+until, hint))
+		found = append(found, warning("certificate", c.key, "the certificate expires at "+until, hint))
 	case now.Before(leaf.NotBefore):
-		found = append(found, warning(c.key, "the certificate is not valid before "+leaf.NotBefore.UTC().Format(time.RFC3339), "is the clock right?"))
+		found = append(found, warning("certificate", c.key, "the certificate is not valid before "+leaf.NotBefore.UTC().Format(time.RFC3339), "is the clock right?"))
 	}
 	return found
 }
@@ -181,7 +181,7 @@ func plainListeners(cfg *config.Config) (found []Finding) {
 		plain                bool
 	}{{"listen", "tls", cfg.Listen, cfg.TLS == nil}, {"admin", "admin_tls", cfg.Admin, cfg.AdminTLS == nil}} {
 		if host, _, _ := net.SplitHostPort(l.address); l.plain && !guard.Loopback(host) {
-			found = append(found, warning("toolgate."+l.key, "is insecure: "+l.address+" speaks plain HTTP, so whoever is on the way can read and change calls, answers and tokens",
+			found = append(found, warning("plain-http", "toolgate."+l.key, "is insecure: "+l.address+" speaks plain HTTP, so whoever is on the way can read and change calls, answers and tokens",
 				"set toolgate."+l.secure+", or listen on 127.0.0.1 behind a proxy that speaks TLS"))
 		}
 	}

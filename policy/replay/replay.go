@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"path"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 
@@ -21,13 +19,11 @@ import (
 
 // Options say what is replayed. The zero Options replay everything.
 type Options struct {
-	Until      time.Time // zero = to the end
-	Roles      []string  // of principals that hold one of these; empty = of all
-	Tools      []string  // of tools, as exposed, and methods that match one of these patterns (path.Match)
-	Principals []string  // of these subjects
-	Revision   string    // of the policy that judged then; "" = of any
-	Examples   int       // kept of each group; 0 = none
-	Workers    int       // that judge at once; 0 = one for each processor
+	Until    time.Time    // zero = to the end
+	Records  audit.Filter // of the calls
+	Revision string       // of the policy that judged then; "" = of any
+	Examples int          // kept of each group; 0 = none
+	Workers  int          // that judge at once; 0 = one for each processor
 	// Progress, unless nil, receives the progress now and then. It is called
 	// by one goroutine at a time and must not block.
 	Progress func(Progress)
@@ -58,10 +54,8 @@ const (
 // does the end of ctx. Run holds no more of them than are being judged; what it
 // keeps grows with the rules, principals and tools that changed.
 func Run(ctx context.Context, records iter.Seq2[*audit.Record, error], judge judgement.Judge, o Options) (*Report, error) {
-	for _, pattern := range o.Tools {
-		if _, err := path.Match(pattern, ""); err != nil {
-			return nil, fmt.Errorf("reading the pattern %q: %w", pattern, err)
-		}
+	if err := o.Records.Check(); err != nil {
+		return nil, err
 	}
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
@@ -115,7 +109,7 @@ func (r *run) read(ctx context.Context, records iter.Seq2[*audit.Record, error])
 		if read++; read%progressEvery == 0 {
 			r.reportProgress(read, rec.Time)
 		}
-		if !r.wanted(rec) {
+		if !r.opts.Records.Match(rec) {
 			continue
 		}
 		number++
@@ -144,22 +138,6 @@ func (r *run) skip(err error, decision string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	note(r.report.unjudged, err.Error(), decision)
-}
-
-// wanted reports whether the filters let rec pass.
-func (r *run) wanted(rec *audit.Record) bool {
-	o := &r.opts
-	if len(o.Principals) > 0 && !slices.Contains(o.Principals, rec.Principal.Subject) {
-		return false
-	}
-	if len(o.Roles) > 0 && !slices.ContainsFunc(rec.Principal.Roles, func(role string) bool { return slices.Contains(o.Roles, role) }) {
-		return false
-	}
-	return len(o.Tools) == 0 || slices.ContainsFunc(o.Tools, func(pattern string) bool {
-		tool, _ := path.Match(pattern, rec.Exposed)
-		method, _ := path.Match(pattern, rec.Method)
-		return tool && rec.Exposed != "" || method && rec.Method != ""
-	})
 }
 
 // again judges one record again.

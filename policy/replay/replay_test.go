@@ -240,10 +240,10 @@ func TestFilters(t *testing.T) {
 		o    replay.Options
 		want func(*policy.Input) bool
 	}{
-		"role":      {replay.Options{Roles: []string{"creator", "nobody"}}, func(in *policy.Input) bool { return in.Principal.Has("creator", "nobody") }},
-		"principal": {replay.Options{Principals: []string{"agent-observer"}}, func(in *policy.Input) bool { return in.Principal.Subject == "agent-observer" }},
-		"tool":      {replay.Options{Tools: []string{"manage_wallet"}}, func(in *policy.Input) bool { return in.Tool.Exposed == "manage_wallet" }},
-		"pattern":   {replay.Options{Tools: []string{"gen*", "resources/*"}}, func(in *policy.Input) bool { return in.Tool.Exposed == "generate_media" || in.Resource != nil }},
+		"role":      {replay.Options{Records: audit.Filter{Roles: []string{"creator", "nobody"}}}, func(in *policy.Input) bool { return in.Principal.Has("creator", "nobody") }},
+		"principal": {replay.Options{Records: audit.Filter{Principals: []string{"agent-observer"}}}, func(in *policy.Input) bool { return in.Principal.Subject == "agent-observer" }},
+		"tool":      {replay.Options{Records: audit.Filter{Tools: []string{"manage_wallet"}}}, func(in *policy.Input) bool { return in.Tool.Exposed == "manage_wallet" }},
+		"pattern":   {replay.Options{Records: audit.Filter{Tools: []string{"gen*", "resources/*"}}}, func(in *policy.Input) bool { return in.Tool.Exposed == "generate_media" || in.Resource != nil }},
 		"until":     {replay.Options{Until: asked[99].Request.Time}, func(in *policy.Input) bool { return !in.Request.Time.After(asked[99].Request.Time) }},
 	} {
 		want := 0
@@ -256,7 +256,7 @@ func TestFilters(t *testing.T) {
 			t.Errorf("%s: %d judged, want %d of %d", name, got, want, len(asked))
 		}
 	}
-	if _, err := replay.Run(t.Context(), audit.Read(t.Context(), root, time.Time{}), e, replay.Options{Tools: []string{"["}}); err == nil {
+	if _, err := replay.Run(t.Context(), audit.Read(t.Context(), root, time.Time{}), e, replay.Options{Records: audit.Filter{Tools: []string{"["}}}); err == nil {
 		t.Error("a pattern that is none was taken")
 	}
 }

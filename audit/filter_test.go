@@ -1,0 +1,43 @@
+package audit_test
+
+import (
+	"testing"
+
+	"github.com/toolgate/toolgate/audit"
+)
+
+func TestFilter(t *testing.T) {
+	call := &audit.Record{Kind: audit.KindOutcome, Outcome: audit.Denied, Exposed: "wallet__pay", DecisionID: "dec_1", TraceID: "trc_1",
+		Principal: audit.Principal{Subject: "ann", Roles: []string{"clerk", "lead"}}}
+	event := &audit.Record{Kind: audit.KindEvent, Ticket: "apr_1", Event: &audit.Event{Name: audit.EventSignIn}}
+	for _, c := range []struct {
+		name        string
+		f           audit.Filter
+		call, event bool
+	}{
+		{"nothing is asked", audit.Filter{}, true, true},
+		{"kind", audit.Filter{Kinds: []string{"outcome", "decision"}}, true, false},
+		{"outcome", audit.Filter{Outcomes: []string{"denied"}}, true, false},
+		{"another outcome", audit.Filter{Outcomes: []string{"allowed"}}, false, false},
+		{"subject", audit.Filter{Principals: []string{"bob", "ann"}}, true, false},
+		{"one of its roles", audit.Filter{Roles: []string{"lead"}}, true, false},
+		{"no role of it", audit.Filter{Roles: []string{"auditor"}}, false, false},
+		{"tool", audit.Filter{Tools: []string{"wallet__*"}}, true, false},
+		{"part of a name", audit.Filter{Tools: []string{"wallet"}}, false, false},
+		{"everything with a name", audit.Filter{Tools: []string{"*"}}, true, true},
+		{"event", audit.Filter{Tools: []string{"sign*"}}, false, true},
+		{"ticket", audit.Filter{Tickets: []string{"apr_1"}}, false, true},
+		{"id", audit.Filter{ID: "trc_1"}, true, false},
+		{"all at once", audit.Filter{Roles: []string{"lead"}, Outcomes: []string{"denied"}, ID: "dec_2"}, false, false},
+	} {
+		if got := c.f.Match(call); got != c.call {
+			t.Errorf("%s: the call %v, want %v", c.name, got, c.call)
+		}
+		if got := c.f.Match(event); got != c.event {
+			t.Errorf("%s: the event %v, want %v", c.name, got, c.event)
+		}
+	}
+	if bad := (audit.Filter{Tools: []string{"a", "["}}); bad.Check() == nil {
+		t.Error("[ is a pattern")
+	}
+}
