@@ -53,7 +53,7 @@ func flagFault(c *cobra.Command, err error) error {
 // valueHint is a hint line that says what the value of a flag is.
 func valueHint(f *pflag.Flag) string {
 	word, text := pflag.UnquoteUsage(f)
-	return fmt.Sprintf("%s--%s %s: %s", hintMark, f.Name, word, text)
+	return hintMark + "--" + f.Name + " " + word + ": " + strings.TrimPrefix(text, word+" ")
 }
 
 // withNearestTool replaces the hint of a refused tool name with the name that was probably
