@@ -50,13 +50,10 @@ func serverRestart(e *env) *cobra.Command {
 	return command("restart SERVER", "end the connections of a server and start it again", func(ctx context.Context, args []string) error {
 		var after console.Upstream
 		err := e.fetch(ctx, peopleListener, http.MethodPost, "/v1/servers/"+url.PathEscape(args[0])+"/restart", nil, &after)
-		if err == nil {
-			err = e.Print("server", after)
+		if err != nil {
+			return err
 		}
-		if err == nil && after.State != string(upstream.StateReady) {
-			err = &exit{code: exitUnreachable}
-		}
-		return err
+		return errors.Join(e.Print("server", after), exitIf(after.State != string(upstream.StateReady), exitUnreachable))
 	})
 }
 
