@@ -161,7 +161,7 @@ const maxIndexed = 64
 func (m *Message) Param(path ...string) (value json.RawMessage, ok bool) {
 	if m.members == nil {
 		value, ok = At(m.Params, path...)
-		return value, ok && !isNull(value)
+		return value, ok && string(value) != "null"
 	}
 	z := zoneParams
 	if len(path) == 2 {
@@ -169,13 +169,11 @@ func (m *Message) Param(path ...string) (value json.RawMessage, ok bool) {
 	}
 	for _, own := range m.members {
 		if own.zone == z && string(own.name) == path[len(path)-1] {
-			return own.value, !isNull(own.value)
+			return own.value, string(own.value) != "null"
 		}
 	}
 	return nil, false
 }
-
-func isNull(value json.RawMessage) bool { return string(value) == "null" }
 
 // TextParam returns the string that params has at path, as Param does.
 func (m *Message) TextParam(path ...string) (string, bool) {
@@ -274,7 +272,7 @@ func (s *findings) judge(m *Message) *Fault {
 	if string(version) != `"2.0"` && Key(version) != `"2.0` { // which may be spelled with escapes
 		return invalid("/jsonrpc", `member "jsonrpc" must be "2.0"`).wanted(`"2.0"`, otherText(version))
 	}
-	if isNull(m.ID) && m.Error != nil && method == nil && m.Result == nil {
+	if string(m.ID) == "null" && m.Error != nil && method == nil && m.Result == nil {
 		m.ID = nil // a failure that answers a message without a readable id (JSON-RPC 2.0 §5)
 	}
 	if m.Key = Key(m.ID); m.ID != nil && m.Key == "" {
@@ -293,7 +291,7 @@ var topNames = []string{"jsonrpc", "id", "method", "params", "result", "error"}
 // judgeShape decides which kind of message has the members of m and method.
 func (m *Message) judgeShape(method json.RawMessage) *Fault {
 	isCall := method != nil
-	if isCall && isNull(m.Params) {
+	if isCall && string(m.Params) == "null" {
 		m.Params = nil
 	}
 	name, isText := "tools/call", string(method) == `"tools/call"`

@@ -183,7 +183,7 @@ func appendEdited(out []byte, obj json.RawMessage, changes []Change) ([]byte, er
 		case c.Members != nil:
 			kept = true
 			held := obj[start:end]
-			if isNull(held) {
+			if string(held) == "null" {
 				held = json.RawMessage("{}")
 			}
 			out, err = appendEdited(append(out, obj[from:start]...), held, c.Members)
