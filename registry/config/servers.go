@@ -17,7 +17,7 @@ func (l *loader) readServers() {
 	l.checkServed(settings, servers)
 	for _, m := range servers.each() {
 		s := Server{
-			Name: m.key, Prefix: m.key + "__", Isolation: IsolationSession, MaxSessions: 256, MaxMessage: DefaultMaxMessage, MaxDepth: DefaultMaxDepth,
+			Name: m.key, Prefix: m.key + "__", Isolation: IsolationSession, MaxSessions: 256, Spare: true, MaxMessage: DefaultMaxMessage, MaxDepth: DefaultMaxDepth,
 			Timeout: DefaultTimeout, Pin: PinFirst, InputSchema: "enforce", OutputSchema: "warn", CaseVariants: "refuse", HiddenText: "report",
 			Sandbox: l.cfg.Sandbox, Network: "host",
 		}

@@ -130,6 +130,7 @@ func (s *Server) Profile(ctx context.Context, from Downstream) *Profile {
 	}
 	p, found := s.knownProfile(from)
 	if found {
+		s.prepareSpare(from.Session)
 		return p
 	}
 	ctx, stop := context.WithTimeout(ctx, profilePatience)

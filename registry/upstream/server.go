@@ -81,6 +81,7 @@ type Server struct {
 	profiles profiles
 	slots    map[string]*slot
 	places   *share.Pool[owner] // of slots
+	spare    spare
 	clients  map[string]*client
 }
 
@@ -124,6 +125,7 @@ func (s *Server) beginLocked() {
 	settled, endSettling := context.WithTimeout(started, settleTime)
 	s.started, s.settled, s.settle = started, settled, func() { endSettling(); endStart() }
 	s.shared, s.patient, s.status = nil, true, Status{State: StateStarting, Since: s.opts.Now()}
+	s.dropSpareLocked()
 	s.endRound()
 	s.round, s.endRound = context.WithCancel(s.life)
 }
@@ -313,6 +315,7 @@ func (s *Server) down(round context.Context, err error, patient bool) {
 		return
 	}
 	s.shared, s.patient, s.stale = nil, patient, !patient
+	s.dropSpareLocked()
 	if s.status.State != StateFailed {
 		s.status = Status{State: StateFailed, Since: s.opts.Now()}
 	}
@@ -327,7 +330,8 @@ func (s *Server) wakeLocked() {
 	s.wake = make(chan struct{})
 }
 
-// sweep closes the connections of sessions that have been idle for IdleTTL.
+// sweep closes the connections of sessions that have been idle for IdleTTL, and ends a
+// spare that nobody has taken for as long.
 func (s *Server) sweep() {
 	ttl := s.opts.IdleTTL
 	for wait.For(s.life, max(min(ttl/2, time.Minute), time.Millisecond)) {
@@ -337,6 +341,9 @@ func (s *Server) sweep() {
 			if sl.last.Before(before) && sl.State() == share.Idle {
 				s.releaseLocked(sl)
 			}
+		}
+		if s.spare.since.Before(before) {
+			s.dropSpareLocked()
 		}
 		s.mu.Unlock()
 	}
@@ -390,6 +397,7 @@ func (s *Server) Close(ctx context.Context) {
 	}
 	s.mu.Lock()
 	s.end()
+	s.dropSpareLocked()
 	slots := s.slots
 	s.slots = nil
 	for _, sl := range slots {

@@ -188,8 +188,22 @@ func relistPause(row int) time.Duration {
 }
 
 // connect opens a connection for a client, or with nil the shared one, makes it
-// ready and lists its tools.
+// ready and lists its tools. A client's is one to the spare, if there is one and it serves.
 func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.RawMessage, error) {
+	if cl != nil {
+		if spare := srv.takeSpare(); spare != nil {
+			s, tools, err := srv.connectTo(ctx, cl, spare)
+			if err == nil || ctx.Err() != nil {
+				return s, tools, err
+			}
+			srv.log.Debug("a process that was started ahead does not serve", "error", err)
+		}
+	}
+	return srv.connectTo(ctx, cl, nil)
+}
+
+// connectTo is connect with a process, nil for one that is started now.
+func (srv *Server) connectTo(ctx context.Context, cl *client, spare *child) (*session, []json.RawMessage, error) {
 	ctx, clock := withDeadline(ctx, srv.cfg.Timeout, 0)
 	defer clock.done()
 	if cl != nil {
@@ -199,7 +213,7 @@ func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.Ra
 	c := newConn(&srv.opts, &srv.dropped, &srv.lastID, cl)
 	c.secrets = srv.secrets
 	c.unbind = context.AfterFunc(srv.life, func() { c.Fail(errStopping()) })
-	if err := srv.dial(ctx, c); err != nil {
+	if err := srv.dial(ctx, c, spare); err != nil {
 		c.close()
 		return nil, nil, fmt.Errorf("connecting: %w", err)
 	}
@@ -221,12 +235,16 @@ func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.Ra
 	return s, tools, nil
 }
 
-// dial opens a connection of the configured type.
-func (srv *Server) dial(ctx context.Context, c *conn) error {
+// dial opens a connection of the configured type, to the process spare unless that is
+// nil.
+func (srv *Server) dial(ctx context.Context, c *conn, spare *child) error {
 	cfg := srv.cfg
 	switch cfg.Type {
 	case config.TypeStdio, config.TypeNDJSON:
-		child, err := startChild(cfg, srv.opts.Sandbox, srv.opts.Executable, srv.secrets, srv.log)
+		child, err := spare, error(nil)
+		if child == nil {
+			child, err = startChild(cfg, srv.opts.Sandbox, srv.opts.Executable, srv.secrets, srv.log)
+		}
 		if err == nil {
 			c.OpenStdio(child.stdin, child.stdout, child, cfg.Type == config.TypeNDJSON)
 		}
