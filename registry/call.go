@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -223,11 +224,14 @@ func (r *Registry) learn(server *upstream.Server, p *upstream.Profile) {
 // another definition than t, is not called: the control fails closed. A server that is
 // starting is waited for first, so that what it lists now counts.
 func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.RawMessage, error) {
-	r.awaitStart(ctx, t)
 	c := r.catalogue.Load()
-	e, now := c.entry(t.Server), c.byName[t.Server][t.Name]
+	if servers := c.running[t.Server]; len(servers) > 0 && !servers[0].fresh {
+		servers[0].awaitStart(ctx, t.Timeout)
+		c = r.catalogue.Load()
+	}
+	servers, now := c.running[t.Server], c.byName[t.Server][t.Name]
 	switch {
-	case e == nil:
+	case len(servers) == 0:
 		return nil, notRunning(t.Server)
 	case now == nil:
 		return nil, &ForwardError{Kind: Unavailable, Err: fmt.Errorf("server %s no longer offers %s", t.Server, t.Name)}
@@ -238,21 +242,17 @@ func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.Raw
 	}
 	out.Tool, out.Fingerprint = t.Name, t.Fingerprint
 	out.Timeout, out.MaxTimeout = t.Timeout, t.MaxTimeout
-	result, err := e.server.Do(ctx, out)
+	result, err := servers[0].server.Do(ctx, out)
 	if err != nil {
 		return nil, err
 	}
 	return result, nil
 }
 
-// awaitStart waits until the server of t has answered, failed or had its StartWait, at
-// most as long as a call of t may take.
-func (r *Registry) awaitStart(ctx context.Context, t *Tool) {
-	e := r.catalogue.Load().entry(t.Server)
-	if e == nil || e.fresh {
-		return
-	}
-	ctx, stop := context.WithTimeout(ctx, t.Timeout)
+// awaitStart waits until the server has answered, failed or had its StartWait, at most
+// for a while.
+func (e *entry) awaitStart(ctx context.Context, most time.Duration) {
+	ctx, stop := context.WithTimeout(ctx, most)
 	defer stop()
 	select {
 	case <-e.server.Started():
