@@ -85,7 +85,7 @@ func eachLine(ctx context.Context, r io.Reader, do func(line []byte) error) erro
 	for {
 		line, err := lines.ReadBytes('\n')
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the reader was ended with ctx
 		}
 		if err == nil {
 			err = do(line)

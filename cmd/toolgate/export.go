@@ -196,7 +196,7 @@ func (x *export) status(edit clientfile.Edit) (string, error) {
 	case bytes.Equal(set, x.before):
 		return "present", nil
 	case err != nil || !bytes.Equal(without, x.before):
-		return "conflict", nil
+		return "conflict", nil //nolint:nilerr // an entry of another form is in the way
 	}
 	return "new", nil
 }

@@ -360,8 +360,9 @@ func (c *Conn) receiveLong(long *jsonrpc.Outline, from source) {
 	c.slowDown()
 	c.opts.Dropped.Add(1)
 	c.opts.Log.Warn("the server sent a message that is too large: it was dropped", "most_bytes", c.limits.Bytes)
-	id, rawID := "", long.ID()
-	switch id, _ = jsonrpc.Text(rawID); {
+	rawID := long.ID()
+	id, _ := jsonrpc.Text(rawID)
+	switch {
 	case long.Asks() && rawID != nil && !c.actions:
 		c.Offer(jsonrpc.NewFailure(rawID, codeInvalid, "the request is larger than "+sizeText(c.limits.Bytes), nil))
 		return
