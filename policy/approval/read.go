@@ -188,10 +188,14 @@ const live = "SELECT EXISTS (SELECT 1 FROM approvals WHERE state IN ('proposed',
 // found no live ticket it looks at the clock only, until something changes.
 func (t *Tickets) refresh(ctx context.Context) (last int64, err error) {
 	now, err := t.readClock(ctx, t.db.Read)
-	if err != nil || now.changes == t.restsAt.Load() {
+	if err != nil {
 		return now.changes, err
 	}
-	over, err := t.over(ctx, t.db.Read, t.clock.read(t.opts.Now(), now.seen))
+	at := t.clock.read(t.opts.Now(), now.seen)
+	if now.changes == t.restsAt.Load() {
+		return now.changes, nil
+	}
+	over, err := t.over(ctx, t.db.Read, at)
 	switch {
 	case err != nil:
 	case len(over) > 0:
