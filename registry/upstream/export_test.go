@@ -135,3 +135,10 @@ var RelistPause = relistPause
 
 // Asks is asks.
 var Asks = asks
+
+// HasSpare reports whether a spare is there, or being started.
+func (s *Server) HasSpare() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.spare.starting || s.spare.child != nil
+}

@@ -38,7 +38,9 @@ func TestSpare(t *testing.T) {
 			if e := r.do(t.Context(), me, "echo", `{}`); e != nil {
 				t.Fatal(e)
 			}
-			r.Profile(t.Context(), me)
+			if r.Profile(t.Context(), me); r.HasSpare() {
+				t.Errorf("%s has a connection, and another process is started", session)
+			}
 		}
 		if got := len(rec.Starts()); got != n+2 {
 			t.Errorf("%d processes after the calls of %s", got, session)
