@@ -141,5 +141,7 @@ func (l *loader) addTexts(s, n *node, key string, texts []string) {
 	holder := n.as(kindObject, "")
 	holder.path = s.path
 	holder.putList(key, n, texts)
-	l.addFilter(s, holder.members[0])
+	list := holder.members[0]
+	list.items = unique(list.items) // two rules may concern the same tools of a server
+	l.addFilter(s, list)
 }
