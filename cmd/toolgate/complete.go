@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -145,14 +144,10 @@ func (e *env) toolValues(ctx context.Context, _ *cobra.Command, args []string) (
 	return found
 }
 
-// serverValues are the names of the servers in the configuration. Variables of it may be
+// serverValues are the names of the servers in the configuration, whose variables may be
 // unset in the shell.
 func (e *env) serverValues(_ context.Context, _ *cobra.Command, _ []string) (found []string) {
-	data, err := os.ReadFile(e.config)
-	if err != nil {
-		return nil
-	}
-	n, err := config.Normalise(config.ClientFile{Name: e.config, Path: e.config, Data: data})
+	n, err := config.Entries(config.Options{Path: e.config, Overlay: e.overlay, Getenv: e.lookup})
 	if err != nil {
 		return nil
 	}

@@ -67,8 +67,8 @@ func TestInitWithServers(t *testing.T) {
 	testscript.Run(t, p)
 }
 
-// fillHome writes the files of clients with which their dialects are tested into a home,
-// but for those that it has.
+// fillHome writes the test files of all dialects into a home directory. It keeps files that
+// exist.
 func fillHome(home string) error {
 	archives, err := filepath.Glob(filepath.Join("..", "..", "registry", "config", "testdata", "clients", "*.txtar"))
 	if err != nil || len(archives) == 0 {

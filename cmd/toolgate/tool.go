@@ -87,7 +87,7 @@ func (t *listedTool) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// Arguments names the arguments, those that may be left out with a question mark.
+// Arguments returns the names of the arguments. Optional ones end in a question mark.
 func (t listedTool) Arguments() string {
 	var shown struct {
 		InputSchema struct {

@@ -57,8 +57,8 @@ type Client struct {
 	Schema string     `json:"schema"`
 }
 
-// Filter is a place with names of tools of all servers: a list of those that are not
-// offered, or an object of name ⇒ whether it is.
+// Filter is the place of a filter for the tools of all servers: a list of hidden tools,
+// or an object of name ⇒ whether the tool is offered.
 type Filter struct {
 	Path []string `json:"path"` // keys that lead to it
 	Name string   `json:"name"` // of a tool, with {server} and {tool} at the end

@@ -61,7 +61,7 @@ func (g *Gate) Held() int {
 	return len(g.held)
 }
 
-// Open lets all recorders pass, and those that come later.
+// Open lets waiting and later recorders pass.
 func (g *Gate) Open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
