@@ -53,7 +53,7 @@ func sign(t *testing.T, c audit.Checkpoint, signer note.Signer) []byte {
 // signed, also after it began anew, and nothing without a key that it trusts.
 func TestWitnessRefuses(t *testing.T) {
 	signer, verifier := newKey(t)
-	stranger, _ := newKey(t)
+	untrusted, _ := newKey(t)
 	dir := filepath.Join(t.TempDir(), "witness")
 	w, own := openWitness(t, dir, verifier)
 	alarms := 0
@@ -79,7 +79,7 @@ func TestWitnessRefuses(t *testing.T) {
 		{"a higher number", sign(t, checkpoint(12, "0c"), signer), 200, "— w.example.org "},
 		{"an earlier one that it has signed", sign(t, checkpoint(5, "0a"), signer), 409, "12"},
 		{"another chain", sign(t, other, signer), 200, "— w.example.org "},
-		{"an untrusted key", sign(t, checkpoint(13, "0a"), stranger), 403, "no trusted key"},
+		{"an untrusted key", sign(t, checkpoint(13, "0a"), untrusted), 403, "no trusted key"},
 		{"no note", []byte("x"), 403, "no trusted key"},
 		{"the starting point of an archive", sign(t, start, signer), 400, "not the checkpoint"},
 		{"a trail with the name of a directory", sign(t, unnamed, signer), 400, "not the checkpoint"},

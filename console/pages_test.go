@@ -127,21 +127,21 @@ func TestHistoryHasPages(t *testing.T) {
 func TestPagesNeedASession(t *testing.T) {
 	l := newListener(t, nil)
 	k := l.hold(`{"n":1}`)
-	stranger := newBrowser(l)
+	signedOut := newBrowser(l)
 	for _, path := range []string{"/console/approvals", "/console/approvals/" + k.ID, "/console/approvals/" + k.ID + "/arguments", "/console/events"} {
-		w := stranger.do("GET", path, nil)
+		w := signedOut.do("GET", path, nil)
 		if w.Code != 303 || w.Header().Get("Location") != "/console/login?next="+url.QueryEscape(path) || strings.Contains(w.Body.String(), k.ID+"/vote") {
 			t.Errorf("%s: %d %v", path, w.Code, w.Header())
 		}
-		if w := stranger.do("GET", path, nil, "HX-Request", "true"); w.Code != 401 {
+		if w := signedOut.do("GET", path, nil, "HX-Request", "true"); w.Code != 401 {
 			t.Errorf("%s, fetched anew: %d", path, w.Code)
 		}
-		if w := stranger.do("GET", path, nil, as("t-ann")...); w.Code != 303 {
+		if w := signedOut.do("GET", path, nil, as("t-ann")...); w.Code != 303 {
 			t.Errorf("%s with a bearer token: %d", path, w.Code)
 		}
 	}
 	for _, path := range []string{"/vote", "/reconcile"} {
-		if w := stranger.do("POST", "/console/approvals/"+k.ID+path, url.Values{"vote": {"approve"}, "outcome": {"done"}}); w.Code != 401 {
+		if w := signedOut.do("POST", "/console/approvals/"+k.ID+path, url.Values{"vote": {"approve"}, "outcome": {"done"}}); w.Code != 401 {
 			t.Errorf("%s: %d", path, w.Code)
 		}
 	}

@@ -18,13 +18,13 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// shelf keeps artifacts in memory.
-type shelf struct {
+// memoryStore keeps artifacts in memory.
+type memoryStore struct {
 	err  error
 	kept []string // owner, type and content
 }
 
-func (s *shelf) Put(_ context.Context, owner policy.Principal, media string, data []byte) (artifact.Artifact, error) {
+func (s *memoryStore) Put(_ context.Context, owner policy.Principal, media string, data []byte) (artifact.Artifact, error) {
 	if s.err != nil {
 		return artifact.Artifact{}, s.err
 	}
@@ -33,7 +33,7 @@ func (s *shelf) Put(_ context.Context, owner policy.Principal, media string, dat
 	return artifact.Artifact{ID: "sha256:" + hex.EncodeToString(sum[:]), Type: media, Size: int64(len(data))}, nil
 }
 
-func withShelf(t *testing.T, s *shelf, set proxy.Settings) *bench {
+func withStore(t *testing.T, s *memoryStore, set proxy.Settings) *bench {
 	t.Helper()
 	b := newBench(t)
 	g, err := proxy.New(proxy.Options{Identifier: b, Policy: b, Limiter: b, Tickets: b, Recorder: b, Artifacts: s, Settings: set,
@@ -62,8 +62,8 @@ func TestBytesAreKept(t *testing.T) {
 		{"off", "rest", []string{"ann image/png hi"}},
 		{"off", "ndjson", []string{"ann image/png hi"}},
 	} {
-		s := &shelf{}
-		b := withShelf(t, s, proxy.Settings{Results: tt.mode})
+		s := &memoryStore{}
+		b := withStore(t, s, proxy.Settings{Results: tt.mode})
 		b.result = picture
 		in := request(t, plain)
 		in.Transport = tt.transport
@@ -95,8 +95,8 @@ func TestLargePartsBecomeArtifacts(t *testing.T) {
 		{"full leaves it where it is", "full", `{"content":[{"type":"text","text":"` + long + `"}]}`, []signal.Kind{signal.Text}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := &shelf{}
-			b := withShelf(t, s, proxy.Settings{Results: tt.mode, Inline: 64, ArtifactURL: "http://gate"})
+			s := &memoryStore{}
+			b := withStore(t, s, proxy.Settings{Results: tt.mode, Inline: 64, ArtifactURL: "http://gate"})
 			b.result = tt.result
 			reply, f := b.call(t, plain)
 			if f != nil {
@@ -138,7 +138,7 @@ func TestLargePartsBecomeArtifacts(t *testing.T) {
 // partial.
 func TestWhatCannotBeKeptStays(t *testing.T) {
 	long := strings.Repeat("a", 100)
-	b := withShelf(t, &shelf{err: errors.New("disk full")}, proxy.Settings{Results: "signals", Inline: 10})
+	b := withStore(t, &memoryStore{err: errors.New("disk full")}, proxy.Settings{Results: "signals", Inline: 10})
 	b.result = `{"content":[{"type":"text","text":"` + long + `"}]}`
 	reply, f := b.call(t, plain)
 	if f != nil {
@@ -149,13 +149,13 @@ func TestWhatCannotBeKeptStays(t *testing.T) {
 	}
 }
 
-// ear hears what is told of ann.
-type ear struct{ heard []signal.Signal }
+// recordingBus keeps the signals of ann.
+type recordingBus struct{ heard []signal.Signal }
 
-func (e *ear) Listening(p policy.Principal) bool           { return p.Subject == "ann" }
-func (e *ear) Publish(_ policy.Principal, s signal.Signal) { e.heard = append(e.heard, s) }
-func (e *ear) say(s signal.Signal) string                  { return string(s.Kind()) + " " + e.gist(s) }
-func (e *ear) gist(s signal.Signal) string {
+func (e *recordingBus) Listening(p policy.Principal) bool           { return p.Subject == "ann" }
+func (e *recordingBus) Publish(_ policy.Principal, s signal.Signal) { e.heard = append(e.heard, s) }
+func (e *recordingBus) say(s signal.Signal) string                  { return string(s.Kind()) + " " + e.gist(s) }
+func (e *recordingBus) gist(s signal.Signal) string {
 	body := s.Body()
 	for _, key := range []string{"text", "chunk", "action"} {
 		if v, ok := body[key].(string); ok {
@@ -191,7 +191,7 @@ func TestTheBusHears(t *testing.T) {
 		{"nobody listens", func(b *bench) { b.who.Subject = "bob" }, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			e, b := &ear{}, newBench(t)
+			e, b := &recordingBus{}, newBench(t)
 			tt.set(b)
 			g, err := proxy.New(proxy.Options{Identifier: b, Policy: b, Limiter: b, Tickets: b, Recorder: b, Bus: e,
 				Upstreams: upstreams{bench: b, catalogue: registry.NewCatalogue([]string{"web"}, searcher)}})

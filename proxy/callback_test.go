@@ -54,8 +54,8 @@ func (c *client) Tell(method string, params json.RawMessage) {
 	c.told = append(c.told, strings.TrimSpace(method+" "+string(params)))
 }
 
-// inquirer is a library whose server asks and tells in the course of a call.
-type inquirer struct {
+// askingServer is a library whose server sends questions and notifications during a call.
+type askingServer struct {
 	*library
 	client, home *client
 	during       func(ctx context.Context, from registry.Downstream) // what the server does while it is called
@@ -63,12 +63,12 @@ type inquirer struct {
 
 const everything = `{"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}},"roots":{}}`
 
-func newInquirer(t *testing.T) *inquirer {
+func newAskingServer(t *testing.T) *askingServer {
 	t.Helper()
 	echo := func(q registry.Question) registry.Answer {
 		return registry.Answer{Result: json.RawMessage(`{"to": "` + q.Method + `","n":1e2}`)}
 	}
-	i := &inquirer{library: newLibrary(t), client: &client{says: echo}, home: &client{says: echo}}
+	i := &askingServer{library: newLibrary(t), client: &client{says: echo}, home: &client{says: echo}}
 	g, err := proxy.New(proxy.Options{Identifier: i, Policy: i.library, Limiter: i, Tickets: i, Recorder: i, Servers: i,
 		Upstreams: i, Settings: proxy.Settings{Methods: map[string][]string{"web": {"vendor/thing", "notifications/vendor/thing"}}}})
 	if err != nil {
@@ -78,14 +78,14 @@ func newInquirer(t *testing.T) *inquirer {
 	return i
 }
 
-func (i *inquirer) View(_ context.Context, route string, from registry.Downstream) registry.View {
+func (i *askingServer) View(_ context.Context, route string, from registry.Downstream) registry.View {
 	if i.listed != nil {
 		i.listed(from)
 	}
 	return registry.NewCatalogue([]string{"web"}, searcher).View(route)
 }
 
-func (i *inquirer) Forward(ctx context.Context, _ *registry.Tool, out registry.Outgoing) (json.RawMessage, error) {
+func (i *askingServer) Forward(ctx context.Context, _ *registry.Tool, out registry.Outgoing) (json.RawMessage, error) {
 	if i.during != nil {
 		i.during(ctx, out.From)
 	}
@@ -93,14 +93,14 @@ func (i *inquirer) Forward(ctx context.Context, _ *registry.Tool, out registry.O
 }
 
 // ask has the server ask a round of questions in the course of a call.
-func (i *inquirer) ask(t *testing.T, capabilities string, round ...registry.Question) (answers []registry.Answer) {
+func (i *askingServer) ask(t *testing.T, capabilities string, round ...registry.Question) (answers []registry.Answer) {
 	t.Helper()
 	i.during = func(ctx context.Context, from registry.Downstream) { answers = from.Peer.Ask(ctx, round) }
 	i.callAs(t, capabilities)
 	return answers
 }
 
-func (i *inquirer) callAs(t *testing.T, capabilities string) {
+func (i *askingServer) callAs(t *testing.T, capabilities string) {
 	t.Helper()
 	in := request(t, plain)
 	in.Session, in.Era, in.Peer, in.Home = "ses_1", "2025-11-25", i.client, i.home
@@ -130,7 +130,7 @@ func TestQuestions(t *testing.T) {
 		{"elicitation/create", `{"mode":"url","url":"https://a"}`, "", `{"mode":"url","url":"https://a","message":"web asks"}`},
 		{"roots/list", "", "{}", ""},
 	} {
-		i := newInquirer(t)
+		i := newAskingServer(t)
 		q := question(tt.method, tt.params)
 		q.Key = "k"
 		answers := i.ask(t, everything, q)
@@ -173,7 +173,7 @@ func TestEveryCallbackStageRefuses(t *testing.T) {
 	const sampling = "sampling/createMessage"
 	for _, tt := range []struct {
 		name, capabilities, method, params string
-		set                                func(*inquirer)
+		set                                func(*askingServer)
 		code, stage                        string
 		rpc                                string
 		asked                              bool
@@ -191,23 +191,23 @@ func TestEveryCallbackStageRefuses(t *testing.T) {
 		{name: "a mode that nobody knows", method: "elicitation/create", params: `{"mode":"moon"}`, code: signal.CodeEnvelopeMethod, stage: "receive", rpc: "-32601"},
 		{name: "an elicitation as a task", method: "elicitation/create", params: `{"task":{}}`, code: signal.CodeEnvelopeMethod, stage: "receive", rpc: "-32601"},
 		{name: "no roots", capabilities: `{}`, method: "roots/list", code: signal.CodeEnvelopeMethod, stage: "receive", rpc: "-32601"},
-		{name: "denied", method: sampling, set: func(i *inquirer) { i.refuses = sampling }, code: signal.CodePolicyDenied, stage: "decide", rpc: "-32600"},
-		{name: "held", method: sampling, set: func(i *inquirer) { i.holds = sampling }, code: signal.CodePolicyDenied, stage: "decide", rpc: "-32600"},
-		{name: "over the limit", method: sampling, set: func(i *inquirer) { i.exceeds = sampling }, code: signal.CodeRateLimited, stage: "limit", rpc: "-32001"},
-		{name: "no record", method: sampling, set: func(i *inquirer) { i.unrecorded = sampling }, code: signal.CodeAuditUnavailable, stage: "record", rpc: "-32603"},
-		{name: "the client refuses", method: sampling, asked: true, set: func(i *inquirer) {
+		{name: "denied", method: sampling, set: func(i *askingServer) { i.refuses = sampling }, code: signal.CodePolicyDenied, stage: "decide", rpc: "-32600"},
+		{name: "held", method: sampling, set: func(i *askingServer) { i.holds = sampling }, code: signal.CodePolicyDenied, stage: "decide", rpc: "-32600"},
+		{name: "over the limit", method: sampling, set: func(i *askingServer) { i.exceeds = sampling }, code: signal.CodeRateLimited, stage: "limit", rpc: "-32001"},
+		{name: "no record", method: sampling, set: func(i *askingServer) { i.unrecorded = sampling }, code: signal.CodeAuditUnavailable, stage: "record", rpc: "-32603"},
+		{name: "the client refuses", method: sampling, asked: true, set: func(i *askingServer) {
 			i.client.says = func(registry.Question) registry.Answer {
 				return registry.Answer{Error: json.RawMessage(`{"code": -1,"message":"no"}`)}
 			}
 		}, code: signal.CodeToolFailed, stage: "forward", rpc: "-1"},
-		{name: "the client's answer is no object", method: sampling, asked: true, set: func(i *inquirer) {
+		{name: "the client's answer is no object", method: sampling, asked: true, set: func(i *askingServer) {
 			i.client.says = func(registry.Question) registry.Answer { return registry.Answer{Result: json.RawMessage(`[]`)} }
 		}, code: signal.CodeOutputInvalid, stage: "forward", rpc: "-32603"},
-		{name: "the door leaves it out", method: sampling, asked: true, set: func(i *inquirer) { i.client.fewer = true }, code: signal.CodeOutputInvalid, stage: "forward", rpc: "-32603"},
-		{name: "the door panics", method: sampling, set: func(i *inquirer) { i.client.panics = true }, code: signal.CodeInternal, stage: "forward", rpc: "-32603"},
+		{name: "the door leaves it out", method: sampling, asked: true, set: func(i *askingServer) { i.client.fewer = true }, code: signal.CodeOutputInvalid, stage: "forward", rpc: "-32603"},
+		{name: "the door panics", method: sampling, set: func(i *askingServer) { i.client.panics = true }, code: signal.CodeInternal, stage: "forward", rpc: "-32603"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			i := newInquirer(t)
+			i := newAskingServer(t)
 			if tt.set != nil {
 				tt.set(i)
 			}
@@ -241,7 +241,7 @@ func TestEveryCallbackStageRefuses(t *testing.T) {
 // The questions of a round that are let pass go to the client together; each is
 // answered in its place.
 func TestARoundOfQuestions(t *testing.T) {
-	i := newInquirer(t)
+	i := newAskingServer(t)
 	i.refuses = "elicitation/create"
 	answers := i.ask(t, everything, question("roots/list", ""), question("elicitation/create", "{}"), question("nope", ""), question("sampling/createMessage", "{}"))
 	if diff := cmp.Diff([][]string{{"roots/list", "sampling/createMessage {}"}}, i.client.rounds); diff != "" {
@@ -262,7 +262,7 @@ func TestARoundOfQuestions(t *testing.T) {
 
 // A panic about one question is the end of that question.
 func TestAPanicIsOneQuestion(t *testing.T) {
-	i := newInquirer(t)
+	i := newAskingServer(t)
 	i.library.panics = "elicitation/create"
 	answers := i.ask(t, everything, question("elicitation/create", "{}"), question("roots/list", ""))
 	if answers[0].Result != nil || strings.Contains(string(answers[0].Error), "planted") || string(answers[1].Result) != `{"to": "roots/list","n":1e2}` {
@@ -275,7 +275,7 @@ func TestAPanicIsOneQuestion(t *testing.T) {
 
 // Listing roots costs no quota.
 func TestFreeQuestions(t *testing.T) {
-	i := newInquirer(t)
+	i := newAskingServer(t)
 	i.exceeds = "roots/list"
 	if answers := i.ask(t, everything, question("roots/list", "")); answers[0].Error != nil {
 		t.Errorf("answered %s", answers[0].Error)
@@ -284,7 +284,7 @@ func TestFreeQuestions(t *testing.T) {
 
 // What the policy wants redacted does not reach the server.
 func TestAnswersAreRedacted(t *testing.T) {
-	i := newInquirer(t)
+	i := newAskingServer(t)
 	i.decision.Redact = []string{"/n"}
 	if answers := i.ask(t, everything, question("roots/list", "")); string(answers[0].Result) != `{"to": "roots/list","n":"[redacted]"}` {
 		t.Errorf("answered %s", answers[0].Result)
@@ -294,7 +294,7 @@ func TestAnswersAreRedacted(t *testing.T) {
 // A question that belongs to no call goes to the session's own end, and is
 // judged for whoever handed that end down.
 func TestQuestionsOfNoCall(t *testing.T) {
-	i := newInquirer(t)
+	i := newAskingServer(t)
 	var home registry.Peer
 	i.during = func(_ context.Context, from registry.Downstream) { home = from.Home }
 	i.callAs(t, everything)
@@ -314,7 +314,7 @@ func TestQuestionsOfNoCall(t *testing.T) {
 // A server whose name is not known asks and tells nothing; the registry names
 // it where one Downstream stands for several.
 func TestAServerWithoutAName(t *testing.T) {
-	i := newInquirer(t)
+	i := newAskingServer(t)
 	var from registry.Downstream
 	i.during = func(context.Context, registry.Downstream) {}
 	i.listed = func(got registry.Downstream) { from = got }
@@ -336,7 +336,7 @@ func TestAServerWithoutAName(t *testing.T) {
 
 // Without an end of the client's there is nobody to ask, and the road says so.
 func TestNobodyToAsk(t *testing.T) {
-	i := newInquirer(t)
+	i := newAskingServer(t)
 	i.during = func(_ context.Context, from registry.Downstream) {
 		if from.Peer != nil || from.Home != nil {
 			t.Errorf("got %v, %v", from.Peer, from.Home)
@@ -349,7 +349,7 @@ func TestNobodyToAsk(t *testing.T) {
 
 // A server that no longer waits gets no answer, and the record says so.
 func TestAServerThatNoLongerWaits(t *testing.T) {
-	i := newInquirer(t)
+	i := newAskingServer(t)
 	i.during = func(ctx context.Context, from registry.Downstream) {
 		ctx, stop := context.WithCancel(ctx)
 		i.client.says = func(registry.Question) registry.Answer {
@@ -366,7 +366,7 @@ func TestAServerThatNoLongerWaits(t *testing.T) {
 
 // Too many questions at once are refused.
 func TestQuestionsOverload(t *testing.T) {
-	i := newInquirer(t)
+	i := newAskingServer(t)
 	i.Apply(proxy.Settings{InFlight: 2})
 	var inner []registry.Answer
 	i.during = func(ctx context.Context, from registry.Downstream) {
@@ -407,7 +407,7 @@ func TestNotificationsOfServers(t *testing.T) {
 		{"vendor/thing", false},
 		{"tools/call", false},
 	} {
-		i := newInquirer(t)
+		i := newAskingServer(t)
 		i.during = func(_ context.Context, from registry.Downstream) {
 			from.Peer.Tell(tt.method, json.RawMessage(`{"a": 1e2}`))
 			from.Home.Tell(tt.method, nil)
@@ -423,7 +423,7 @@ func TestNotificationsOfServers(t *testing.T) {
 	}
 }
 
-func (i *inquirer) notify(t *testing.T, route, method, params string) *proxy.Failure {
+func (i *askingServer) notify(t *testing.T, route, method, params string) *proxy.Failure {
 	t.Helper()
 	in := relayed(t, route, method, params)
 	in.Message.Kind, in.Message.ID = notification, nil
@@ -435,24 +435,24 @@ func (i *inquirer) notify(t *testing.T, route, method, params string) *proxy.Fai
 func TestNotificationsOfClients(t *testing.T) {
 	for _, tt := range []struct {
 		name, route, method string
-		set                 func(*inquirer)
+		set                 func(*askingServer)
 		sent                []string
 		records             int
 	}{
 		{name: "roots", route: "web", method: "notifications/roots/list_changed", sent: []string{"web s1 notifications/roots/list_changed {}"}},
 		{name: "roots, to all servers", method: "notifications/roots/list_changed", sent: []string{" s1 notifications/roots/list_changed {}"}},
-		{name: "roots of nobody", route: "web", method: "notifications/roots/list_changed", set: func(i *inquirer) { i.whoErr = errors.New("down") }},
+		{name: "roots of nobody", route: "web", method: "notifications/roots/list_changed", set: func(i *askingServer) { i.whoErr = errors.New("down") }},
 		{name: "an extension", route: "web", method: "notifications/vendor/thing", sent: []string{"web s1 notifications/vendor/thing {}"}, records: 1},
 		{name: "an extension, to all servers", method: "notifications/vendor/thing"},
-		{name: "an extension that is denied", route: "web", method: "notifications/vendor/thing", set: func(i *inquirer) { i.refuses = "notifications/vendor/thing" }, records: 1},
-		{name: "an extension over the limit", route: "web", method: "notifications/vendor/thing", set: func(i *inquirer) { i.exceeds = "notifications/vendor/thing" }, records: 1},
-		{name: "an extension without a record", route: "web", method: "notifications/vendor/thing", set: func(i *inquirer) { i.unrecorded = "notifications/vendor/thing" }, records: 1},
-		{name: "an extension of nobody", route: "web", method: "notifications/vendor/thing", set: func(i *inquirer) { i.whoErr = errors.New("down") }, records: 1},
+		{name: "an extension that is denied", route: "web", method: "notifications/vendor/thing", set: func(i *askingServer) { i.refuses = "notifications/vendor/thing" }, records: 1},
+		{name: "an extension over the limit", route: "web", method: "notifications/vendor/thing", set: func(i *askingServer) { i.exceeds = "notifications/vendor/thing" }, records: 1},
+		{name: "an extension without a record", route: "web", method: "notifications/vendor/thing", set: func(i *askingServer) { i.unrecorded = "notifications/vendor/thing" }, records: 1},
+		{name: "an extension of nobody", route: "web", method: "notifications/vendor/thing", set: func(i *askingServer) { i.whoErr = errors.New("down") }, records: 1},
 		{name: "what nobody named", route: "web", method: "notifications/vendor/other"},
 		{name: "a request", route: "web", method: "vendor/thing"},
 		{name: "what the door answers", route: "web", method: "notifications/cancelled"},
 	} {
-		i := newInquirer(t)
+		i := newAskingServer(t)
 		if tt.set != nil {
 			tt.set(i)
 		}
@@ -472,7 +472,7 @@ func TestNotificationsOfClients(t *testing.T) {
 // A method of an extension is relayed on the route of the server that the
 // operator named it for, and judged by its own name.
 func TestMethodsOfExtensions(t *testing.T) {
-	i := newInquirer(t)
+	i := newAskingServer(t)
 	reply, f := i.Relay(t.Context(), relayed(t, "web", "vendor/thing", `{"a": 1e2}`))
 	if f != nil || string(reply.Result) != i.library.result {
 		t.Fatalf("got %v, %v", reply, f)
@@ -522,21 +522,21 @@ func TestElicitationInPlaceOfAResult(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name, capabilities, rpc string
-		set                     func(*inquirer)
+		set                     func(*askingServer)
 		want                    string // what reaches the client, "" = nothing of it
 		judged                  int
 	}{
 		{name: "permitted", rpc: asks(`[` + one + `,` + two + `]`), want: asks(`[` + one + `,` + two + `]`), judged: 2},
 		{name: "one is no url", rpc: asks(`[{"mode":"moon"},` + two + `]`), want: asks(`[` + two + `]`), judged: 2},
-		{name: "denied", rpc: asks(`[` + one + `]`), set: func(i *inquirer) { i.refuses = "elicitation/create" }, judged: 1},
-		{name: "over the limit", rpc: asks(`[` + one + `]`), set: func(i *inquirer) { i.exceeds = "elicitation/create" }, judged: 1},
-		{name: "without a record", rpc: asks(`[` + one + `]`), set: func(i *inquirer) { i.unrecorded = "elicitation/create" }, judged: 1},
+		{name: "denied", rpc: asks(`[` + one + `]`), set: func(i *askingServer) { i.refuses = "elicitation/create" }, judged: 1},
+		{name: "over the limit", rpc: asks(`[` + one + `]`), set: func(i *askingServer) { i.exceeds = "elicitation/create" }, judged: 1},
+		{name: "without a record", rpc: asks(`[` + one + `]`), set: func(i *askingServer) { i.unrecorded = "elicitation/create" }, judged: 1},
 		{name: "a client that opens no urls", capabilities: `{"elicitation":{}}`, rpc: asks(`[` + one + `]`), judged: 1},
 		{name: "nothing asked", rpc: `{"code":-32042,"message":"?"}`},
 		{name: "another error", rpc: `{"code":-32041,"message":"no","data":{"elicitations":[]}}`, want: `{"code":-32041,"message":"no","data":{"elicitations":[]}}`},
 	} {
 		for _, relay := range []bool{false, true} {
-			i := newInquirer(t)
+			i := newAskingServer(t)
 			if tt.set != nil {
 				tt.set(i)
 			}

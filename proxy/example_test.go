@@ -17,15 +17,15 @@ import (
 	"github.com/toolgate/toolgate/registry"
 )
 
-// town is the controls of a gate whose policy allows calls with n up to 10, and an
+// controls are the parts of a gate whose policy allows calls with n up to 10, and an
 // upstream that says hello.
-type town struct{}
+type controls struct{}
 
-func (town) Identify(context.Context, identity.Credential) (policy.Principal, error) {
+func (controls) Identify(context.Context, identity.Credential) (policy.Principal, error) {
 	return policy.Principal{Subject: "ann", Roles: []string{"researcher"}}, nil
 }
 
-func (town) Decide(_ context.Context, in *policy.Input) (policy.Decision, error) {
+func (controls) Decide(_ context.Context, in *policy.Input) (policy.Decision, error) {
 	var arguments struct{ N int }
 	if err := json.Unmarshal(in.Arguments, &arguments); err != nil || arguments.N > 10 {
 		return policy.Decision{Effect: policy.Deny, Rule: "small", Reason: "n is at most 10"}, err
@@ -33,22 +33,24 @@ func (town) Decide(_ context.Context, in *policy.Input) (policy.Decision, error)
 	return policy.Decision{Effect: policy.Allow, Rule: "small"}, nil
 }
 
-func (town) Visible(context.Context, policy.Principal, policy.Tool) (bool, error) { return true, nil }
-func (town) Revision() string                                                     { return "sha256:example" }
+func (controls) Visible(context.Context, policy.Principal, policy.Tool) (bool, error) {
+	return true, nil
+}
+func (controls) Revision() string { return "sha256:example" }
 
-func (town) Spend(time.Time, policy.Principal, policy.Tool, *policy.Limit) *limit.Exceeded {
+func (controls) Spend(time.Time, policy.Principal, policy.Tool, *policy.Limit) *limit.Exceeded {
 	return nil
 }
 
-func (town) Claim(context.Context, approval.Held) (approval.Claim, error) {
+func (controls) Claim(context.Context, approval.Held) (approval.Claim, error) {
 	return approval.Claim{}, nil
 }
-func (town) Release(context.Context, string) error { return nil }
-func (town) Finish(context.Context, string, approval.State, []byte, string) error {
+func (controls) Release(context.Context, string) error { return nil }
+func (controls) Finish(context.Context, string, approval.State, []byte, string) error {
 	return nil
 }
 
-func (town) Write(kind audit.Kind, r *audit.Record) error {
+func (controls) Write(kind audit.Kind, r *audit.Record) error {
 	if kind == audit.KindOutcome {
 		fmt.Println("closed:", r.Outcome)
 		return nil
@@ -57,7 +59,7 @@ func (town) Write(kind audit.Kind, r *audit.Record) error {
 	return nil
 }
 
-func (town) View(_ context.Context, route string, _ registry.Downstream) registry.View {
+func (controls) View(_ context.Context, route string, _ registry.Downstream) registry.View {
 	input, err := schema.Compile(json.RawMessage(`{"type":"object"}`))
 	if err != nil {
 		panic(err)
@@ -66,7 +68,7 @@ func (town) View(_ context.Context, route string, _ registry.Downstream) registr
 	return registry.NewCatalogue([]string{"town"}, greet).View(route)
 }
 
-func (town) Forward(context.Context, *registry.Tool, registry.Outgoing) (json.RawMessage, error) {
+func (controls) Forward(context.Context, *registry.Tool, registry.Outgoing) (json.RawMessage, error) {
 	return json.RawMessage(`{"content":[{"type":"text","text":"hello"}]}`), nil
 }
 
@@ -74,7 +76,7 @@ func (town) Forward(context.Context, *registry.Tool, registry.Outgoing) (json.Ra
 // denies reaches no upstream; each call leaves its outcome in the trail.
 func ExampleGate_Call() {
 	gate, err := proxy.New(proxy.Options{
-		Identifier: town{}, Policy: town{}, Limiter: town{}, Tickets: town{}, Recorder: town{}, Upstreams: town{},
+		Identifier: controls{}, Policy: controls{}, Limiter: controls{}, Tickets: controls{}, Recorder: controls{}, Upstreams: controls{},
 		Settings: proxy.Settings{Results: "off"},
 	})
 	if err != nil {

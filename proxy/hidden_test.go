@@ -71,7 +71,7 @@ func TestHiddenText(t *testing.T) {
 			}
 			same(method, list, text)
 		}
-		i := newInquirer(t)
+		i := newAskingServer(t)
 		i.Apply(s)
 		for method, text := range map[string]string{
 			"sampling/createMessage": `{"systemPrompt":"T","maxTokens":1,"messages":[{"role":"user","content":{"type":"text","text":"T"}}]}`,

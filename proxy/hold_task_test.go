@@ -17,18 +17,18 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// bureau is a folder with servers, whose claims are kept.
-type bureau struct {
-	*folder
+// taskGate is a ticketGate with servers. It keeps its claims.
+type taskGate struct {
+	*ticketGate
 	held   []approval.Held
 	asked  []string // of servers: server and method
 	answer string   // to all of it
 	waits  func(id string)
 }
 
-func newBureau(t *testing.T, tickets ...approval.Ticket) *bureau {
+func newTaskGate(t *testing.T, tickets ...approval.Ticket) *taskGate {
 	t.Helper()
-	b := &bureau{folder: newFolder(t, nil, tickets...), answer: `{"tasks":[]}`, waits: func(string) {}}
+	b := &taskGate{ticketGate: newTicketGate(t, nil, tickets...), answer: `{"tasks":[]}`, waits: func(string) {}}
 	b.decision = held
 	required := *searcher
 	required.Name, required.Exposed, required.Definition = "slow", "web__slow", json.RawMessage(`{"execution":{"taskSupport":"required"}}`)
@@ -46,7 +46,7 @@ func newBureau(t *testing.T, tickets ...approval.Ticket) *bureau {
 
 // Decide judges calls by what is set, and lets everything else pass that is not
 // denied.
-func (b *bureau) Decide(ctx context.Context, in *policy.Input) (policy.Decision, error) {
+func (b *taskGate) Decide(ctx context.Context, in *policy.Input) (policy.Decision, error) {
 	d, err := b.bench.Decide(ctx, in)
 	if in.Action != "" && d.Effect == policy.Hold {
 		d = policy.Decision{Effect: policy.Allow, Rule: "R", Revision: "sha256:p"}
@@ -54,30 +54,30 @@ func (b *bureau) Decide(ctx context.Context, in *policy.Input) (policy.Decision,
 	return d, err
 }
 
-func (b *bureau) Claim(ctx context.Context, h approval.Held) (approval.Claim, error) {
+func (b *taskGate) Claim(ctx context.Context, h approval.Held) (approval.Claim, error) {
 	b.held = append(b.held, h)
 	return b.bench.Claim(ctx, h)
 }
 
-func (b *bureau) Wait(ctx context.Context, id string) error {
+func (b *taskGate) Wait(ctx context.Context, id string) error {
 	b.waits(id)
 	return ctx.Err()
 }
 
-func (b *bureau) Offers(context.Context) []registry.Offer {
+func (b *taskGate) Offers(context.Context) []registry.Offer {
 	return []registry.Offer{{Server: "web", Capabilities: json.RawMessage(`{"tasks":{"list":{}}}`)}}
 }
 
-func (b *bureau) Ask(_ context.Context, server string, ask registry.Ask) (json.RawMessage, error) {
+func (b *taskGate) Ask(_ context.Context, server string, ask registry.Ask) (json.RawMessage, error) {
 	b.asked = append(b.asked, server+" "+ask.Method)
 	return json.RawMessage(b.answer), nil
 }
 
-func (b *bureau) Notify(string, string, string, json.RawMessage) {}
+func (b *taskGate) Notify(string, string, string, json.RawMessage) {}
 
 const knows = `{"extensions":{"io.modelcontextprotocol/tasks":{}}}`
 
-func (b *bureau) dig(t *testing.T, era, can, params string) (*proxy.Reply, *proxy.Failure) {
+func (b *taskGate) dig(t *testing.T, era, can, params string) (*proxy.Reply, *proxy.Failure) {
 	t.Helper()
 	in := request(t, params)
 	in.Era, in.Capabilities, in.Session = era, json.RawMessage(can), "s1"
@@ -85,7 +85,7 @@ func (b *bureau) dig(t *testing.T, era, can, params string) (*proxy.Reply, *prox
 }
 
 // about relays a request about the task apr_1.
-func (b *bureau) about(t *testing.T, era, route, method, id string) (*proxy.Reply, *proxy.Failure) {
+func (b *taskGate) about(t *testing.T, era, route, method, id string) (*proxy.Reply, *proxy.Failure) {
 	t.Helper()
 	in := relayed(t, route, method, `{"taskId":"`+id+`"}`)
 	in.Era, in.Session = era, "s2"
@@ -130,7 +130,7 @@ func TestWhoGetsATaskForAHeldCall(t *testing.T) {
 		{"known, done", rounds, knows, plain, approval.Claim{Ticket: done, Outcome: approval.Replay}, "", true},
 		{"not known", rounds, "{}", plain, approval.Claim{Ticket: pending, Outcome: approval.Pending}, "", false},
 	} {
-		b := newBureau(t)
+		b := newTaskGate(t)
 		b.claim = tt.claim
 		reply, f := b.dig(t, tt.era, tt.can, tt.params)
 		state := json.RawMessage(nil)
@@ -175,7 +175,7 @@ func TestTasksThatAreTickets(t *testing.T) {
 		{slip("apr_1", "ann", approval.StateApproved), "working", "working", "-"},
 		{slip("apr_1", "ann", approval.StateDispatching), "working", "working", "-"},
 	} {
-		b := newBureau(t, tt.ticket)
+		b := newTaskGate(t, tt.ticket)
 		reply, f := b.about(t, sessions, "", "tasks/get", "apr_1")
 		if f != nil || text(reply.Result, "status") != tt.sessions || text(reply.Result, "ttl") != "1000000000000" || text(reply.Result, "result") != "" {
 			t.Fatalf("%s in %s: %v, %v", tt.ticket.State, sessions, reply, f)
@@ -214,13 +214,13 @@ func TestTasksThatAreTickets(t *testing.T) {
 
 // tasks/result waits until the call came to something, or nobody wants it.
 func TestTheResultOfATaskIsWaitedFor(t *testing.T) {
-	b := newBureau(t, slip("apr_1", "ann", approval.StateProposed))
+	b := newTaskGate(t, slip("apr_1", "ann", approval.StateProposed))
 	b.waits = func(string) { b.tickets[0].State = approval.StateDone }
 	if reply, f := b.about(t, sessions, "", "tasks/result", "apr_1"); f != nil || !strings.Contains(string(reply.Result), "paid") {
 		t.Errorf("got %v, %v", reply, f)
 	}
 	for _, state := range []approval.State{approval.StateProposed, approval.StateDispatching} {
-		b = newBureau(t, slip("apr_1", "ann", state))
+		b = newTaskGate(t, slip("apr_1", "ann", state))
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
 		in := relayed(t, "", "tasks/result", `{"taskId":"apr_1"}`)
@@ -235,7 +235,7 @@ func TestTheResultOfATaskIsWaitedFor(t *testing.T) {
 // not asked about them, only about what their calls came to.
 func TestWhoseTaskATicketIs(t *testing.T) {
 	for _, method := range []string{"tasks/get", "tasks/result", "tasks/cancel", "tasks/update"} {
-		b := newBureau(t, slip("apr_1", "ann", approval.StateProposed), slip("apr_2", "bob", approval.StateProposed))
+		b := newTaskGate(t, slip("apr_1", "ann", approval.StateProposed), slip("apr_2", "bob", approval.StateProposed))
 		var refusals []string
 		for _, at := range [][2]string{{"", "apr_2"}, {"", "apr_9"}, {"other", "apr_1"}} {
 			_, f := b.about(t, sessions, at[0], method, at[1])
@@ -249,7 +249,7 @@ func TestWhoseTaskATicketIs(t *testing.T) {
 		}
 	}
 	for _, at := range [][2]string{{sessions, "tasks/result"}, {rounds, "tasks/get"}} {
-		b := newBureau(t, slip("apr_1", "ann", approval.StateDone))
+		b := newTaskGate(t, slip("apr_1", "ann", approval.StateDone))
 		b.decision = policy.Decision{Effect: policy.Deny, Rule: "no"}
 		if _, f := b.about(t, at[0], "", at[1], "apr_1"); f == nil || f.Kernel.Code != signal.CodePolicyDenied {
 			t.Errorf("a result that is denied by now, with %s: %v", at[1], f)
@@ -275,7 +275,7 @@ func TestTasksAreWithdrawn(t *testing.T) {
 		{approval.StateProposed, rounds, "{}", true},
 		{approval.StateDispatching, rounds, "{}", false},
 	} {
-		b := newBureau(t, slip("apr_1", "ann", tt.state))
+		b := newTaskGate(t, slip("apr_1", "ann", tt.state))
 		reply, f := b.about(t, tt.era, "", "tasks/cancel", "apr_1")
 		got := ""
 		if f == nil {
@@ -306,7 +306,7 @@ func TestTicketsAmongTasks(t *testing.T) {
 		{"a server without tasks", "web", `7`, `{}`, []string{"apr_1"}},
 		{"another server", "other", `{"tasks":[]}`, `{}`, nil},
 	} {
-		b := newBureau(t, mine, passive, theirs)
+		b := newTaskGate(t, mine, passive, theirs)
 		b.answer = tt.answer
 		in := relayed(t, tt.route, "tasks/list", tt.params)
 		in.Era, in.Session = sessions, "s1"

@@ -23,9 +23,9 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// desk is tickets whose every answer a test sets: claims in turn, the last one
-// for good. People decide when decide is called.
-type desk struct {
+// holdingGate is a gate whose tickets answer as a test sets: claims in turn, and the last one
+// from then on. People decide when decide is called.
+type holdingGate struct {
 	*bench
 	current *registry.Catalogue // what upstreams offer
 
@@ -38,11 +38,11 @@ type desk struct {
 	change   func() // what happens while people think
 }
 
-// newDesk makes a gate at which people decide after some time; the policy holds
+// newHoldingGate makes a gate at which people decide after some time; the policy holds
 // everything.
-func newDesk(t *testing.T, after time.Duration, s proxy.Settings) *desk {
+func newHoldingGate(t *testing.T, after time.Duration, s proxy.Settings) *holdingGate {
 	t.Helper()
-	d := &desk{bench: newBench(t), current: registry.NewCatalogue([]string{"web"}, searcher), at: time.Now().Add(after)}
+	d := &holdingGate{bench: newBench(t), current: registry.NewCatalogue([]string{"web"}, searcher), at: time.Now().Add(after)}
 	d.decision = held
 	d.claims = []approval.Claim{pendingClaim(), {Ticket: ticket(approval.StateDispatching), Outcome: approval.Granted}}
 	g, err := proxy.New(proxy.Options{
@@ -55,7 +55,7 @@ func newDesk(t *testing.T, after time.Duration, s proxy.Settings) *desk {
 	return d
 }
 
-func (d *desk) Claim(_ context.Context, h approval.Held) (approval.Claim, error) {
+func (d *holdingGate) Claim(_ context.Context, h approval.Held) (approval.Claim, error) {
 	d.claimed = append(d.claimed, h)
 	c := d.claims[0]
 	if len(d.claims) > 1 {
@@ -64,7 +64,7 @@ func (d *desk) Claim(_ context.Context, h approval.Held) (approval.Claim, error)
 	return c, d.claimErr
 }
 
-func (d *desk) Wait(ctx context.Context, _ string) error {
+func (d *holdingGate) Wait(ctx context.Context, _ string) error {
 	if d.waitErr != nil {
 		return d.waitErr
 	}
@@ -83,26 +83,26 @@ func (d *desk) Wait(ctx context.Context, _ string) error {
 	return nil
 }
 
-func (d *desk) Get(context.Context, string) (approval.Ticket, error) {
+func (d *holdingGate) Get(context.Context, string) (approval.Ticket, error) {
 	return approval.Ticket{}, approval.ErrNotFound
 }
 
-func (d *desk) Answering(context.Context, policy.Principal) ([]approval.Ticket, error) {
+func (d *holdingGate) Answering(context.Context, policy.Principal) ([]approval.Ticket, error) {
 	return nil, nil
 }
 
-func (d *desk) Supersede(_ context.Context, id, _, reason string) error {
+func (d *holdingGate) Supersede(_ context.Context, id, _, reason string) error {
 	if d.missing == nil {
 		d.replaced = append(d.replaced, id+": "+reason)
 	}
 	return d.missing
 }
 
-func (d *desk) View(_ context.Context, route string, _ registry.Downstream) registry.View {
+func (d *holdingGate) View(_ context.Context, route string, _ registry.Downstream) registry.View {
 	return d.current.View(route)
 }
 
-func (d *desk) Forward(ctx context.Context, t *registry.Tool, out registry.Outgoing) (json.RawMessage, error) {
+func (d *holdingGate) Forward(ctx context.Context, t *registry.Tool, out registry.Outgoing) (json.RawMessage, error) {
 	return upstreams{bench: d.bench}.Forward(ctx, t, out)
 }
 
@@ -144,7 +144,7 @@ func TestHowLongACallIsHeld(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := newDesk(t, never, proxy.Settings{Hold: tt.settings, Clients: clients})
+				d := newHoldingGate(t, never, proxy.Settings{Hold: tt.settings, Clients: clients})
 				asked := *held.Approval
 				asked.Hold, d.decision.Approval = tt.policy, &asked
 				in := request(t, plain)
@@ -166,7 +166,7 @@ func TestHowLongACallIsHeld(t *testing.T) {
 // and gives its result.
 func TestADecisionInTheHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, 13*time.Second, proxy.Settings{})
+		d := newHoldingGate(t, 13*time.Second, proxy.Settings{})
 		begun := time.Now()
 		reply, f := d.call(t, plain)
 		if f != nil || reply.RetryAfter != 0 || !strings.Contains(string(reply.Result), "hello") {
@@ -181,7 +181,7 @@ func TestADecisionInTheHold(t *testing.T) {
 // A call that waits for an identical one that runs gets that one's result.
 func TestWaitingForTheSameCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, 0, proxy.Settings{})
+		d := newHoldingGate(t, 0, proxy.Settings{})
 		running := approval.Claim{Ticket: ticket(approval.StateDispatching), Outcome: approval.InFlight}
 		replay := approval.Claim{Ticket: ticket(approval.StateDone), Outcome: approval.Replay}
 		replay.Ticket.Result = json.RawMessage(d.result)
@@ -202,7 +202,7 @@ func TestWaitingForTheSameCall(t *testing.T) {
 // Nothing is spun on: a store that fails and a client that goes away end the wait.
 func TestTheWaitEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, never, proxy.Settings{})
+		d := newHoldingGate(t, never, proxy.Settings{})
 		begun := time.Now()
 		d.waitErr = errors.New("disk full")
 		if reply, f := d.call(t, plain); f != nil || reply.RetryAfter == 0 || time.Since(begun) != 0 {
@@ -222,7 +222,7 @@ func TestTheWaitEnds(t *testing.T) {
 // number more than the one before.
 func TestProgressOfAWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, 25*time.Second, proxy.Settings{})
+		d := newHoldingGate(t, 25*time.Second, proxy.Settings{})
 		d.steps = []string{`{"progress":0}`, `{"progress":0.001}`, `{"progress":0.5,"total":1}`, `{"progress":"x"}`}
 		in := request(t, plain)
 		var told []string
@@ -256,39 +256,39 @@ func TestACallThatHasWaitedIsJudgedAgain(t *testing.T) {
 	changed.Fingerprint, changed.Quarantine = "sha256:g", "the definition has changed"
 	stricter := *searcher
 	stricter.Input = mustSchema(`{"type":"object","required":["why"]}`)
-	offers := func(tools ...*registry.Tool) func(*desk) {
-		return func(d *desk) { d.current = registry.NewCatalogue([]string{"web"}, tools...) }
+	offers := func(tools ...*registry.Tool) func(*holdingGate) {
+		return func(d *holdingGate) { d.current = registry.NewCatalogue([]string{"web"}, tools...) }
 	}
 	for _, tt := range []struct {
 		name     string
-		change   func(*desk)
+		change   func(*holdingGate)
 		code     string // of the refusal, "" when it runs
 		stage    string // in which it is refused
 		replaced string // why the ticket was superseded
 	}{
 		{name: "nothing"},
-		{name: "the policy denies", change: func(d *desk) { d.decision = policy.Decision{Effect: policy.Deny, Reason: "closed"} },
+		{name: "the policy denies", change: func(d *holdingGate) { d.decision = policy.Decision{Effect: policy.Deny, Reason: "closed"} },
 			code: signal.CodePolicyDenied, stage: "decide", replaced: "apr_1: the call would be refused by now: closed"},
-		{name: "the policy fails", change: func(d *desk) { d.decideErr = errors.New("down") }, code: signal.CodePolicyDenied, stage: "decide"},
-		{name: "the policy asks nobody", change: func(d *desk) { d.decision = policy.Decision{Effect: policy.Allow} },
+		{name: "the policy fails", change: func(d *holdingGate) { d.decideErr = errors.New("down") }, code: signal.CodePolicyDenied, stage: "decide"},
+		{name: "the policy asks nobody", change: func(d *holdingGate) { d.decision = policy.Decision{Effect: policy.Allow} },
 			replaced: "apr_1: the call needs no approval any more"},
-		{name: "the policy asks nobody, but somebody said no", change: func(d *desk) {
+		{name: "the policy asks nobody, but somebody said no", change: func(d *holdingGate) {
 			d.decision, d.missing = policy.Decision{Effect: policy.Allow}, approval.ErrNotLive
 		}, code: signal.CodeApprovalExpired, stage: "approve"},
-		{name: "the tool is hidden", change: func(d *desk) { d.hidden = true }, code: signal.CodeToolNotFound, stage: "resolve",
+		{name: "the tool is hidden", change: func(d *holdingGate) { d.hidden = true }, code: signal.CodeToolNotFound, stage: "resolve",
 			replaced: `apr_1: the call would be refused by now: unknown tool "web__find"`},
 		{name: "the tool is gone", change: offers(), code: signal.CodeToolNotFound, stage: "resolve"},
 		{name: "the tool has changed", change: offers(&changed), code: signal.CodeToolQuarantined, stage: "resolve",
 			replaced: "apr_1: the call would be refused by now: the definition has changed"},
 		{name: "the arguments do not fit any more", change: offers(&stricter), code: signal.CodeSchemaMismatch, stage: "validate",
 			replaced: "apr_1: the call would be refused by now: missing required argument \"why\""},
-		{name: "the credential is not good any more", change: func(d *desk) { d.whoErr = identity.ErrUnauthenticated }, code: signal.CodeUnauthenticated, stage: "identify"},
-		{name: "the credential is somebody else's", change: func(d *desk) { d.who.Subject = "bob" }, code: signal.CodeUnauthenticated, stage: "identify"},
-		{name: "the credential is of another tenant", change: func(d *desk) { d.who.Tenant = "t" }, code: signal.CodeUnauthenticated, stage: "identify"},
+		{name: "the credential is not good any more", change: func(d *holdingGate) { d.whoErr = identity.ErrUnauthenticated }, code: signal.CodeUnauthenticated, stage: "identify"},
+		{name: "the credential is somebody else's", change: func(d *holdingGate) { d.who.Subject = "bob" }, code: signal.CodeUnauthenticated, stage: "identify"},
+		{name: "the credential is of another tenant", change: func(d *holdingGate) { d.who.Tenant = "t" }, code: signal.CodeUnauthenticated, stage: "identify"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := newDesk(t, 20*time.Second, proxy.Settings{})
+				d := newHoldingGate(t, 20*time.Second, proxy.Settings{})
 				if tt.change != nil {
 					d.change = func() { tt.change(d) }
 				}
@@ -317,8 +317,8 @@ func TestACallThatHasWaitedIsJudgedAgain(t *testing.T) {
 // ticket is claimed under.
 func TestTheSecondJudgementHasItsOwnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, 20*time.Second, proxy.Settings{})
-		c := &clocked{desk: d}
+		d := newHoldingGate(t, 20*time.Second, proxy.Settings{})
+		c := &clocked{holdingGate: d}
 		d.SetPolicy(c)
 		d.change = func() {
 			next := held
@@ -341,7 +341,7 @@ func TestTheSecondJudgementHasItsOwnTime(t *testing.T) {
 
 // clocked keeps the times that a policy was told.
 type clocked struct {
-	*desk
+	*holdingGate
 	mu    sync.Mutex
 	times []time.Time
 }
@@ -350,7 +350,7 @@ func (c *clocked) Decide(ctx context.Context, in *policy.Input) (policy.Decision
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.times = append(c.times, in.Request.Time)
-	return c.desk.Decide(ctx, in)
+	return c.holdingGate.Decide(ctx, in)
 }
 
 // The operator can name tools whose calls run when they are approved; a policy
@@ -362,7 +362,7 @@ func TestWhatRunsWhenApproved(t *testing.T) {
 		want  bool
 	}{{false, nil, false}, {true, nil, true}, {false, []string{"web__find"}, true}, {false, []string{"find"}, false}} {
 		t.Run(fmt.Sprint(tt.asked, tt.named), func(t *testing.T) {
-			d := newDesk(t, 0, proxy.Settings{Execute: tt.named})
+			d := newHoldingGate(t, 0, proxy.Settings{Execute: tt.named})
 			asked := *held.Approval
 			asked.ExecuteOnApprove, d.decision.Approval = tt.asked, &asked
 			if _, f := d.call(t, plain); f != nil {

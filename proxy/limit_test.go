@@ -27,7 +27,7 @@ import (
 // it is approved it counts; and who comes back for its result gets it, though by
 // then it would be too much.
 func TestEleventhIsHeld(t *testing.T) {
-	u := openTill(t)
+	u := openMeteredGate(t)
 	u.cap = 1100
 	for n := range 10 {
 		wantWord(t, fmt.Sprint("call ", n), u.pays(t, 100), "made")
@@ -48,7 +48,7 @@ func TestEleventhIsHeld(t *testing.T) {
 // Callers that come at once are judged one after the other. A caller
 // whose turn does not come in time is refused and calls again.
 func TestTogetherWithinTheWindow(t *testing.T) {
-	u := openTill(t)
+	u := openMeteredGate(t)
 	var mu sync.Mutex
 	words := map[string]int{}
 	var all sync.WaitGroup
@@ -80,33 +80,33 @@ func TestEveryEndIsCountedRight(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		n     any // arguments, 100 if nil
-		set   func(*till)
+		set   func(*meteredGate)
 		word  string
 		stays bool
 		state approval.State // of the ticket, "" = as for any that stays
 	}{
 		{name: "made", word: "made", stays: true},
-		{name: "the tool says no", set: func(u *till) { u.result = `{"isError":true,"content":[]}` }, word: "made", stays: true},
-		{name: "over a rate", set: func(u *till) { u.exceeded = &limit.Exceeded{} }, word: signal.CodeRateLimited},
+		{name: "the tool says no", set: func(u *meteredGate) { u.result = `{"isError":true,"content":[]}` }, word: "made", stays: true},
+		{name: "over a rate", set: func(u *meteredGate) { u.exceeded = &limit.Exceeded{} }, word: signal.CodeRateLimited},
 		{name: "arguments break the schema", n: 100.5, word: signal.CodeSchemaMismatch},
-		{name: "no record", set: func(u *till) { u.decisionErr = errors.New("full") }, word: signal.CodeAuditUnavailable},
-		{name: "no outcome", set: func(u *till) { u.outcomeErr = errors.New("full") }, word: signal.CodeAuditUnavailable, stays: true},
-		{name: "neither", set: func(u *till) { u.decisionErr, u.outcomeErr = errors.New("full"), errors.New("full") }, word: signal.CodeAuditUnavailable},
-		{name: "panic in limit", set: func(u *till) { u.panicAt = "limit" }, word: signal.CodeInternal},
-		{name: "panic in record", set: func(u *till) { u.panicAt = "record" }, word: signal.CodeInternal},
-		{name: "panic in forward", set: func(u *till) { u.panicAt = "forward" }, word: signal.CodeInternal, stays: true, state: approval.StateUnknown},
-		{name: "server is down", set: func(u *till) { u.forwardErr = &registry.ForwardError{Kind: registry.Unavailable} }, word: signal.CodeUpstreamUnavailable},
-		{name: "cancelled before it was sent", set: func(u *till) { u.forwardErr = &registry.ForwardError{Kind: registry.Cancelled} }, word: signal.CodeCancelled},
-		{name: "cancelled after", set: func(u *till) { u.forwardErr = &registry.ForwardError{Kind: registry.Cancelled, Sent: true} }, word: signal.CodeCancelled, stays: true, state: approval.StateUnknown},
-		{name: "too late", set: func(u *till) { u.forwardErr = &registry.ForwardError{Kind: registry.Timeout, Sent: true} }, word: signal.CodeToolTimeout, stays: true, state: approval.StateUnknown},
-		{name: "an error nobody knows", set: func(u *till) { u.forwardErr = errors.New("?") }, word: signal.CodeToolFailed, stays: true, state: approval.StateUnknown},
-		{name: "an error of the server", set: func(u *till) {
+		{name: "no record", set: func(u *meteredGate) { u.decisionErr = errors.New("full") }, word: signal.CodeAuditUnavailable},
+		{name: "no outcome", set: func(u *meteredGate) { u.outcomeErr = errors.New("full") }, word: signal.CodeAuditUnavailable, stays: true},
+		{name: "neither", set: func(u *meteredGate) { u.decisionErr, u.outcomeErr = errors.New("full"), errors.New("full") }, word: signal.CodeAuditUnavailable},
+		{name: "panic in limit", set: func(u *meteredGate) { u.panicAt = "limit" }, word: signal.CodeInternal},
+		{name: "panic in record", set: func(u *meteredGate) { u.panicAt = "record" }, word: signal.CodeInternal},
+		{name: "panic in forward", set: func(u *meteredGate) { u.panicAt = "forward" }, word: signal.CodeInternal, stays: true, state: approval.StateUnknown},
+		{name: "server is down", set: func(u *meteredGate) { u.forwardErr = &registry.ForwardError{Kind: registry.Unavailable} }, word: signal.CodeUpstreamUnavailable},
+		{name: "cancelled before it was sent", set: func(u *meteredGate) { u.forwardErr = &registry.ForwardError{Kind: registry.Cancelled} }, word: signal.CodeCancelled},
+		{name: "cancelled after", set: func(u *meteredGate) { u.forwardErr = &registry.ForwardError{Kind: registry.Cancelled, Sent: true} }, word: signal.CodeCancelled, stays: true, state: approval.StateUnknown},
+		{name: "too late", set: func(u *meteredGate) { u.forwardErr = &registry.ForwardError{Kind: registry.Timeout, Sent: true} }, word: signal.CodeToolTimeout, stays: true, state: approval.StateUnknown},
+		{name: "an error nobody knows", set: func(u *meteredGate) { u.forwardErr = errors.New("?") }, word: signal.CodeToolFailed, stays: true, state: approval.StateUnknown},
+		{name: "an error of the server", set: func(u *meteredGate) {
 			u.forwardErr = &registry.ForwardError{Kind: registry.Failed, Sent: true, RPC: json.RawMessage(`{"code":1}`)}
 		}, word: signal.CodeToolFailed, stays: true, state: approval.StateFailed},
-		{name: "a result that is none", set: func(u *till) { u.result = `7` }, word: signal.CodeOutputInvalid, stays: true, state: approval.StateFailed},
-		{name: "the store cannot be written", set: func(u *till) { u.reserveErr = errors.New("full") }, word: signal.CodeInternal},
-		{name: "the store cannot be read", set: func(u *till) { u.readErr = errors.New("torn") }, word: signal.CodeInternal},
-		{name: "the store fails at last", set: func(u *till) {
+		{name: "a result that is none", set: func(u *meteredGate) { u.result = `7` }, word: signal.CodeOutputInvalid, stays: true, state: approval.StateFailed},
+		{name: "the store cannot be written", set: func(u *meteredGate) { u.reserveErr = errors.New("full") }, word: signal.CodeInternal},
+		{name: "the store cannot be read", set: func(u *meteredGate) { u.readErr = errors.New("torn") }, word: signal.CodeInternal},
+		{name: "the store fails at last", set: func(u *meteredGate) {
 			u.forwardErr, u.returnErr = &registry.ForwardError{Kind: registry.Unavailable}, errors.New("full")
 		}, word: signal.CodeUpstreamUnavailable, stays: true, state: approval.StateApproved},
 	} {
@@ -116,7 +116,7 @@ func TestEveryEndIsCountedRight(t *testing.T) {
 		}
 		counted := map[bool]string{true: "1 100", false: "0 0"}[tt.stays]
 		t.Run(tt.name+"/allowed", func(t *testing.T) {
-			u := openTill(t)
+			u := openMeteredGate(t)
 			if tt.set != nil {
 				tt.set(u)
 			}
@@ -130,7 +130,7 @@ func TestEveryEndIsCountedRight(t *testing.T) {
 			if tt.n != nil {
 				t.Skip("such a call is never held")
 			}
-			u := openTill(t)
+			u := openMeteredGate(t)
 			u.most = 0
 			wantWord(t, "call", u.pays(t, n), "held")
 			wantWord(t, "used", u.used(t), "0 0")
@@ -168,7 +168,7 @@ func TestJudgedAgainBeforeItCounts(t *testing.T) {
 		{"denied by now", 2000, signal.CodePolicyDenied, "1 2000", "cap"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			u := openTill(t)
+			u := openMeteredGate(t)
 			u.cap = 2000
 			u.reserving = func() { u.others(t, tt.others) }
 			wantWord(t, "call", u.pays(t, 100), tt.word)
@@ -183,7 +183,7 @@ func TestJudgedAgainBeforeItCounts(t *testing.T) {
 
 // The rate that the policy gives by what has been used is the one that holds.
 func TestJudgedAgainWithAnotherRate(t *testing.T) {
-	u := openTill(t)
+	u := openMeteredGate(t)
 	u.rate = func(sum float64) *policy.Limit {
 		if sum < 500 {
 			return nil
@@ -218,7 +218,7 @@ func TestGrantByWhatIsUsed(t *testing.T) {
 		{"denied", 2000, signal.CodePolicyDenied, "1 2000", approval.StateApproved},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			u := openTill(t)
+			u := openMeteredGate(t)
 			u.tier, u.cap = 1300, 2000
 			wantWord(t, "call", u.pays(t, 1100), "held")
 			u.approves(t, "boss")
@@ -229,7 +229,7 @@ func TestGrantByWhatIsUsed(t *testing.T) {
 		})
 	}
 	t.Run("needs none any more", func(t *testing.T) {
-		u := openTill(t)
+		u := openMeteredGate(t)
 		wantWord(t, "call", u.pays(t, 1100), "held")
 		u.approves(t, "boss")
 		u.claiming, u.most = func() { u.others(t, 1); u.most = 2000 }, 1000
@@ -238,7 +238,7 @@ func TestGrantByWhatIsUsed(t *testing.T) {
 		wantWord(t, "ticket", string(u.ticket(t).State), string(approval.StateDone))
 	})
 	t.Run("then of others", func(t *testing.T) {
-		u := openTill(t)
+		u := openMeteredGate(t)
 		u.tier = 1300
 		wantWord(t, "call", u.pays(t, 1100), "held")
 		u.approves(t, "boss")
@@ -256,7 +256,7 @@ func TestGrantByWhatIsUsed(t *testing.T) {
 // The run of a ticket does not stand against the ticket: not in another tier, and
 // not when the agent asks for its tickets.
 func TestOwnRunIsNotCountedAgainstItself(t *testing.T) {
-	u := openTill(t)
+	u := openMeteredGate(t)
 	u.tier, u.cap = 1500, 1900
 	wantWord(t, "call", u.pays(t, 1200), "held")
 	u.approves(t, "boss")
@@ -296,7 +296,7 @@ func TestWaitingCallIsJudgedByWhatIsUsedThen(t *testing.T) {
 		{name: "and then somebody is", others: 100, most: 1500, race: 400, word: signal.CodeRateLimited, used: "2 500", state: approval.StateSuperseded},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			inTill(t, proxy.Settings{Hold: &hold}, func(t *testing.T, u *till) {
+			withMeteredGate(t, proxy.Settings{Hold: &hold}, func(t *testing.T, u *meteredGate) {
 				u.cap = 1900
 				came := make(chan string, 1)
 				go func() { came <- u.pays(t, 1100) }()
@@ -320,7 +320,7 @@ func TestWaitingCallIsJudgedByWhatIsUsedThen(t *testing.T) {
 // A call that runs without its agent counts when it runs, once, however often the
 // ticket worker has to try.
 func TestResumedCallCounts(t *testing.T) {
-	inTill(t, proxy.Settings{}, func(t *testing.T, u *till) {
+	withMeteredGate(t, proxy.Settings{}, func(t *testing.T, u *meteredGate) {
 		u.most = 0
 		wantWord(t, "call", u.pays(t, 100), "held")
 		u.forwardErr = &registry.ForwardError{Kind: registry.Unavailable}
@@ -345,7 +345,7 @@ func TestResumedCallCounts(t *testing.T) {
 
 // A caller that has gone is not counted: nothing of its call was sent.
 func TestCallersThatHaveGone(t *testing.T) {
-	u := openTill(t)
+	u := openMeteredGate(t)
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	word, _ := u.came(ctx, t, 100)
@@ -367,7 +367,7 @@ func TestCallersThatHaveGone(t *testing.T) {
 // What cannot be counted is refused, whether it is allowed or held, and asked of
 // nobody.
 func TestUncountableCall(t *testing.T) {
-	u := openTill(t)
+	u := openMeteredGate(t)
 	u.tier, u.cap = 1e300, 1e300
 	for _, n := range []string{`"100"`, "null", "-100", "1e99"} {
 		for _, most := range []float64{1000, -1000} {
@@ -383,7 +383,7 @@ func TestUncountableCall(t *testing.T) {
 
 // A store that others write to all the time refuses, and says when to come again.
 func TestNoTurnToCount(t *testing.T) {
-	inTill(t, proxy.Settings{}, func(t *testing.T, u *till) {
+	withMeteredGate(t, proxy.Settings{}, func(t *testing.T, u *meteredGate) {
 		tx, err := u.db.Write.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -401,7 +401,7 @@ func TestNoTurnToCount(t *testing.T) {
 // A policy that wants calls counted does not judge where nobody counts; one that
 // does not costs the store nothing.
 func TestMetersNeedAStore(t *testing.T) {
-	u := openTill(t)
+	u := openMeteredGate(t)
 	g, err := proxy.New(proxy.Options{Identifier: u.bench, Policy: u, Limiter: u, Tickets: u, Recorder: u, Upstreams: u})
 	if err != nil {
 		t.Fatal(err)
@@ -419,7 +419,7 @@ func TestMetersNeedAStore(t *testing.T) {
 func BenchmarkMeteredCall(b *testing.B) {
 	for _, unmetered := range []bool{true, false} {
 		b.Run(fmt.Sprintf("metered=%v", !unmetered), func(b *testing.B) {
-			u := openTill(b)
+			u := openMeteredGate(b)
 			u.most, u.unmetered = 1e12, unmetered
 			if unmetered {
 				u.SetPolicy(u.bench)

@@ -13,7 +13,7 @@ import (
 // principal that was given it, judged and recorded as any resource. A resource that
 // another server lists stays that server's.
 func TestLinkedResources(t *testing.T) {
-	s := newHall(t, stands()...)
+	s := newAggregate(t, backends()...)
 	link := func(uri string) string { return `{"type":"resource_link","name":"n","uri":"` + uri + `"}` }
 	ask := func(session, subject, uri string) string {
 		t.Helper()
@@ -87,7 +87,7 @@ func TestLinkedResources(t *testing.T) {
 
 // On the route of one server nothing is remembered: its links are read there.
 func TestLinksOfOneRoute(t *testing.T) {
-	s := newHall(t, stands()...)
+	s := newAggregate(t, backends()...)
 	s.bench.result = `{"content":[{"type":"resource_link","name":"n","uri":"file:///a"}]}`
 	in := request(t, `{"name":"find","arguments":{"n":1}}`)
 	in.Route = "web"

@@ -18,18 +18,18 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// stand is one server behind /mcp: its capabilities, and its pages by method and
+// backend is one server behind /mcp: its capabilities, and its pages by method and
 // cursor.
-type stand struct {
+type backend struct {
 	name, prefix, can string
 	pages             map[string]string // :: method, space and cursor ⇒ result
 }
 
-// hall is a gate before several servers.
-type hall struct {
+// aggregate is a gate in front of several backends.
+type aggregate struct {
 	*library
-	now    time.Time
-	stands []stand
+	now      time.Time
+	backends []backend
 
 	mu   sync.Mutex // protects the fields below
 	got  []string   // server, method and params
@@ -38,9 +38,9 @@ type hall struct {
 	once func()        // called before the next list is answered
 }
 
-func newHall(t *testing.T, stands ...stand) *hall {
+func newAggregate(t *testing.T, backends ...backend) *aggregate {
 	t.Helper()
-	s := &hall{library: newLibrary(t), now: time.Unix(1e9, 0), stands: stands, down: map[string]bool{}}
+	s := &aggregate{library: newLibrary(t), now: time.Unix(1e9, 0), backends: backends, down: map[string]bool{}}
 	g, err := proxy.New(proxy.Options{Identifier: s, Policy: s.library, Limiter: s, Tickets: s, Recorder: s, Servers: s,
 		Upstreams: upstreams{bench: s.bench, catalogue: registry.NewCatalogue([]string{"web"}, searcher)}, Now: func() time.Time { return s.now }})
 	if err != nil {
@@ -50,14 +50,14 @@ func newHall(t *testing.T, stands ...stand) *hall {
 	return s
 }
 
-func (s *hall) Offers(context.Context) (out []registry.Offer) {
-	for i, st := range s.stands {
+func (s *aggregate) Offers(context.Context) (out []registry.Offer) {
+	for i, st := range s.backends {
 		out = append(out, registry.Offer{Server: st.name, Prefix: st.prefix, Order: i, Capabilities: json.RawMessage(st.can)})
 	}
 	return out
 }
 
-func (s *hall) Ask(ctx context.Context, server string, ask registry.Ask) (json.RawMessage, error) {
+func (s *aggregate) Ask(ctx context.Context, server string, ask registry.Ask) (json.RawMessage, error) {
 	if s.hold != nil && strings.HasSuffix(ask.Method, "/list") {
 		select {
 		case <-s.hold:
@@ -80,19 +80,19 @@ func (s *hall) Ask(ctx context.Context, server string, ask registry.Ask) (json.R
 	if !strings.HasSuffix(ask.Method, "/list") {
 		return json.RawMessage(`{"from":"` + server + `"}`), nil
 	}
-	i := slices.IndexFunc(s.stands, func(st stand) bool { return st.name == server })
+	i := slices.IndexFunc(s.backends, func(st backend) bool { return st.name == server })
 	var params struct{ Cursor string }
 	if err := json.Unmarshal(ask.Params, &params); err != nil {
 		return nil, err
 	}
-	page, ok := s.stands[i].pages[ask.Method+" "+params.Cursor]
+	page, ok := s.backends[i].pages[ask.Method+" "+params.Cursor]
 	if !ok {
 		return nil, &registry.ForwardError{Kind: registry.Failed, Sent: true, RPC: json.RawMessage(`{"code":-32601,"message":"none"}`)}
 	}
 	return json.RawMessage(page), nil
 }
 
-func (s *hall) enumerate(t *testing.T, method, cursor string) (string, *proxy.Failure) {
+func (s *aggregate) enumerate(t *testing.T, method, cursor string) (string, *proxy.Failure) {
 	t.Helper()
 	params := "{}"
 	if cursor != "" {
@@ -104,8 +104,8 @@ func (s *hall) enumerate(t *testing.T, method, cursor string) (string, *proxy.Fa
 
 const all = `{"resources":{},"prompts":{},"completions":{},"logging":{}}`
 
-func stands() []stand {
-	return []stand{
+func backends() []backend {
+	return []backend{
 		{name: "a", prefix: "a__", can: all, pages: map[string]string{
 			"resources/list ":           `{"resources":[{"uri":"x:1", "n":1e2}],"nextCursor":"2","ttlMs":1}`,
 			"resources/list 2":          `{"resources":[{"uri":"both:"},{"uri":"file:///secret"}]}`,
@@ -124,7 +124,7 @@ func stands() []stand {
 // Where all servers are, one list follows the other: what the principal may use,
 // in configured order, prompts under their exposed names.
 func TestListsOfAllServers(t *testing.T) {
-	s := newHall(t, stands()...)
+	s := newAggregate(t, backends()...)
 	for method, want := range map[string]string{
 		"resources/list":           `{"resources":[{"uri":"x:1", "n":1e2},{"uri":"both:"},{"uri":"both:"},{"uri":"t:listed"}]}`,
 		"resources/templates/list": `{"resourceTemplates":[{"uriTemplate":"t:{id}"},{"uriTemplate":"u:{+path}"},{"uriTemplate":"t:{id}"},{"uriTemplate":"broken:{"}]}`,
@@ -141,7 +141,7 @@ func TestListsOfAllServers(t *testing.T) {
 
 // A server that fails is left out, and only when all do the list fails.
 func TestListsWithoutAServer(t *testing.T) {
-	s := newHall(t, stands()...)
+	s := newAggregate(t, backends()...)
 	s.down["a"] = true
 	if got, f := s.enumerate(t, "prompts/list", ""); f != nil || got != `{"prompts":[{"name":"p"},{"name":"a__q"}]}` {
 		t.Errorf("got %s, %v", got, f)
@@ -150,7 +150,7 @@ func TestListsWithoutAServer(t *testing.T) {
 	if got, f := s.enumerate(t, "prompts/list", ""); f == nil || f.Kernel.Code != signal.CodeUpstreamUnavailable {
 		t.Errorf("got %s, %v", got, f)
 	}
-	if got, f := newHall(t).enumerate(t, "prompts/list", ""); f != nil || got != `{"prompts":[]}` {
+	if got, f := newAggregate(t).enumerate(t, "prompts/list", ""); f != nil || got != `{"prompts":[]}` {
 		t.Errorf("of no server: %s, %v", got, f)
 	}
 }
@@ -158,12 +158,12 @@ func TestListsWithoutAServer(t *testing.T) {
 // A long list goes on with a cursor of ours, which leads to the server and the
 // place in its list; any other is refused.
 func TestCursorsOfAllServers(t *testing.T) {
-	long := stand{name: "long", can: all, pages: map[string]string{}}
+	long := backend{name: "long", can: all, pages: map[string]string{}}
 	elements := strings.TrimSuffix(strings.Repeat(`{"uri":"x:"},`, 999), ",")
 	long.pages["resources/list "] = `{"resources":[` + elements + `],"nextCursor":"n\u0000x"}`
 	long.pages["resources/list n\x00x"] = `{"resources":[{"uri":"x:"}],"nextCursor":"m"}`
 	long.pages["resources/list m"] = `{"resources":[{"uri":"x:last"}]}`
-	s := newHall(t, long, stands()[2])
+	s := newAggregate(t, long, backends()[2])
 	first, f := s.enumerate(t, "resources/list", "")
 	var page struct {
 		Resources  []struct{ URI string }
@@ -193,9 +193,9 @@ func TestCursorsOfAllServers(t *testing.T) {
 
 // A server that repeats its cursor does not hold the list up.
 func TestARepeatedCursor(t *testing.T) {
-	s := newHall(t, stand{name: "loop", can: all, pages: map[string]string{
+	s := newAggregate(t, backend{name: "loop", can: all, pages: map[string]string{
 		"prompts/list ": `{"prompts":[{"name":"1"}],"nextCursor":"c"}`, "prompts/list c": `{"prompts":[{"name":"2"}],"nextCursor":"c"}`,
-	}}, stands()[2])
+	}}, backends()[2])
 	if got, f := s.enumerate(t, "prompts/list", ""); f != nil || got != `{"prompts":[{"name":"1"},{"name":"2"},{"name":"p"},{"name":"a__q"}]}` {
 		t.Errorf("got %s, %v", got, f)
 	}
@@ -228,7 +228,7 @@ func TestWhereThingsAre(t *testing.T) {
 		{"completion/complete", `{"ref":{"type":"ref/prompt","name":"nobody"}}`, "", policy.Input{}},
 	} {
 		for _, listed := range []bool{false, true} {
-			s := newHall(t, stands()...)
+			s := newAggregate(t, backends()...)
 			if listed {
 				for _, method := range []string{"resources/templates/list", "prompts/list", "resources/list"} {
 					if _, f := s.enumerate(t, method, ""); f != nil {
@@ -262,7 +262,7 @@ func TestWhereThingsAre(t *testing.T) {
 // All lists are read at most once in a while for what nobody has, and again when
 // a server says that they have changed.
 func TestLookingAgain(t *testing.T) {
-	s := newHall(t, stands()...)
+	s := newAggregate(t, backends()...)
 	read := func(want int) {
 		t.Helper()
 		before := len(s.got)
@@ -286,7 +286,7 @@ func TestLookingAgain(t *testing.T) {
 // Lists that change while they are read are read again for whom they were read.
 func TestListsThatChangeUnderOnesEyes(t *testing.T) {
 	for _, uri := range []string{"x:1", "u:a/b"} {
-		s := newHall(t, stands()...)
+		s := newAggregate(t, backends()...)
 		lists := 0
 		var change func()
 		change = func() { // when the first lists have been read
@@ -307,7 +307,7 @@ func TestListsThatChangeUnderOnesEyes(t *testing.T) {
 
 // Two requests of a session that look at once both find what they look for.
 func TestLookingSideBySide(t *testing.T) {
-	s := newHall(t, stands()...)
+	s := newAggregate(t, backends()...)
 	s.hold = make(chan struct{})
 	var both sync.WaitGroup
 	for _, uri := range []string{"x:1", "t:listed"} {
@@ -324,7 +324,7 @@ func TestLookingSideBySide(t *testing.T) {
 // The log level of all servers is judged by the tools of all, and goes to none
 // of them: every later request carries it.
 func TestTheLevelOfAllServers(t *testing.T) {
-	s := newHall(t, stands()...)
+	s := newAggregate(t, backends()...)
 	reply, f := s.Relay(t.Context(), relayed(t, "", "logging/setLevel", `{"level":"info"}`))
 	if f != nil || string(reply.Result) != "{}" || len(s.got) != 0 {
 		t.Errorf("got %v, %v, sent %v", reply, f, s.got)
@@ -341,7 +341,7 @@ func TestTheLevelOfAllServers(t *testing.T) {
 // A subscription ends at the server where it was begun, whoever has the resource
 // by then.
 func TestSubscriptionsEndWhereTheyBegan(t *testing.T) {
-	s := newHall(t, stands()...)
+	s := newAggregate(t, backends()...)
 	about := func(method string) string {
 		t.Helper()
 		if _, f := s.Relay(t.Context(), relayed(t, "", method, `{"uri":"t:listed"}`)); f != nil {
@@ -352,7 +352,7 @@ func TestSubscriptionsEndWhereTheyBegan(t *testing.T) {
 	if got := about("resources/subscribe"); got != `b resources/subscribe {"uri":"t:listed"}` {
 		t.Fatal(got)
 	}
-	s.stands[2].pages["resources/list "] = `{"resources":[]}`
+	s.backends[2].pages["resources/list "] = `{"resources":[]}`
 	s.ListChanged("b", "notifications/resources/list_changed")
 	if got := about("resources/read"); got != `a resources/read {"uri":"t:listed"}` { // by its template
 		t.Error(got)

@@ -18,7 +18,7 @@ import (
 func TestPollingCostsNoQuota(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	synctest.Test(t, func(t *testing.T) {
-		m := openManor(t, path, proxy.Settings{})
+		m := openWorkerGate(t, path, proxy.Settings{})
 		m.decision.Approval.ExecuteOnApprove = false
 		var err error
 		m.Gate, err = proxy.New(proxy.Options{

@@ -32,7 +32,7 @@ func TestNothingIsLeftOut(t *testing.T) {
 			t.Errorf("a gate without %s", name)
 		}
 	}
-	d := newDesk(t, 0, proxy.Settings{})
+	d := newHoldingGate(t, 0, proxy.Settings{})
 	for name, o := range map[string]proxy.TicketWorkerOptions{"nothing": {}, "no ledger": {Gate: d.Gate}, "no book": {Gate: b.Gate}} {
 		if w, err := proxy.NewTicketWorker(o); err == nil {
 			_ = w.Close(t.Context())

@@ -29,7 +29,7 @@ import (
 
 // witness is a policy that decides by lot and remembers, before a trail on disk.
 type witness struct {
-	*inquirer
+	*askingServer
 	rnd   *rand.Rand
 	trail *audit.Log
 	root  string
@@ -45,7 +45,7 @@ type asking struct {
 
 func newWitness(t *testing.T, seed uint64) *witness {
 	t.Helper()
-	w := &witness{inquirer: newInquirer(t), rnd: rand.New(rand.NewPCG(seed, 1)), root: t.TempDir(), asked: map[string][]asking{}}
+	w := &witness{askingServer: newAskingServer(t), rnd: rand.New(rand.NewPCG(seed, 1)), root: t.TempDir(), asked: map[string][]asking{}}
 	var err error
 	if w.trail, err = audit.Open(w.root, audit.Options{Durability: audit.OS, Instance: "a"}); err != nil {
 		t.Fatal(err)

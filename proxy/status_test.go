@@ -17,17 +17,17 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// folder is a bench with a book of tickets.
-type folder struct {
+// ticketGate is a bench with a list of tickets.
+type ticketGate struct {
 	*bench
 	tickets []approval.Ticket
 	readErr error
 	ended   []string // tickets that were superseded
 }
 
-func newFolder(t *testing.T, tools []*registry.Tool, tickets ...approval.Ticket) *folder {
+func newTicketGate(t *testing.T, tools []*registry.Tool, tickets ...approval.Ticket) *ticketGate {
 	t.Helper()
-	s := &folder{bench: newBench(t), tickets: tickets}
+	s := &ticketGate{bench: newBench(t), tickets: tickets}
 	g, err := proxy.New(proxy.Options{
 		Identifier: s, Policy: s, Limiter: s, Tickets: s, Recorder: s, Book: s,
 		Upstreams: upstreams{bench: s.bench, catalogue: registry.NewCatalogue([]string{"web"}, tools...)},
@@ -40,7 +40,7 @@ func newFolder(t *testing.T, tools []*registry.Tool, tickets ...approval.Ticket)
 	return s
 }
 
-func (s *folder) Get(_ context.Context, id string) (approval.Ticket, error) {
+func (s *ticketGate) Get(_ context.Context, id string) (approval.Ticket, error) {
 	for _, t := range s.tickets {
 		if t.ID == id {
 			return t, s.readErr
@@ -49,7 +49,7 @@ func (s *folder) Get(_ context.Context, id string) (approval.Ticket, error) {
 	return approval.Ticket{}, errors.Join(approval.ErrNotFound, s.readErr)
 }
 
-func (s *folder) Answering(_ context.Context, p policy.Principal) (mine []approval.Ticket, err error) {
+func (s *ticketGate) Answering(_ context.Context, p policy.Principal) (mine []approval.Ticket, err error) {
 	for _, t := range s.tickets {
 		if t.Principal.Subject == p.Subject && t.Principal.Tenant == p.Tenant && t.State != approval.StateSuperseded && t.State != approval.StateExpired {
 			t.Arguments = nil
@@ -59,7 +59,7 @@ func (s *folder) Answering(_ context.Context, p policy.Principal) (mine []approv
 	return mine, s.readErr
 }
 
-func (s *folder) Supersede(_ context.Context, id, who, reason string) error {
+func (s *ticketGate) Supersede(_ context.Context, id, who, reason string) error {
 	for i, t := range s.tickets {
 		if t.ID == id && (t.State == approval.StateProposed || t.State == approval.StateApproved) {
 			s.tickets[i].State, s.ended = approval.StateSuperseded, append(s.ended, id+" "+who)
@@ -81,7 +81,7 @@ func slip(id, subject string, state approval.State) approval.Ticket {
 	}
 }
 
-func (s *folder) status(t *testing.T, args string) (*proxy.Reply, *proxy.Failure) {
+func (s *ticketGate) status(t *testing.T, args string) (*proxy.Reply, *proxy.Failure) {
 	t.Helper()
 	return s.call(t, `{"name":"approval_status","arguments":`+args+`}`)
 }
@@ -106,7 +106,7 @@ func TestWhoIsOfferedTheStatus(t *testing.T) {
 		{"a store that fails", []*registry.Tool{searcher}, []approval.Ticket{slip("apr_1", "ann", approval.StateProposed)}, errors.New("disk"), false, signal.CodeInternal},
 		{"an upstream's", []*registry.Tool{searcher, &theirs}, []approval.Ticket{slip("apr_1", "ann", approval.StateProposed)}, nil, false, ""},
 	} {
-		s := newFolder(t, tt.tools, tt.tickets...)
+		s := newTicketGate(t, tt.tools, tt.tickets...)
 		s.readErr = tt.readErr
 		for _, route := range []string{"", "web"} {
 			offered := false
@@ -153,7 +153,7 @@ func TestWhatTheStatusSays(t *testing.T) {
 		{slip("apr_1", "ann", approval.StateUnknown), "unknown", "not known", false},
 		{slip("apr_1", "ann", approval.StateDone), "replayed", "paid", true},
 	} {
-		s := newFolder(t, []*registry.Tool{searcher}, tt.ticket, slip("apr_2", "ann", approval.StateDenied))
+		s := newTicketGate(t, []*registry.Tool{searcher}, tt.ticket, slip("apr_2", "ann", approval.StateDenied))
 		s.decision = held
 		reply, f := s.status(t, `{"ticket":"apr_1"}`)
 		if f != nil {
@@ -173,7 +173,7 @@ func TestWhatTheStatusSays(t *testing.T) {
 
 // Without a name the one ticket is meant, or all of one's own are told.
 func TestStatusOfAll(t *testing.T) {
-	s := newFolder(t, []*registry.Tool{searcher}, slip("apr_1", "ann", approval.StateProposed), slip("apr_2", "bob", approval.StateProposed))
+	s := newTicketGate(t, []*registry.Tool{searcher}, slip("apr_1", "ann", approval.StateProposed), slip("apr_2", "bob", approval.StateProposed))
 	reply, f := s.status(t, `{}`)
 	if f != nil || !strings.Contains(string(reply.Result), "apr_1") || reply.Ticket != "apr_1" {
 		t.Fatalf("got %v, %v", reply, f)
@@ -195,7 +195,7 @@ func TestStatusOfAll(t *testing.T) {
 func TestTicketsOfOthers(t *testing.T) {
 	tenant := slip("apr_3", "ann", approval.StateDone)
 	tenant.Principal.Tenant = "other"
-	s := newFolder(t, []*registry.Tool{searcher}, slip("apr_1", "ann", approval.StateProposed), slip("apr_2", "bob", approval.StateDone), tenant)
+	s := newTicketGate(t, []*registry.Tool{searcher}, slip("apr_1", "ann", approval.StateProposed), slip("apr_2", "bob", approval.StateDone), tenant)
 	var answers []string
 	for _, id := range []string{"apr_2", "apr_3", "apr_9", ""} {
 		reply, f := s.status(t, `{"ticket":"`+id+`"}`)
@@ -219,20 +219,20 @@ func TestStoredResultsAreJudged(t *testing.T) {
 	large.Result = nil
 	for _, tt := range []struct {
 		name   string
-		change func(s *folder)
+		change func(s *ticketGate)
 		code   string
 	}{
-		{"held", func(s *folder) { s.decision = held }, ""},
-		{"allowed", func(*folder) {}, ""},
-		{"denied", func(s *folder) { s.decision = policy.Decision{Effect: policy.Deny, Rule: "no"} }, signal.CodePolicyDenied},
-		{"a policy that fails", func(s *folder) { s.decideErr = errors.New("rego") }, signal.CodePolicyDenied},
-		{"a hidden tool", func(s *folder) { s.hidden = true }, signal.CodeToolNotFound},
-		{"a tool that has gone", func(s *folder) { s.tickets[0].Exposed = "web__gone" }, signal.CodeToolNotFound},
-		{"a result too large to keep", func(s *folder) { s.tickets[0] = large }, signal.CodeToolFailed},
-		{"no quota", func(s *folder) { s.exceeded = &limit.Exceeded{} }, signal.CodeRateLimited},
+		{"held", func(s *ticketGate) { s.decision = held }, ""},
+		{"allowed", func(*ticketGate) {}, ""},
+		{"denied", func(s *ticketGate) { s.decision = policy.Decision{Effect: policy.Deny, Rule: "no"} }, signal.CodePolicyDenied},
+		{"a policy that fails", func(s *ticketGate) { s.decideErr = errors.New("rego") }, signal.CodePolicyDenied},
+		{"a hidden tool", func(s *ticketGate) { s.hidden = true }, signal.CodeToolNotFound},
+		{"a tool that has gone", func(s *ticketGate) { s.tickets[0].Exposed = "web__gone" }, signal.CodeToolNotFound},
+		{"a result too large to keep", func(s *ticketGate) { s.tickets[0] = large }, signal.CodeToolFailed},
+		{"no quota", func(s *ticketGate) { s.exceeded = &limit.Exceeded{} }, signal.CodeRateLimited},
 		{"an argument too many", nil, signal.CodeSchemaMismatch},
 	} {
-		s := newFolder(t, []*registry.Tool{searcher}, slip("apr_1", "ann", approval.StateDone))
+		s := newTicketGate(t, []*registry.Tool{searcher}, slip("apr_1", "ann", approval.StateDone))
 		args := `{"ticket":"apr_1"}`
 		if tt.change == nil {
 			args = `{"ticket":"apr_1","more":1}`
@@ -247,7 +247,7 @@ func TestStoredResultsAreJudged(t *testing.T) {
 			t.Errorf("%s: judged %s", tt.name, s.judged)
 		}
 	}
-	s := newFolder(t, []*registry.Tool{searcher}, slip("apr_1", "ann", approval.StateDone))
+	s := newTicketGate(t, []*registry.Tool{searcher}, slip("apr_1", "ann", approval.StateDone))
 	s.decision = held
 	s.decision.Redact = []string{"/content/0/text"}
 	if reply, f := s.status(t, `{}`); f != nil || strings.Contains(string(reply.Result), "paid") {

@@ -16,10 +16,10 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// worker is an inquirer whose servers answer by method; calls and requests come
+// worker is an askingServer whose servers answer by method; calls and requests come
 // from sessions.
 type worker struct {
-	*inquirer
+	*askingServer
 	now     time.Time
 	tools   []*registry.Tool
 	answers map[string]string // :: method ⇒ result
@@ -38,7 +38,7 @@ var miner = &registry.Tool{Server: "mine", Name: "dig", Exposed: "mine__dig", Fi
 func newWorker(t *testing.T) *worker {
 	t.Helper()
 	w := &worker{
-		inquirer: newInquirer(t), now: time.Unix(1e9, 0), tools: []*registry.Tool{digger, miner},
+		askingServer: newAskingServer(t), now: time.Unix(1e9, 0), tools: []*registry.Tool{digger, miner},
 		answers: map[string]string{}, begins: `{"task":{"taskId":"t1","status":"working","ttl":60000},"x":1e2}`,
 	}
 	g, err := proxy.New(proxy.Options{
@@ -382,7 +382,7 @@ func TestQuestionsOfATask(t *testing.T) {
 // after no other, by the right with which it asked for it.
 func TestTasksOfTheClient(t *testing.T) {
 	const can = `{"sampling":{},"tasks":{"list":{},"requests":{"sampling":{"createMessage":{}}}}}`
-	i := newInquirer(t)
+	i := newAskingServer(t)
 	i.client.says = func(q registry.Question) registry.Answer {
 		switch q.Method {
 		case "sampling/createMessage":

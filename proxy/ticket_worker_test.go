@@ -23,13 +23,13 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// manor is a gate with its steward, real tickets and real identities. It runs in
+// workerGate is a gate with its ticket worker, real tickets and real identities. It runs in
 // a bubble, so that hours pass at once.
-type manor struct {
+type workerGate struct {
 	*bench
 	tickets *approval.Tickets
 	auth    *identity.Authenticator
-	steward *proxy.TicketWorker
+	worker  *proxy.TicketWorker
 	current *registry.Catalogue
 	at      []time.Duration // of each arrival at the upstream, since the test began
 	forward func(context.Context) (json.RawMessage, error)
@@ -43,9 +43,9 @@ var annAndLocal = identity.Config{
 	Tokens: []identity.Token{{Subject: "ann", Roles: []string{"r"}, SHA256: identity.HashToken("ann-token")}}, Local: true, LocalRole: "r",
 }
 
-func openManor(t *testing.T, path string, s proxy.Settings) *manor {
+func openWorkerGate(t *testing.T, path string, s proxy.Settings) *workerGate {
 	t.Helper()
-	m := &manor{bench: newBench(t), current: registry.NewCatalogue([]string{"web"}, searcher), begun: time.Now()}
+	m := &workerGate{bench: newBench(t), current: registry.NewCatalogue([]string{"web"}, searcher), begun: time.Now()}
 	asked := *held.Approval
 	asked.ExecuteOnApprove = true
 	m.decision = held
@@ -69,7 +69,7 @@ func openManor(t *testing.T, path string, s proxy.Settings) *manor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.steward, err = proxy.NewTicketWorker(proxy.TicketWorkerOptions{Gate: m.Gate, Ledger: m.tickets, OnDecided: func(s approval.State, d time.Duration) {
+	m.worker, err = proxy.NewTicketWorker(proxy.TicketWorkerOptions{Gate: m.Gate, Ledger: m.tickets, OnDecided: func(s approval.State, d time.Duration) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.ended = append(m.ended, fmt.Sprint(s, " ", d.Round(time.Second)))
@@ -82,31 +82,31 @@ func openManor(t *testing.T, path string, s proxy.Settings) *manor {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(m.steward.Close(context.Background()), m.tickets.Close(), db.Close()); err != nil {
+		if err := errors.Join(m.worker.Close(context.Background()), m.tickets.Close(), db.Close()); err != nil {
 			t.Error(err)
 		}
 	})
 	return m
 }
 
-// inManor runs a test in a manor of its own.
-func inManor(t *testing.T, test func(t *testing.T, m *manor)) {
+// withWorkerGate runs a test with a gate of its own.
+func withWorkerGate(t *testing.T, test func(t *testing.T, m *workerGate)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "state.db")
 	synctest.Test(t, func(t *testing.T) {
-		m := openManor(t, path, proxy.Settings{})
-		synctest.Wait() // the steward listens
+		m := openWorkerGate(t, path, proxy.Settings{})
+		synctest.Wait() // the ticket worker listens
 		test(t, m)
 	})
 }
 
-func (m *manor) set(change func()) {
+func (m *workerGate) set(change func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	change()
 }
 
-func (m *manor) Decide(_ context.Context, in *policy.Input) (policy.Decision, error) {
+func (m *workerGate) Decide(_ context.Context, in *policy.Input) (policy.Decision, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.judged = append(m.judged, string(in.Arguments))
@@ -117,19 +117,19 @@ func (m *manor) Decide(_ context.Context, in *policy.Input) (policy.Decision, er
 	return d, m.decideErr
 }
 
-func (m *manor) Visible(context.Context, policy.Principal, policy.Tool) (bool, error) {
+func (m *workerGate) Visible(context.Context, policy.Principal, policy.Tool) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !m.hidden, nil
 }
 
-func (m *manor) View(_ context.Context, route string, _ registry.Downstream) registry.View {
+func (m *workerGate) View(_ context.Context, route string, _ registry.Downstream) registry.View {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.current.View(route)
 }
 
-func (m *manor) Forward(ctx context.Context, t *registry.Tool, out registry.Outgoing) (json.RawMessage, error) {
+func (m *workerGate) Forward(ctx context.Context, t *registry.Tool, out registry.Outgoing) (json.RawMessage, error) {
 	m.mu.Lock()
 	m.at = append(m.at, time.Since(m.begun))
 	forward := m.forward
@@ -141,14 +141,14 @@ func (m *manor) Forward(ctx context.Context, t *registry.Tool, out registry.Outg
 }
 
 // arrivals gives when calls came to the upstream.
-func (m *manor) arrivals() []time.Duration {
+func (m *workerGate) arrivals() []time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.at)
 }
 
 // ask makes a call that is held, as ann, and gives its ticket.
-func (m *manor) ask(t *testing.T, args string) string {
+func (m *workerGate) ask(t *testing.T, args string) string {
 	t.Helper()
 	in := request(t, `{"name":"web__find","arguments":`+args+`}`)
 	in.Credential, in.Client, in.Era = identity.Credential{Bearer: "ann-token"}, "agent/1", "2025-11-25"
@@ -159,7 +159,7 @@ func (m *manor) ask(t *testing.T, args string) string {
 	return reply.Ticket
 }
 
-func (m *manor) approve(t *testing.T, id string) {
+func (m *workerGate) approve(t *testing.T, id string) {
 	t.Helper()
 	boss := policy.Principal{Subject: "bo", Roles: []string{"boss"}}
 	if _, err := m.tickets.Decide(t.Context(), approval.Vote{ID: id, Approver: boss, Approve: true}); err != nil {
@@ -168,7 +168,7 @@ func (m *manor) approve(t *testing.T, id string) {
 }
 
 // get gives a ticket when some time has passed and all is quiet.
-func (m *manor) get(t *testing.T, id string, after time.Duration) approval.Ticket {
+func (m *workerGate) get(t *testing.T, id string, after time.Duration) approval.Ticket {
 	t.Helper()
 	time.Sleep(after)
 	synctest.Wait()
@@ -182,7 +182,7 @@ func (m *manor) get(t *testing.T, id string, after time.Duration) approval.Ticke
 // An agent that does not come back has its call made: the bytes that were
 // approved, once, as itself; and its result is there when it comes back after all.
 func TestAnApprovedCallRunsWithoutItsAgent(t *testing.T) {
-	inManor(t, func(t *testing.T, m *manor) {
+	withWorkerGate(t, func(t *testing.T, m *workerGate) {
 		const args = `{ "n": 7 }`
 		id := m.ask(t, args)
 		if k := m.get(t, id, time.Minute); k.State != approval.StateProposed || len(m.arrivals()) != 0 {
@@ -213,7 +213,7 @@ func TestAnApprovedCallRunsWithoutItsAgent(t *testing.T) {
 
 // Approval alone runs nothing.
 func TestAnApprovedCallWaitsForItsAgent(t *testing.T) {
-	inManor(t, func(t *testing.T, m *manor) {
+	withWorkerGate(t, func(t *testing.T, m *workerGate) {
 		m.decision.Approval.ExecuteOnApprove = false
 		id := m.ask(t, `{"n":1}`)
 		m.approve(t, id)
@@ -224,9 +224,9 @@ func TestAnApprovedCallWaitsForItsAgent(t *testing.T) {
 }
 
 // A ticket expires when its time is up, whether or not anybody asks for it: the
-// steward listens, and others are told.
+// ticket worker watches the time, and subscribers are notified.
 func TestTicketsExpireUnasked(t *testing.T) {
-	inManor(t, func(t *testing.T, m *manor) {
+	withWorkerGate(t, func(t *testing.T, m *workerGate) {
 		m.ask(t, `{"n":1}`)
 		time.Sleep(11 * time.Minute)
 		synctest.Wait()
@@ -242,7 +242,7 @@ func TestTicketsExpireUnasked(t *testing.T) {
 func TestTheAgentGoesBeforeTheSteward(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	synctest.Test(t, func(t *testing.T) {
-		m := openManor(t, path, proxy.Settings{Hold: new(45 * time.Second)})
+		m := openWorkerGate(t, path, proxy.Settings{Hold: new(45 * time.Second)})
 		time.AfterFunc(20*time.Second, func() {
 			waiting, err := m.tickets.List(t.Context(), approval.Filter{State: approval.StateProposed})
 			if err != nil || len(waiting) != 1 {
@@ -267,7 +267,7 @@ func TestTheAgentGoesBeforeTheSteward(t *testing.T) {
 // When nothing was sent the call is tried again, more and more seldom, until its
 // ticket expires; then never.
 func TestWhatWasNotSentIsTriedAgain(t *testing.T) {
-	inManor(t, func(t *testing.T, m *manor) {
+	withWorkerGate(t, func(t *testing.T, m *workerGate) {
 		m.forwardErr = &registry.ForwardError{Kind: registry.Unavailable}
 		id := m.ask(t, `{"n":1}`)
 		m.approve(t, id)
@@ -307,7 +307,7 @@ func TestWhatMayHaveBeenSentIsNotRepeated(t *testing.T) {
 		approval.StateUnknown: {Kind: registry.Timeout, Sent: true},
 		approval.StateFailed:  {Kind: registry.Failed, Sent: true, RPC: json.RawMessage(`{"code":1,"message":"no"}`)},
 	} {
-		inManor(t, func(t *testing.T, m *manor) {
+		withWorkerGate(t, func(t *testing.T, m *workerGate) {
 			m.forwardErr = err
 			id := m.ask(t, `{"n":1}`)
 			m.approve(t, id)
@@ -324,31 +324,31 @@ func TestWhatMayHaveBeenSentIsNotRepeated(t *testing.T) {
 func TestTicketsWhoseTermsAreGone(t *testing.T) {
 	other := *searcher
 	other.Fingerprint = "sha256:g"
-	kept := func(name string, change func(*manor)) drifted { return drifted{name: name, change: change} }
+	kept := func(name string, change func(*workerGate)) drifted { return drifted{name: name, change: change} }
 	for _, tt := range []drifted{
-		kept("nothing", func(*manor) {}),
-		kept("the policy fails", func(m *manor) { m.decideErr = errors.New("down") }),
-		kept("the server is gone for a while", func(m *manor) { m.current = registry.NewCatalogue(nil) }),
-		{"the policy denies", func(m *manor) { m.decision = policy.Decision{Effect: policy.Deny, Reason: "closed"} }, "the call would be refused by now: closed"},
-		{"the policy has changed", func(m *manor) { m.decision.Revision = "sha256:q" }, "the policy has changed"},
-		{"nobody is asked any more", func(m *manor) { m.decision = policy.Decision{Effect: policy.Allow, Revision: "sha256:p"} }, "the call needs no approval any more"},
-		{"others are asked", func(m *manor) { m.decision.Approval = &policy.Approval{Roles: []string{"cfo"}} }, "others have to approve it by now"},
-		{"more are asked", func(m *manor) { m.decision.Approval = &policy.Approval{Roles: []string{"boss"}, Quorum: 2} }, "others have to approve it by now"},
-		{"the tool is another", func(m *manor) { m.current = registry.NewCatalogue([]string{"web"}, &other) }, "the definition of the tool has changed"},
-		{"the tool is hidden", func(m *manor) { m.hidden = true }, `the call would be refused by now: unknown tool "web__find"`},
-		{"the requester is unknown", func(m *manor) {
+		kept("nothing", func(*workerGate) {}),
+		kept("the policy fails", func(m *workerGate) { m.decideErr = errors.New("down") }),
+		kept("the server is gone for a while", func(m *workerGate) { m.current = registry.NewCatalogue(nil) }),
+		{"the policy denies", func(m *workerGate) { m.decision = policy.Decision{Effect: policy.Deny, Reason: "closed"} }, "the call would be refused by now: closed"},
+		{"the policy has changed", func(m *workerGate) { m.decision.Revision = "sha256:q" }, "the policy has changed"},
+		{"nobody is asked any more", func(m *workerGate) { m.decision = policy.Decision{Effect: policy.Allow, Revision: "sha256:p"} }, "the call needs no approval any more"},
+		{"others are asked", func(m *workerGate) { m.decision.Approval = &policy.Approval{Roles: []string{"cfo"}} }, "others have to approve it by now"},
+		{"more are asked", func(m *workerGate) { m.decision.Approval = &policy.Approval{Roles: []string{"boss"}, Quorum: 2} }, "others have to approve it by now"},
+		{"the tool is another", func(m *workerGate) { m.current = registry.NewCatalogue([]string{"web"}, &other) }, "the definition of the tool has changed"},
+		{"the tool is hidden", func(m *workerGate) { m.hidden = true }, `the call would be refused by now: unknown tool "web__find"`},
+		{"the requester is unknown", func(m *workerGate) {
 			if err := m.auth.Apply(identity.Config{Configured: true}); err != nil {
 				panic(err)
 			}
 		}, "the requester is not known any more"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			inManor(t, func(t *testing.T, m *manor) {
+			withWorkerGate(t, func(t *testing.T, m *workerGate) {
 				m.decision.Approval.ExecuteOnApprove = false
 				proposed, approved := m.ask(t, `{"n":1}`), m.ask(t, `{"n":2}`)
 				m.approve(t, approved)
 				m.set(func() { tt.change(m) })
-				m.steward.Recheck()
+				m.worker.Recheck()
 				for id, was := range map[string]approval.State{proposed: approval.StateProposed, approved: approval.StateApproved} {
 					if tt.why != "" {
 						was = approval.StateSuperseded
@@ -367,7 +367,7 @@ func TestTicketsWhoseTermsAreGone(t *testing.T) {
 
 type drifted struct {
 	name   string
-	change func(*manor)
+	change func(*workerGate)
 	why    string // "" = the ticket stays
 }
 
@@ -379,7 +379,7 @@ func TestARunAsksNobodyAnew(t *testing.T) {
 		"allowed by now": func(d *policy.Decision) { *d = policy.Decision{Effect: policy.Allow, Revision: "sha256:p"} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inManor(t, func(t *testing.T, m *manor) {
+			withWorkerGate(t, func(t *testing.T, m *workerGate) {
 				id := m.ask(t, `{"n":1}`)
 				m.set(func() {
 					next := m.decision
@@ -409,7 +409,7 @@ func TestWhoIsNotSpokenFor(t *testing.T) {
 		"a token that has ended":  {Subject: "joe", Roles: []string{"r"}, Until: time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inManor(t, func(t *testing.T, m *manor) {
+			withWorkerGate(t, func(t *testing.T, m *workerGate) {
 				c, err := m.tickets.Claim(t.Context(), approval.Held{
 					Principal: who, Server: "web", Tool: "find", Exposed: "web__find", Fingerprint: "sha256:f", Arguments: json.RawMessage(`{}`),
 					Digest: "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a", Revision: "sha256:p", Approval: *held.Approval, Execute: true,
@@ -418,7 +418,7 @@ func TestWhoIsNotSpokenFor(t *testing.T) {
 					t.Fatal(err)
 				}
 				m.approve(t, c.Ticket.ID)
-				m.steward.Recheck()
+				m.worker.Recheck()
 				if k := m.get(t, c.Ticket.ID, 2*time.Minute); k.State != approval.StateApproved || len(m.arrivals()) != 0 {
 					t.Errorf("%s (%s), arrived %v", k.State, k.Note, m.arrivals())
 				}
@@ -432,7 +432,7 @@ func TestWhoIsNotSpokenFor(t *testing.T) {
 func TestTheTicketsOfAProcessThatDied(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	synctest.Test(t, func(t *testing.T) {
-		a, b := openManor(t, path, proxy.Settings{}), openManor(t, path, proxy.Settings{})
+		a, b := openWorkerGate(t, path, proxy.Settings{}), openWorkerGate(t, path, proxy.Settings{})
 		a.forwardErr = &registry.ForwardError{Kind: registry.Unavailable}
 		b.decision.Revision = "sha256:p" // the same policy
 		id := a.ask(t, `{"n":1}`)
@@ -440,7 +440,7 @@ func TestTheTicketsOfAProcessThatDied(t *testing.T) {
 		if k := b.get(t, id, time.Minute); k.State != approval.StateApproved || len(b.arrivals()) != 0 {
 			t.Fatalf("%s, arrived at the other %v", k.State, b.arrivals())
 		}
-		if err := errors.Join(a.steward.Close(t.Context()), a.tickets.Close()); err != nil {
+		if err := errors.Join(a.worker.Close(t.Context()), a.tickets.Close()); err != nil {
 			t.Fatal(err)
 		}
 		if k := b.get(t, id, 20*time.Second); k.State != approval.StateDone || len(b.arrivals()) != 1 {
@@ -451,8 +451,8 @@ func TestTheTicketsOfAProcessThatDied(t *testing.T) {
 
 // Close waits for the calls under way, cancels them when it must not wait longer,
 // and begins none.
-func TestClosingTheSteward(t *testing.T) {
-	inManor(t, func(t *testing.T, m *manor) {
+func TestClosingTheTicketWorker(t *testing.T) {
+	withWorkerGate(t, func(t *testing.T, m *workerGate) {
 		m.forward = func(ctx context.Context) (json.RawMessage, error) {
 			select {
 			case <-ctx.Done():
@@ -468,7 +468,7 @@ func TestClosingTheSteward(t *testing.T) {
 		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 		defer stop()
 		begun := time.Now()
-		if err := m.steward.Close(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != 10*time.Second {
+		if err := m.worker.Close(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != 10*time.Second {
 			t.Errorf("Close = %v after %s", err, time.Since(begun))
 		}
 		m.approve(t, late)

@@ -74,7 +74,7 @@ func (r JobRequest) Validate() error {
 	return nil
 }
 
-// maxName bounds, in bytes, what an error repeats of a stranger's member name.
+// maxName bounds, in bytes, what an error repeats of an unknown member's name.
 const maxName = 64
 
 const (

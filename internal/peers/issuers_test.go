@@ -114,9 +114,9 @@ func TestTwoIssuers(t *testing.T) {
 	wantRuns(t, rec, `{"n":3}`, 0)
 
 	// Why a credential is refused is not in the answer, and inspect says it.
-	stranger := openIssuer(t, map[string]map[string]any{"ann": approves("ann@example")}).token(t, "ann")
-	vote(stranger, own, "UNAUTHENTICATED", "")
-	if out, code := runCommand(t, dir, "token", "inspect", "--token", stranger, "-o", "json"); code != 3 || !strings.Contains(out, `"kind": "issuer"`) {
+	untrusted := openIssuer(t, map[string]map[string]any{"ann": approves("ann@example")}).token(t, "ann")
+	vote(untrusted, own, "UNAUTHENTICATED", "")
+	if out, code := runCommand(t, dir, "token", "inspect", "--token", untrusted, "-o", "json"); code != 3 || !strings.Contains(out, `"kind": "issuer"`) {
 		t.Errorf("inspect: %d, %s", code, out)
 	}
 }

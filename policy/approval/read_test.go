@@ -55,10 +55,10 @@ func TestList(t *testing.T) {
 		"what awaits ann, her own":   {approval.Filter{Awaiting: ann}, "b a"},
 		"what awaits a cfo":          {approval.Filter{Awaiting: person("carl", "cfo")}, "b"},
 		"what awaits another tenant": {approval.Filter{Awaiting: acme}, "d"},
-		"what awaits a stranger":     {approval.Filter{Awaiting: person("eve", "treasurer")}, ""},
+		"what awaits another role":   {approval.Filter{Awaiting: person("eve", "treasurer")}, ""},
 		"what an approver sees":      {approval.Filter{Viewer: ann}, "e b a"},
 		"what a requester sees":      {approval.Filter{Viewer: person("agent")}, "c a"},
-		"what a stranger sees":       {approval.Filter{Viewer: person("eve", "treasurer")}, ""},
+		"what another role sees":     {approval.Filter{Viewer: person("eve", "treasurer")}, ""},
 		"what another tenant sees":   {approval.Filter{Viewer: acme}, "d"},
 		"an approver, one's own too": {approval.Filter{Viewer: person("agent", "approver")}, "e c b a"},
 	} {

@@ -56,7 +56,7 @@ func TestReadJWT(t *testing.T) {
 // TestKinds holds why each credential is refused, in words that do not change.
 func TestKinds(t *testing.T) {
 	p := newIDP(t)
-	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	untrusted, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestKinds(t *testing.T) {
 		"longer than a day":        {with(map[string]any{"exp": clock.Add(24*time.Hour + time.Second).Unix()}), identity.Lifetime},
 		"longer, without iat":      {with(map[string]any{"iat": nil, "exp": clock.Add(25 * time.Hour).Unix()}), identity.Lifetime},
 		"an unknown key":           {sign(t, jose.ES256, p.ec, "new", p.claims(nil)), identity.KeyID},
-		"another's signature":      {sign(t, jose.ES256, stranger, "ec", p.claims(nil)), identity.Signature},
+		"another's signature":      {sign(t, jose.ES256, untrusted, "ec", p.claims(nil)), identity.Signature},
 		"an algorithm by default":  {sign(t, jose.PS256, p.rsa, "rsa", p.claims(nil)), identity.Algorithm},
 		"at+jwt":                   {p.typed(t, "at+JWT", p.claims(nil)), ""},
 		"a logout token":           {p.typed(t, "logout+jwt", p.claims(nil)), identity.Type},

@@ -371,7 +371,7 @@ func TestRolesClaim(t *testing.T) {
 func TestForged(t *testing.T) {
 	p := newIDP(t)
 	a := p.authenticator(t, new(atomic.Int64))
-	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	untrusted, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -386,8 +386,8 @@ func TestForged(t *testing.T) {
 	with := func(change map[string]any) string { return sign(t, jose.ES256, p.ec, "ec", p.claims(change)) }
 	promoted, _ := json.Marshal(p.claims(map[string]any{"roles": []string{"admin"}}))
 	for name, token := range map[string]string{
-		"signed by a stranger":   sign(t, jose.ES256, stranger, "ec", p.claims(nil)),
-		"unknown key id":         sign(t, jose.ES256, stranger, "new", p.claims(nil)),
+		"signed by another key":  sign(t, jose.ES256, untrusted, "ec", p.claims(nil)),
+		"unknown key id":         sign(t, jose.ES256, untrusted, "new", p.claims(nil)),
 		"changed payload":        parts[0] + "." + part(string(promoted)) + "." + parts[2],
 		"no signature":           parts[0] + "." + parts[1] + ".",
 		"alg none":               part(`{"alg":"none"}`) + "." + parts[1] + ".",

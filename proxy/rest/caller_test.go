@@ -67,9 +67,9 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestStrangersCalls: a stranger's call is refused with a record of what was
+// TestUnauthenticatedCalls: an unauthenticated call is refused with a record of what was
 // wanted, however malformed it is otherwise.
-func TestStrangersCalls(t *testing.T) {
+func TestUnauthenticatedCalls(t *testing.T) {
 	for _, tt := range []struct{ name, path, body string }{
 		{"a job", "/v1/jobs", echoJob},
 		{"a job with a fault", "/v1/jobs", `{"tool":"demo__echo","args":[1],"more":1}`},

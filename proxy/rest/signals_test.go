@@ -47,8 +47,8 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// TestNobodyElsesSignals: a listener hears its own principal, and a stranger
-// nothing.
+// TestNobodyElsesSignals: a listener receives signals of its own principal, and an
+// unknown caller receives none.
 func TestNobodyElsesSignals(t *testing.T) {
 	d := open(t, nil)
 	ear := d.listen("bob")

@@ -21,15 +21,15 @@ import (
 	"github.com/toolgate/toolgate/registry"
 )
 
-// till is a gate with real tickets and a real store of usage. Its policy knows one
+// meteredGate is a gate with real tickets and a real store of usage. Its policy knows one
 // meter, the sum of n: calls pass up to most, are held by boss up to tier, by chief
 // up to cap, and denied above.
-type till struct {
+type meteredGate struct {
 	*bench
 	*limit.Usage
 	db              *store.DB
 	tickets         *approval.Tickets
-	steward         *proxy.TicketWorker
+	worker          *proxy.TicketWorker
 	most, tier, cap float64
 	unmetered       bool
 
@@ -43,10 +43,11 @@ type till struct {
 
 var dayMeter = []policy.Meter{{Name: "day", Window: 24 * time.Hour, Sum: "/n"}}
 
-// newTill makes one with a steward, if stewarded. Its store is closed with the test.
-func newTill(t testing.TB, path string, s proxy.Settings, stewarded bool) *till {
+// newMeteredGate returns a gate, with a ticket worker if withWorker. Its store is closed
+// when the test ends.
+func newMeteredGate(t testing.TB, path string, s proxy.Settings, withWorker bool) *meteredGate {
 	t.Helper()
-	u := &till{bench: newBench(t), most: 1000, tier: 1e9, cap: 1e9}
+	u := &meteredGate{bench: newBench(t), most: 1000, tier: 1e9, cap: 1e9}
 	db, err := store.Open(t.Context(), path, store.Migrations())
 	if err != nil {
 		t.Fatal(err)
@@ -68,15 +69,15 @@ func newTill(t testing.TB, path string, s proxy.Settings, stewarded bool) *till 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if stewarded {
-		if u.steward, err = proxy.NewTicketWorker(proxy.TicketWorkerOptions{Gate: u.Gate, Ledger: u.tickets}); err != nil {
+	if withWorker {
+		if u.worker, err = proxy.NewTicketWorker(proxy.TicketWorkerOptions{Gate: u.Gate, Ledger: u.tickets}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Cleanup(func() {
 		var err error
-		if u.steward != nil {
-			err = u.steward.Close(context.Background())
+		if u.worker != nil {
+			err = u.worker.Close(context.Background())
 		}
 		if err := errors.Join(err, u.tickets.Close(), db.Close()); err != nil {
 			t.Error(err)
@@ -85,15 +86,15 @@ func newTill(t testing.TB, path string, s proxy.Settings, stewarded bool) *till 
 	return u
 }
 
-func openTill(t testing.TB) *till {
+func openMeteredGate(t testing.TB) *meteredGate {
 	t.Helper()
-	return newTill(t, freshState(t), proxy.Settings{}, false)
+	return newMeteredGate(t, freshState(t), proxy.Settings{}, false)
 }
 
 // emptyState is a store that nobody has used yet: to copy one is quicker than to
 // make one.
 var emptyState = sync.OnceValues(func() (content []byte, err error) {
-	dir, err := os.MkdirTemp("", "till-*")
+	dir, err := os.MkdirTemp("", "metered-*")
 	if err != nil {
 		return nil, err
 	}
@@ -122,25 +123,25 @@ func freshState(t testing.TB) string {
 	return path
 }
 
-// inTill runs a test in a bubble, with a steward.
-func inTill(t *testing.T, s proxy.Settings, test func(t *testing.T, u *till)) {
+// withMeteredGate runs a test in a bubble, with a ticket worker.
+func withMeteredGate(t *testing.T, s proxy.Settings, test func(t *testing.T, u *meteredGate)) {
 	t.Helper()
 	path := freshState(t)
 	synctest.Test(t, func(t *testing.T) {
-		u := newTill(t, path, s, true)
+		u := newMeteredGate(t, path, s, true)
 		synctest.Wait()
 		test(t, u)
 	})
 }
 
-func (u *till) Meters(policy.Tool) []policy.Meter {
+func (u *meteredGate) Meters(policy.Tool) []policy.Meter {
 	if u.unmetered {
 		return nil
 	}
 	return dayMeter
 }
 
-func (u *till) Decide(_ context.Context, in *policy.Input) (policy.Decision, error) {
+func (u *meteredGate) Decide(_ context.Context, in *policy.Input) (policy.Decision, error) {
 	u.maybePanic("decide")
 	day, there := in.Usage["day"]
 	sum, err := day.Sum.Float64()
@@ -162,28 +163,28 @@ func (u *till) Decide(_ context.Context, in *policy.Input) (policy.Decision, err
 	case total > u.cap:
 		d.Effect, d.Rule = policy.Deny, "cap"
 	case total > u.tier:
-		d.Effect, d.Rule, d.Approval = policy.Hold, "tier", &policy.Approval{Roles: []string{"chief"}, ExecuteOnApprove: u.steward != nil}
+		d.Effect, d.Rule, d.Approval = policy.Hold, "tier", &policy.Approval{Roles: []string{"chief"}, ExecuteOnApprove: u.worker != nil}
 	case total > u.most:
-		d.Effect, d.Rule, d.Approval = policy.Hold, "most", &policy.Approval{Roles: []string{"boss"}, ExecuteOnApprove: u.steward != nil}
+		d.Effect, d.Rule, d.Approval = policy.Hold, "most", &policy.Approval{Roles: []string{"boss"}, ExecuteOnApprove: u.worker != nil}
 	}
 	return d, nil
 }
 
-func (u *till) Spend(now time.Time, p policy.Principal, t policy.Tool, l *policy.Limit) *limit.Exceeded {
+func (u *meteredGate) Spend(now time.Time, p policy.Principal, t policy.Tool, l *policy.Limit) *limit.Exceeded {
 	u.mu.Lock()
 	u.limits = append(u.limits, l)
 	u.mu.Unlock()
 	return u.bench.Spend(now, p, t, l)
 }
 
-func (u *till) Read(ctx context.Context, use *limit.Use) (map[string]policy.Reading, error) {
+func (u *meteredGate) Read(ctx context.Context, use *limit.Use) (map[string]policy.Reading, error) {
 	if u.readErr != nil {
 		return nil, u.readErr
 	}
 	return u.Usage.Read(ctx, use)
 }
 
-func (u *till) Reserve(ctx context.Context, use *limit.Use, judged map[string]policy.Reading, again func(map[string]policy.Reading) bool) (*limit.Reservation, error) {
+func (u *meteredGate) Reserve(ctx context.Context, use *limit.Use, judged map[string]policy.Reading, again func(map[string]policy.Reading) bool) (*limit.Reservation, error) {
 	if u.reserveErr != nil {
 		return nil, u.reserveErr
 	}
@@ -191,7 +192,7 @@ func (u *till) Reserve(ctx context.Context, use *limit.Use, judged map[string]po
 	return u.Usage.Reserve(ctx, use, judged, again)
 }
 
-func (u *till) Return(ctx context.Context, r *limit.Reservation) error {
+func (u *meteredGate) Return(ctx context.Context, r *limit.Reservation) error {
 	if u.returnErr != nil {
 		return u.returnErr
 	}
@@ -206,23 +207,25 @@ func once(do *func()) {
 	}
 }
 
-func (u *till) Claim(ctx context.Context, h approval.Held) (approval.Claim, error) {
+func (u *meteredGate) Claim(ctx context.Context, h approval.Held) (approval.Claim, error) {
 	u.maybePanic("approve")
 	once(&u.claiming)
 	return u.tickets.Claim(ctx, h)
 }
 
-func (u *till) Release(ctx context.Context, id string) error { return u.tickets.Release(ctx, id) }
+func (u *meteredGate) Release(ctx context.Context, id string) error {
+	return u.tickets.Release(ctx, id)
+}
 
-func (u *till) Finish(ctx context.Context, id string, s approval.State, result []byte, note string) error {
+func (u *meteredGate) Finish(ctx context.Context, id string, s approval.State, result []byte, note string) error {
 	return u.tickets.Finish(ctx, id, s, result, note)
 }
 
-func (u *till) View(_ context.Context, route string, _ registry.Downstream) registry.View {
+func (u *meteredGate) View(_ context.Context, route string, _ registry.Downstream) registry.View {
 	return registry.NewCatalogue([]string{"web"}, searcher).View(route)
 }
 
-func (u *till) Forward(ctx context.Context, t *registry.Tool, out registry.Outgoing) (json.RawMessage, error) {
+func (u *meteredGate) Forward(ctx context.Context, t *registry.Tool, out registry.Outgoing) (json.RawMessage, error) {
 	if u.sending != nil {
 		return u.sending(ctx)
 	}
@@ -230,13 +233,13 @@ func (u *till) Forward(ctx context.Context, t *registry.Tool, out registry.Outgo
 }
 
 // pays makes a call as ann and says in a word what it came to.
-func (u *till) pays(t *testing.T, n any) string {
+func (u *meteredGate) pays(t *testing.T, n any) string {
 	t.Helper()
 	word, _ := u.came(t.Context(), t, n)
 	return word
 }
 
-func (u *till) came(ctx context.Context, t *testing.T, n any) (string, *proxy.Reply) {
+func (u *meteredGate) came(ctx context.Context, t *testing.T, n any) (string, *proxy.Reply) {
 	t.Helper()
 	in := request(t, fmt.Sprintf(`{"name":"web__find","arguments":{"n":%v}}`, n))
 	in.Credential, in.Era = identity.Credential{Bearer: "ann-token"}, "2025-11-25"
@@ -251,7 +254,7 @@ func (u *till) came(ctx context.Context, t *testing.T, n any) (string, *proxy.Re
 }
 
 // used is what ann has used.
-func (u *till) used(t *testing.T) string {
+func (u *meteredGate) used(t *testing.T) string {
 	t.Helper()
 	use, err := limit.Measure(policy.Principal{Subject: "ann"}, "web__find", "", json.RawMessage(`{"n":0}`), dayMeter)
 	if err != nil {
@@ -265,7 +268,7 @@ func (u *till) used(t *testing.T) string {
 }
 
 // others lets another process of ann's use n.
-func (u *till) others(t *testing.T, n float64) {
+func (u *meteredGate) others(t *testing.T, n float64) {
 	t.Helper()
 	use, err := limit.Measure(policy.Principal{Subject: "ann"}, "web__find", "", fmt.Appendf(nil, `{"n":%v}`, n), dayMeter)
 	if err == nil {
@@ -277,7 +280,7 @@ func (u *till) others(t *testing.T, n float64) {
 }
 
 // ticket gives ann's newest ticket.
-func (u *till) ticket(t *testing.T) approval.Ticket {
+func (u *meteredGate) ticket(t *testing.T) approval.Ticket {
 	t.Helper()
 	list, err := u.tickets.List(t.Context(), approval.Filter{Limit: 1})
 	if err != nil || len(list) != 1 {
@@ -286,7 +289,7 @@ func (u *till) ticket(t *testing.T) approval.Ticket {
 	return list[0]
 }
 
-func (u *till) approves(t *testing.T, role string) {
+func (u *meteredGate) approves(t *testing.T, role string) {
 	t.Helper()
 	boss := policy.Principal{Subject: "bo", Roles: []string{role}}
 	if _, err := u.tickets.Decide(t.Context(), approval.Vote{ID: u.ticket(t).ID, Approver: boss, Approve: true}); err != nil {
