@@ -21,15 +21,19 @@ type Sight struct {
 	Role    string `json:"role"`
 	Visible int    `json:"tools"`
 	Total   int    `json:"of"`
-	Reason  string `json:"reason,omitempty"` // why none is visible
+	Duty    string `json:"duty,omitempty"`   // what the role is for, where none is visible: "reads the audit trail"
+	Reason  string `json:"reason,omitempty"` // why none is visible, of a role without a duty
 	Hint    string `json:"hint,omitempty"`   // what to do then
 }
 
-// Blind reports that there are tools, and none of them is visible.
-func (s Sight) Blind() bool { return s.Visible == 0 && s.Total > 0 }
+// Blind reports that there are tools, none of them is visible, and the role has no duty.
+func (s Sight) Blind() bool { return s.Visible == 0 && s.Total > 0 && s.Duty == "" }
 
 // String returns s as people read it.
 func (s Sight) String() string {
+	if s.Duty != "" {
+		return fmt.Sprintf("%s, none for %s, which %s", plural.Count(s.Total, "tool"), s.Role, s.Duty)
+	}
 	text := fmt.Sprintf("%s, %d visible to %s", plural.Count(s.Total, "tool"), s.Visible, s.Role)
 	if s.Reason != "" {
 		text += ": " + s.Reason

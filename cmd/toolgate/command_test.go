@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
@@ -43,6 +44,8 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 		switch {
 		case c.Short == "" || unicode.IsUpper([]rune(c.Short)[0]) || strings.HasSuffix(c.Short, "."):
 			t.Errorf("%s: %q is no short description in lower case without full stop", path, c.Short)
+		case !saysEnough(c.Long):
+			t.Errorf("%s: the help has no 2 to 8 lines of at most 100 characters:\n%s", path, c.Long)
 		case !strings.Contains(c.Example, "  toolgate "):
 			t.Errorf("%s has no example", path)
 		case c.RunE == nil || c.Run != nil:
@@ -61,6 +64,49 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 				t.Errorf("%s --%s does not say between backquotes what its value is: %q", path, f.Name, f.Usage)
 			}
 		})
+	}
+}
+
+// saysEnough reports whether a help text has from 2 to 8 lines that a terminal shows whole.
+func saysEnough(long string) bool {
+	n := 0
+	for line := range strings.Lines(long) {
+		if line = strings.TrimSpace(line); line != "" {
+			n++
+		}
+		if utf8.RuneCountInString(line) > 100 {
+			return false
+		}
+	}
+	return 2 <= n && n <= 8
+}
+
+// Every command that prints data has the four forms, also for a fault of its own command
+// line, wherever -o is. The stdout of others is protocol, or has a form of its own.
+func TestEveryReportIsADocument(t *testing.T) {
+	var without []string
+	for _, c := range commands(rootCommand(&env{})) {
+		forms := formsOf(c)
+		if forms == nil {
+			without = append(without, c.CommandPath())
+		} else if diff := cmp.Diff([]string{"table", "wide", "json", "yaml"}, forms[:4]); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", c.CommandPath(), diff)
+		}
+		args := strings.Fields(c.CommandPath())[1:]
+		for _, line := range [][]string{append([]string{"-o", "json"}, append(args, "--no-such-flag")...), append(args, "--no-such-flag", "--output=json")} {
+			var stdout, stderr bytes.Buffer
+			code := run(t.Context(), line, stdio{strings.NewReader(""), &stdout, &stderr}, func(string) (string, bool) { return "", false })
+			var got failure
+			err := json.Unmarshal(stdout.Bytes(), &got)
+			documented := err == nil && got.Error.Code == "USAGE" && got.Error.Message == "unknown flag: --no-such-flag" && got.Error.Exit == exitUsage
+			if code != exitUsage || !strings.HasPrefix(stderr.String(), "toolgate: error: unknown flag") || documented != (forms != nil) || forms == nil && stdout.Len() > 0 {
+				t.Errorf("%v: exit %d, %s%s", line, code, &stdout, &stderr)
+			}
+		}
+	}
+	want := []string{"toolgate audit export", "toolgate audit witness", "toolgate completion", "toolgate ndjson", "toolgate serve", "toolgate stdio", "toolgate tools"}
+	if diff := cmp.Diff(want, without); diff != "" {
+		t.Errorf("commands without -o (-want +got)\n%s", diff)
 	}
 }
 

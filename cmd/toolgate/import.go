@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -50,8 +49,13 @@ func importCommand(e *env) *cobra.Command {
 // addImport adds the flags that say what is imported, and how.
 func addImport(c *cobra.Command, f *clientFlags) {
 	addNaming(c, f, "import")
-	c.Flags().StringArrayVar(&f.set, "set", nil, "`NAME=VALUE` of an input that the file leaves to people; may be repeated")
+	addInputs(c, &f.set)
 	c.Flags().StringVar(&f.envFile, "env-file", "", "move secrets to this `FILE` (mode 0600), and write ${NAME} in their place")
+}
+
+// addInputs adds the flag that gives values to inputs.
+func addInputs(c *cobra.Command, set *[]string) {
+	c.Flags().StringArrayVar(set, "set", nil, "`NAME=VALUE` of an input that the client's file leaves to people; may be repeated")
 }
 
 // addNaming adds the flags that choose servers, and name one of them.
@@ -154,11 +158,21 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	if err != nil {
 		return nil, nil, usage(err)
 	}
-	if err := e.fillInputs(p, n.Inputs, own.lacks(servers, f.as), env, f); err != nil {
+	given, err := givenValues(n.Inputs, f.set)
+	if err != nil {
 		return nil, nil, usage(err)
 	}
-	p.secrets = append(p.secrets, secretValues(servers)...)
-	edits, taken := p.merge(servers, own, env, f.as)
+	secrets, missing, err := e.fillInputs(n.Inputs, own.lacks(servers, f.as), env, given, e.askInput)
+	switch {
+	case err != nil:
+		return nil, nil, usage(err)
+	case missing != "" && (f.write || f.yes):
+		return nil, nil, usage(errors.New(strings.Replace(missing, ": --set", hintMark+"--set", 1)))
+	case missing != "":
+		p.Notes = append(p.Notes, missing)
+	}
+	p.secrets = append(secrets, secretValues(servers)...)
+	edits, taken := p.merge(servers, own, n.Inputs, env, f.as)
 	change, err := clientfile.Plan(e.config, dialect.JSON, edits...)
 	if err != nil {
 		return nil, nil, usage(err)
@@ -205,7 +219,7 @@ func chooseServers(servers []config.Entry, path string, f *clientFlags) (found [
 
 // merge returns the edits of mcp.json and the servers that they take, by their names in
 // the client's file, and says what becomes of each server.
-func (p *clientPlan) merge(servers []config.Entry, own ownServers, env *secretFile, as string) (edits []clientfile.Edit, taken []string) {
+func (p *clientPlan) merge(servers []config.Entry, own ownServers, inputs []config.Input, env *secretFile, as string) (edits []clientfile.Edit, taken []string) {
 	for _, s := range servers {
 		planned := plannedServer{Name: s.Name, Status: "new"}
 		name := cmp.Or(as, s.Name)
@@ -217,7 +231,7 @@ func (p *clientPlan) merge(servers []config.Entry, own ownServers, env *secretFi
 		switch {
 		case s.Name == "toolgate" || own.isToolgate(s.Server):
 			planned.Status, planned.Reason = "skipped", "it is toolgate itself"
-		case exists && sameJSON(present, s.Server):
+		case exists && sameFilled(present, s.Server, inputs):
 			planned.Status = "present"
 		case exists:
 			planned.Status, planned.Reason = "conflict", "mcp.json has another server of this name: give this one a name with --only "+s.Name+" --as NAME"
@@ -250,11 +264,6 @@ func (o ownServers) isToolgate(entry json.RawMessage) bool {
 	base := filepath.Base(filepath.ToSlash(s.Command))
 	starts := (base == "toolgate" || base == "toolgate.exe") && len(s.Args) > 0 && s.Args[0] == "stdio"
 	return starts || o.url != "" && (s.URL == o.url || strings.HasPrefix(s.URL, o.url+"/"))
-}
-
-func sameJSON(a, b []byte) bool {
-	var x, y any
-	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
 // ownServers are the servers of mcp.json as they are written.

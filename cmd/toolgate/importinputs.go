@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -15,16 +17,13 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-// fillInputs gives values to the inputs of the servers that are new: those of --set, of the
-// environment, of the file for secrets, or the answers of a person. A secret goes to the
-// file for secrets, where there is one; any other value takes the place of its references.
-// The plan notes what is missing, and the error names it where the plan is to be written.
-func (e *env) fillInputs(p *clientPlan, inputs []config.Input, servers []*config.Entry, env *secretFile, f *clientFlags) error {
-	given, err := givenValues(inputs, f.set)
-	if err != nil {
-		return err
-	}
-	var missing []string
+// fillInputs gives values to the inputs to which servers refer: those given, of the environment
+// or of the file for secrets, or else what ask returns, "" for nothing, or their defaults. A
+// secret goes to the file for secrets, where there is one; any other value takes the place of
+// its references. Values of ask are added to given. fillInputs returns the secrets that it
+// wrote, and says which inputs have no value.
+func (e *env) fillInputs(inputs []config.Input, servers []*config.Entry, env *secretFile, given map[string]string, ask func(config.Input) string) (secrets []string, missing string, err error) {
+	var without []string
 	for _, in := range inputs {
 		if !slices.ContainsFunc(servers, func(s *config.Entry) bool { return bytes.Contains(s.Server, quoted(in.Reference)) }) {
 			continue // it is filled in, or its server is not imported
@@ -35,25 +34,24 @@ func (e *env) fillInputs(p *clientPlan, inputs []config.Input, servers []*config
 		case set != "" || env.mentions(in.Variable) || strings.Contains(in.Reference, ":-"):
 			continue
 		default:
-			value = cmp.Or(e.askInput(in), in.Default)
+			value = cmp.Or(ask(in), in.Default)
 		}
 		if value == "" {
-			missing = append(missing, describeInput(in))
+			without = append(without, describeInput(in))
 			continue
 		}
-		if err := p.fill(in, value, servers, env); err != nil {
-			return err
+		given[in.Variable] = value
+		if in.Secret {
+			secrets = append(secrets, value)
+		}
+		if err := fillInput(in, value, servers, env); err != nil {
+			return nil, "", err
 		}
 	}
-	if len(missing) == 0 {
-		return nil
+	if len(without) > 0 {
+		missing = "no value for " + strings.Join(without, ", ") + ": --set NAME=VALUE gives one, as do variables of these names"
 	}
-	text := "no value for " + strings.Join(missing, ", ")
-	if f.write || f.yes {
-		return fmt.Errorf("%s\nhint: --set NAME=VALUE gives one, as do variables of these names", text)
-	}
-	p.Notes = append(p.Notes, text+": --set NAME=VALUE gives one, as do variables of these names")
-	return nil
+	return secrets, missing, nil
 }
 
 // setNames returns the variables of --set.
@@ -79,7 +77,7 @@ func givenValues(inputs []config.Input, set []string) (map[string]string, error)
 			for _, in := range inputs {
 				names = append(names, in.Variable)
 			}
-			return nil, fmt.Errorf("--set %s: the file has no input of this name, only %q", name, names)
+			return nil, fmt.Errorf("--set %s: there is no input of this name, only %q", name, names)
 		}
 		given[name] = value
 	}
@@ -123,24 +121,40 @@ func (e *env) askInput(in config.Input) string {
 	return strings.TrimSpace(string(answer))
 }
 
-// fill puts the value of an input where it belongs.
-func (p *clientPlan) fill(in config.Input, value string, servers []*config.Entry, env *secretFile) error {
+// fillInput puts the value of an input where it belongs.
+func fillInput(in config.Input, value string, servers []*config.Entry, env *secretFile) error {
 	switch {
 	case len(in.Choices) > 0 && !slices.Contains(in.Choices, value):
 		return fmt.Errorf("%s has an invalid value: want one of %s", in.Variable, strings.Join(in.Choices, ", "))
 	case in.Secret && env != nil:
-		p.secrets = append(p.secrets, value)
 		env.values[in.Variable] = value
-		return nil
+		value = fmt.Sprintf(env.form, in.Variable)
 	case strings.Contains(value, "${"):
 		return fmt.Errorf("the value of %s has \"${\" in it, which would be expanded\nhint: set the variable %s instead", in.Variable, in.Variable)
-	case in.Secret:
-		p.secrets = append(p.secrets, value)
 	}
 	for _, s := range servers {
 		s.Server = bytes.ReplaceAll(s.Server, quoted(in.Reference), quoted(value))
 	}
 	return nil
+}
+
+// anyText matches what stands inside a string of JSON.
+const anyText = `(?:[^"\\]|\\.)*`
+
+// sameFilled reports whether a server is that of an entry, whatever values its inputs have.
+func sameFilled(server, entry json.RawMessage, inputs []config.Input) bool {
+	var values [2]any
+	if json.Unmarshal(server, &values[0]) != nil || json.Unmarshal(entry, &values[1]) != nil {
+		return false
+	}
+	is, _ := json.Marshal(values[0])   // of what was JSON
+	want, _ := json.Marshal(values[1]) // of what was JSON
+	pattern := regexp.QuoteMeta(string(want))
+	for _, in := range inputs {
+		pattern = strings.ReplaceAll(pattern, regexp.QuoteMeta(string(quoted(in.Reference))), anyText)
+	}
+	same, err := regexp.MatchString("^"+pattern+"$", string(is))
+	return err == nil && same
 }
 
 // quoted returns a text as it stands inside a string of JSON.

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/clientfile"
 	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
@@ -22,6 +23,7 @@ import (
 // initFlags say which servers init offers, and whether it asks.
 type initFlags struct {
 	clients []string // IDs; none = all
+	set     []string // NAME=VALUE of inputs
 	project string   // directory whose servers are taken too; "" = those of this one are offered
 	yes     bool
 }
@@ -42,6 +44,7 @@ func initCommand(e *env) *cobra.Command {
 	}
 	c.Flags().StringSliceVar(&f.clients, "client", nil, "`CLIENT` whose servers to offer, as toolgate import names it; may be repeated (default: all)")
 	c.Flags().StringVar(&f.project, "project", "", "`DIR` of a project: take the servers of its files too")
+	addInputs(c, &f.set)
 	c.Flags().BoolVar(&f.yes, "yes", false, "take the defaults, and ask nothing")
 	return c
 }
@@ -59,7 +62,8 @@ type setup struct {
 	Call     *firstCall    `json:"call,omitempty"`
 	Next     []string      `json:"next,omitempty"` // commands
 
-	lock *lock.File
+	lock    *lock.File
+	secrets *secretFile // every secret of the servers, a file for each
 }
 
 // setUp makes a configuration, a policy and a lock for the servers that a person has, and
@@ -70,11 +74,11 @@ func (e *env) setUp(ctx context.Context, dir string, f *initFlags) (err error) {
 		return err
 	}
 	e.config = filepath.Join(dir, defaultConfig)
-	s := &setup{Dir: dir, lock: &lock.File{}}
+	s := &setup{Dir: dir, lock: &lock.File{}, secrets: newSecrets(&clientfile.Change{}, "${file:secrets/%s}")}
 	if s.Servers, s.Notes, err = e.offers(f); err != nil {
 		return err
 	}
-	agreed, err := e.agree(s, f.yes)
+	agreed, err := e.agree(s, f)
 	if err == nil && agreed {
 		err = e.discover(ctx, s)
 	}
@@ -98,8 +102,8 @@ func (e *env) setUp(ctx context.Context, dir string, f *initFlags) (err error) {
 
 // agree completes the plan, and reports whether it is to be carried out. Without --yes a
 // person is asked; where there is nobody to ask, the plan is printed.
-func (e *env) agree(s *setup, yes bool) (bool, error) {
-	asks := !yes && !e.Structured() && e.terminal()
+func (e *env) agree(s *setup, f *initFlags) (bool, error) {
+	asks := !f.yes && !e.Structured() && e.terminal()
 	if asks && len(s.Servers) > 0 {
 		if err := e.Write(reports().Render("offers", s, false)); err != nil {
 			return false, err
@@ -108,11 +112,14 @@ func (e *env) agree(s *setup, yes bool) (bool, error) {
 			return false, nil
 		}
 	}
+	if err := e.fillOffers(s, f); err != nil {
+		return false, err
+	}
 	if len(s.taken()) == 0 {
 		s.Servers = append(s.Servers, standardTools())
 	}
-	if err := e.plan(s); err != nil || yes {
-		return yes, err
+	if err := e.plan(s); err != nil || f.yes {
+		return f.yes, err
 	}
 	if err := e.Print("setup", s); err != nil {
 		return false, err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,7 +14,6 @@ import (
 	strict "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/toolgate/toolgate/internal/clientfile"
 	"github.com/toolgate/toolgate/internal/wholefile"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/lock"
@@ -32,11 +32,10 @@ func (f plannedFile) MarshalText() ([]byte, error) { return []byte(f.Path), nil 
 // plan makes the files, of which mcp.json is written last. The error is an *exit when one
 // of them, or a directory of them, exists.
 func (e *env) plan(s *setup) error {
-	moved := newSecrets(&clientfile.Change{}, "${file:secrets/%s}")
 	var entries []*offer
 	for _, o := range s.taken() {
 		written := *o
-		written.entry.Server = moved.move(o.Name, o.entry.Server)
+		written.entry.Server = s.secrets.move(o.Name, o.entry.Server)
 		entries = append(entries, &written)
 	}
 	tokens := []config.Token{}
@@ -51,10 +50,14 @@ func (e *env) plan(s *setup) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(moved.values)) {
-		files = append(files, plannedFile{"secrets/" + name, 0o600, []byte(moved.values[name] + "\n")})
+	moved := 0
+	for _, name := range slices.Sorted(maps.Keys(s.secrets.values)) {
+		if bytes.Contains(text, quoted(fmt.Sprintf(s.secrets.form, name))) { // its server is taken
+			files = append(files, plannedFile{"secrets/" + name, 0o600, []byte(s.secrets.values[name] + "\n")})
+			moved++
+		}
 	}
-	if len(moved.values) > 0 {
+	if moved > 0 {
 		files = append(files, plannedFile{"secrets/.gitignore", 0o600, []byte("*\n")})
 	}
 	if _, err := os.Lstat(filepath.Join(s.Dir, ".toolgate")); errors.Is(err, fs.ErrNotExist) { // the state of an earlier one stays

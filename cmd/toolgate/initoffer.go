@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -25,8 +26,9 @@ type offer struct {
 	Taken  bool   `json:"taken"`
 	Reason string `json:"reason,omitempty"` // why it is not taken unless a person chooses it, or cannot be
 
-	able  bool // it can be chosen
-	entry config.Entry
+	able   bool // it can be chosen
+	entry  config.Entry
+	inputs []config.Input // to which the entry refers
 }
 
 // standardTools is the server that init offers where there is no other.
@@ -79,7 +81,12 @@ func (e *env) offers(f *initFlags) (offers []*offer, notes []string, err error) 
 // newOffer offers a server of a client's file beside earlier ones.
 func (e *env) newOffer(file clientOnDisk, s config.Entry, earlier []*offer, trusted bool) *offer {
 	o := &offer{Name: s.Name, Client: file.ID, Scope: file.Scope, File: file.Path, Target: target(originOf(s.Server)), entry: s}
-	o.Reason = e.obstacle(s, earlier)
+	for _, in := range file.read.Inputs {
+		if bytes.Contains(s.Server, quoted(in.Reference)) {
+			o.inputs = append(o.inputs, in)
+		}
+	}
+	o.Reason = e.obstacle(o, earlier)
 	if o.able = o.Reason == ""; o.able && file.Scope == "project" && !trusted {
 		o.Reason = "it is in a file of this project: choose it, or name the project with --project"
 	}
@@ -96,8 +103,8 @@ func target(o lock.Origin) string {
 }
 
 // obstacle returns why a server cannot be taken beside earlier ones, "" if it can.
-func (e *env) obstacle(s config.Entry, earlier []*offer) string {
-	own := ownServers{url: "http://127.0.0.1:8787/mcp"} // the default of a new mcp.json
+func (e *env) obstacle(new *offer, earlier []*offer) string {
+	s, own := new.entry, ownServers{url: "http://127.0.0.1:8787/mcp"} // the default of a new mcp.json
 	if s.Name == "toolgate" || own.isToolgate(s.Server) {
 		return "it is toolgate itself"
 	}
@@ -107,13 +114,16 @@ func (e *env) obstacle(s config.Entry, earlier []*offer) string {
 	for _, o := range earlier {
 		switch {
 		case !o.able || !strings.EqualFold(o.Name, s.Name):
-		case sameJSON(o.entry.Server, s.Server):
+		case sameFilled(o.entry.Server, s.Server, nil):
 			return "it is the same in " + o.Client
 		default:
 			return "another server has its name in " + o.Client + ": import it later, with --as NAME"
 		}
 	}
-	text, err := mcpText([]*offer{{Name: s.Name, entry: s}}, object{})
+	if len(new.inputs) > 0 {
+		return "" // its values are not known yet
+	}
+	text, err := mcpText([]*offer{new}, object{})
 	if err != nil {
 		return err.Error()
 	}
@@ -137,6 +147,31 @@ func missingCommand(s *config.Server) string {
 		return fmt.Sprintf("command %q is not found", s.Command)
 	}
 	return ""
+}
+
+// fillOffers gives values to the inputs of the servers that are taken. A server that lacks
+// one is not taken.
+func (e *env) fillOffers(s *setup, f *initFlags) error {
+	var inputs []config.Input
+	for _, o := range s.Servers {
+		inputs = append(inputs, o.inputs...)
+	}
+	given, err := givenValues(inputs, f.set)
+	if err != nil {
+		return usage(err)
+	}
+	ask := e.askInput
+	if f.yes {
+		ask = func(config.Input) string { return "" }
+	}
+	for _, o := range s.taken() {
+		_, missing, err := e.fillInputs(o.inputs, []*config.Entry{&o.entry}, s.secrets, given, ask)
+		if err != nil {
+			return usage(err)
+		}
+		o.Taken, o.Reason = missing == "", missing
+	}
+	return nil
 }
 
 // choose asks which servers to take until the answer names some, and reports whether there

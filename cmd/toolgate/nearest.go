@@ -33,8 +33,13 @@ func unknown(what, value string, known []string) error {
 }
 
 // flagFault returns an error of the flags of c with the flag that was probably meant, or with
-// what the value of a flag is.
-func flagFault(c *cobra.Command, err error) error {
+// what the value of a flag is. An unknown command, whose flags are unknown too, is reported
+// instead of them.
+func (e *env) flagFault(c *cobra.Command, err error) error {
+	e.Form = formAsked(c, e.args)
+	if c.HasSubCommands() && c.Flags().NArg() > 0 {
+		return requireCommand(c, c.Flags().Args())
+	}
 	missing, wrong, absent := (*pflag.NotExistError)(nil), (*pflag.InvalidValueError)(nil), (*pflag.ValueRequiredError)(nil)
 	switch {
 	case errors.As(err, &missing) && len(missing.GetSpecifiedName()) > 1:
@@ -48,6 +53,19 @@ func flagFault(c *cobra.Command, err error) error {
 		err = fmt.Errorf("%w%s", err, valueHint(absent.GetFlag()))
 	}
 	return usage(err)
+}
+
+// formAsked returns the value of -o in a command line of c that has faulty flags: cobra stops
+// at the first one.
+func formAsked(c *cobra.Command, args []string) string {
+	lenient := pflag.NewFlagSet("", pflag.ContinueOnError)
+	lenient.ParseErrorsAllowlist.UnknownFlags = true
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		lenient.StringP(f.Name, f.Shorthand, "", "")
+		lenient.Lookup(f.Name).NoOptDefVal = f.NoOptDefVal
+	})
+	_ = lenient.Parse(args) // the fault has been found
+	return lenient.Lookup("output").Value.String()
 }
 
 // valueHint is a hint line that says what the value of a flag is.

@@ -52,6 +52,7 @@ type env struct {
 	logLevel, logFormat          string
 	log                          *logfold.Writer
 
+	args      []string      // the command line
 	temporary string        // see scratch
 	lines     *bufio.Reader // see ask
 }
@@ -63,6 +64,7 @@ func run(ctx context.Context, args []string, s stdio, l lookup) int {
 		return guardian.Main(args[1:])
 	}
 	e := newEnv(s, l)
+	e.args = args
 	defer e.log.Close()
 	defer e.removeScratch()
 	root := rootCommand(e)
@@ -70,7 +72,11 @@ func run(ctx context.Context, args []string, s stdio, l lookup) int {
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)
-	return e.fail(root.ExecuteContext(ctx))
+	c, err := root.ExecuteContextC(ctx)
+	if !slices.Contains(formsOf(c), e.Form) {
+		e.Form = report.Table // errors are text where the command has no such documents
+	}
+	return e.fail(err)
 }
 
 func newEnv(s stdio, l lookup) *env {
@@ -98,7 +104,7 @@ func rootCommand(e *env) *cobra.Command {
 	f.StringVarP(&e.Form, "output", "o", report.Table, "`FORM` of the result: table, wide, json or yaml; some commands have more")
 	f.StringVar(&e.logLevel, "log-level", "info", "least `LEVEL` of log lines")
 	f.StringVar(&e.logFormat, "log-format", "text", "form of log lines: `text|json`")
-	root.SetFlagErrorFunc(flagFault)
+	root.SetFlagErrorFunc(e.flagFault)
 	root.SetVersionTemplate(reports().Render("version", versionOf(), false))
 	for _, g := range []struct {
 		title   string
@@ -130,11 +136,11 @@ func requireCommand(c *cobra.Command, args []string) error {
 			names = append(names, s.Name())
 		}
 	}
-	what := fmt.Sprintf("%s needs a command", c.CommandPath())
-	if len(args) > 0 {
-		what = fmt.Sprintf("unknown command %q for %q%s", args[0], c.CommandPath(), didYouMean(args[0], names))
+	all := hintMark + "one of " + strings.Join(names, ", ") + "; --help says more"
+	if len(args) == 0 {
+		return usage(fmt.Errorf("%s needs a command%s", c.CommandPath(), all))
 	}
-	return usage(fmt.Errorf("%s\nhint: one of %s; --help says more", what, strings.Join(names, ", ")))
+	return usage(fmt.Errorf("unknown command %q for %q%s", args[0], c.CommandPath(), cmp.Or(didYouMean(args[0], names), all)))
 }
 
 // helpText has the long help and the examples of every command, each under a
@@ -183,13 +189,11 @@ func formsOf(c *cobra.Command) []string {
 func (e *env) prepare(c *cobra.Command) error {
 	e.applyEnvironment()
 	known := formsOf(c)
-	switch wrong := e.Form; {
+	switch {
 	case known == nil && c.Flags().Changed("output"):
-		e.Form = report.Table
 		return usage(fmt.Errorf("%s prints no report, and has no -o\nhint: leave it out", c.CommandPath()))
-	case known != nil && !slices.Contains(known, wrong):
-		e.Form = report.Table
-		return unknown("output", wrong, known)
+	case known != nil && !slices.Contains(known, e.Form):
+		return unknown("output", e.Form, known)
 	}
 	return checkFlags(c)
 }

@@ -63,8 +63,11 @@ func (e *env) explainEmptyList(ctx context.Context) {
 		}
 	}
 	for _, sight := range s.Sights {
-		if sight.Blind() {
+		switch {
+		case sight.Blind():
 			fmt.Fprintf(e.err, "%s\nhint: %s\n", report.Printable(sight.String()), sight.Hint)
+		case sight.Duty != "":
+			fmt.Fprintln(e.err, report.Printable(sight.String()))
 		}
 	}
 	if total == 0 {

@@ -61,7 +61,8 @@ func CallerWith(cfg *config.Config, role, local string) policy.Principal {
 }
 
 // Sights says for each role that a caller may have how many of the tools that serve it
-// sees, and of one that sees none the policy's reason and the command that explains it.
+// sees. Of one that sees none it says what else the role is for, or else the policy's reason
+// and the command that explains it.
 // A role that the policy does not judge in time is left out. Before every upstream has
 // answered, the total is too small.
 func (a *App) Sights() []console.Sight {
@@ -82,11 +83,26 @@ func (a *App) Sights() []console.Sight {
 			}
 		}
 		if s.Visible == 0 && s.Total > 0 {
+			s.Duty = dutyOf(ctx, engine, who)
+		}
+		if s.Blind() {
 			s.Reason, s.Hint = whyBlind(ctx, cfg, engine, who, tools)
 		}
 		sights = append(sights, s)
 	}
 	return sights
+}
+
+// dutyOf returns what a caller may do besides calling tools, "" for nothing. Those who
+// decide on calls read what they decide on.
+func dutyOf(ctx context.Context, engine *rego.Engine, who policy.Principal) string {
+	if right, err := engine.TrailRight(ctx, who); err == nil && right != policy.TrailNone {
+		return "reads the audit trail"
+	}
+	if operates, err := engine.Operates(ctx, who); err == nil && operates {
+		return "operates servers"
+	}
+	return ""
 }
 
 // whyBlind returns why the policy shows a caller none of tools, and what to do.
