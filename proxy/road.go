@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -434,23 +435,15 @@ const (
 // digest, their length and an excerpt, and cannot be judged again.
 func shorten(r *audit.Record) {
 	for _, text := range []*string{&r.Exposed, &r.Method, &r.RequestID, &r.Error} {
-		*text = clip(*text, recordedText)
+		*text = clip.Bytes(*text, recordedText, "")
 	}
 	if len(r.Task) > wholeArguments {
 		r.Task = nil
 	}
 	if n := len(r.Arguments); n > wholeArguments {
-		r.ArgumentsBytes, r.ArgumentsExcerpt = n, clip(string(r.Arguments[:excerptBytes]), excerptBytes)
+		r.ArgumentsBytes, r.ArgumentsExcerpt = n, clip.Bytes(string(r.Arguments[:excerptBytes+1]), excerptBytes, "")
 		r.Arguments, r.Input = nil, nil
 	}
-}
-
-// clip cuts a text to n bytes, at the beginning of a character.
-func clip(text string, n int) string {
-	if len(text) <= n {
-		return text
-	}
-	return strings.ToValidUTF8(text[:n], "")
 }
 
 // limitRefused takes from the principal's limit of refused calls for f, whose outcome

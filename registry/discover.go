@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/paramheader"
@@ -98,6 +99,9 @@ func (r *Registry) tool(cfg config.Server, name string, definition json.RawMessa
 	return t
 }
 
+// shownBytes is how much of a server's word a message shows.
+const shownBytes = 128
+
 // complete fills in what the definition says. The error says what is wrong with
 // it. An outputSchema that cannot be used is left out, with a warning, unless
 // results have to match it.
@@ -113,7 +117,7 @@ func (r *Registry) complete(t *Tool) error {
 	case variants != nil && !t.AllowVariants:
 		return fmt.Errorf("its definition has the keys %q and %q at %q, which differ only in case\nhint: set case_variants to allow for this server if that is meant", variants.First, variants.Second, variants.Pointer)
 	case !validName.MatchString(t.Name):
-		return fmt.Errorf("its name %s is not 1 to 128 of letters, digits, \"_\", \".\" and \"-\"", strconv.QuoteToASCII(clip(t.Name)))
+		return fmt.Errorf("its name %s is not 1 to 128 of letters, digits, \"_\", \".\" and \"-\"", strconv.QuoteToASCII(clip.Bytes(t.Name, shownBytes, "...")))
 	case !validName.MatchString(t.Exposed):
 		return fmt.Errorf("its exposed name is longer than 128 characters\nhint: give the server a shorter prefix")
 	}
@@ -145,14 +149,5 @@ func harmless(name string) string {
 			return c
 		}
 		return '?'
-	}, clip(name))
-}
-
-// clip shortens text for people.
-func clip(text string) string {
-	const most = 128
-	if len(text) <= most {
-		return text
-	}
-	return text[:most] + "..."
+	}, clip.Bytes(name, shownBytes, "..."))
 }

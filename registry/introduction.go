@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/registry/config"
@@ -47,24 +48,16 @@ func introductionOf(cfg config.Server, info json.RawMessage, instructions string
 	if cfg.HiddenText == "escape" {
 		title, instructions = hidden.Escape(title), hidden.Escape(instructions)
 	}
-	out := Introduction{Server: cfg.Name, Title: firstBytes(strings.Join(strings.Fields(title), " "), maxTitleBytes)}
+	out := Introduction{Server: cfg.Name, Title: clip.Bytes(strings.Join(strings.Fields(title), " "), maxTitleBytes, "")}
 	if icons, ok := jsonrpc.Get(info, "icons"); ok && icons[0] == '[' && len(icons) <= maxIconsBytes {
 		out.Icons = icons
 	}
 	out.Instructions = strings.TrimSpace(instructions)
 	if n := len(out.Instructions); n > maxInstructionsBytes {
-		out.Instructions = firstBytes(out.Instructions, maxInstructionsBytes) +
+		out.Instructions = clip.Bytes(out.Instructions, maxInstructionsBytes, "") +
 			fmt.Sprintf("\n[toolgate cut these instructions: %d of %d bytes shown]", maxInstructionsBytes, n)
 	}
 	return out
-}
-
-// firstBytes returns at most n bytes of text, cut between two characters.
-func firstBytes(text string, n int) string {
-	if len(text) <= n {
-		return text
-	}
-	return strings.ToValidUTF8(text[:n], "")
 }
 
 // unseenInIntroduction returns the kinds of hidden characters in how a server

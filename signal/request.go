@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
@@ -129,11 +130,11 @@ func badJob(err error) error {
 	}
 	for known := range wants {
 		if strings.EqualFold(name, known) {
-			return fmt.Errorf("%w: member %q is spelled %q", ErrInvalidRequest, cut(name, maxName), known)
+			return fmt.Errorf("%w: member %q is spelled %q", ErrInvalidRequest, clip.Bytes(name, maxName, ""), known)
 		}
 	}
 	if errors.Is(err, json.ErrUnknownName) {
-		return fmt.Errorf("%w: member %q is unknown", ErrInvalidRequest, cut(name, maxName))
+		return fmt.Errorf("%w: member %q is unknown", ErrInvalidRequest, clip.Bytes(name, maxName, ""))
 	}
 	return fmt.Errorf("%w: no object", ErrInvalidRequest)
 }

@@ -10,10 +10,10 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
@@ -219,7 +219,7 @@ func (r *toolResult) failure(from Lineage) payload {
 	}
 	text := strings.Join(texts, "\n")
 	e := &KernelError{
-		Code: CodeToolFailed, Category: External, Severity: Transient, Message: cut(text, maxErrorMessage),
+		Code: CodeToolFailed, Category: External, Severity: Transient, Message: clip.Bytes(text, maxErrorMessage, ""),
 		Source: from.Origin, Detail: map[string]any{"tool": from.Tool},
 	}
 	if text == "" {
@@ -236,17 +236,6 @@ func (r *toolResult) failure(from Lineage) payload {
 		p.ref = "/content/0"
 	}
 	return p
-}
-
-// cut shortens text to at most limit bytes, at the start of a character.
-func cut(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	for limit > 0 && !utf8.RuneStart(text[limit]) {
-		limit--
-	}
-	return text[:limit]
 }
 
 // inline is what a content block holds itself, not by reference.

@@ -61,34 +61,34 @@ func (f *clientFlags) addConnect(c *cobra.Command) *cobra.Command {
 func connectCommand(e *env) *cobra.Command {
 	f := &clientFlags{}
 	return f.addConnect(command("connect CLIENT", "add toolgate to a client's file", func(_ context.Context, args []string) error {
-		return e.editClient(args[0], f, e.connectEdits)
+		return e.changeClient(args[0], f, e.planConnect)
 	}))
 }
 
 func disconnectCommand(e *env) *cobra.Command {
 	f := &clientFlags{}
 	c := f.add(command("disconnect CLIENT", "remove toolgate from a client's file", func(_ context.Context, args []string) error {
-		return e.editClient(args[0], f, disconnectEdits)
+		return e.changeClient(args[0], f, planDisconnect)
 	}))
 	c.Flags().StringVar(&f.server, "server", "", "the entry for the route of one `SERVER`")
 	return c
 }
 
-// editClient makes the edits that plan returns in the file of a client, or undoes its
-// last change.
-func (e *env) editClient(id string, f *clientFlags, plan func(dialect.Client, *clientFlags) ([]clientfile.Edit, []string, error)) error {
+// changeClient carries out a plan for the file of a client, or undoes the file's last change
+// and what was changed together with it in others.
+func (e *env) changeClient(id string, f *clientFlags, plan func(dialect.Client, string, *clientFlags) (*clientPlan, error), others ...string) error {
 	c, path, err := e.clientFile(id, f)
 	if err != nil {
 		return err
 	}
 	if f.undo {
-		return e.undoChanges(f, path)
+		return e.undoChanges(f, path, others...)
 	}
-	edits, notes, err := plan(c, f)
+	p, err := plan(c, path, f)
 	if err != nil {
-		return err
+		return usage(err)
 	}
-	return e.changeClient(c, path, f, edits, notes)
+	return e.carryOut(p, f)
 }
 
 // clientFile returns a client and the place of its file.
@@ -151,6 +151,15 @@ func entryName(f *clientFlags) string {
 	return "toolgate"
 }
 
+// planConnect plans to enter toolgate into a client's file.
+func (e *env) planConnect(c dialect.Client, path string, f *clientFlags) (*clientPlan, error) {
+	edits, notes, err := e.connectEdits(c, f)
+	if err != nil {
+		return nil, err
+	}
+	return planEdits(c, path, edits, notes)
+}
+
 // connectEdits returns the edits that enter toolgate into a client's file.
 func (e *env) connectEdits(c dialect.Client, f *clientFlags) (edits []clientfile.Edit, notes []string, err error) {
 	a, variable, err := e.reach(f)
@@ -159,7 +168,7 @@ func (e *env) connectEdits(c dialect.Client, f *clientFlags) (edits []clientfile
 	}
 	entry, notes, err := e.entry(c, a, variable, f)
 	if err != nil {
-		return nil, nil, usage(err)
+		return nil, nil, err
 	}
 	edits = append(fileEdits(c), clientfile.Edit{Container: c.Container, Key: listKey(c), Name: entryName(f), Value: entry})
 	if variable != "" {
@@ -168,17 +177,22 @@ func (e *env) connectEdits(c dialect.Client, f *clientFlags) (edits []clientfile
 	return edits, notes, nil
 }
 
-// disconnectEdits returns the edits that remove toolgate from a client's file.
-func disconnectEdits(c dialect.Client, f *clientFlags) (edits []clientfile.Edit, notes []string, err error) {
-	edits = append(edits, clientfile.Edit{Container: c.Container, Key: listKey(c), Name: entryName(f)})
-	if c.Connect == nil {
-		return edits, nil, nil
+// planDisconnect plans to remove toolgate from a client's file. A prompt (VS Code's inputs) to
+// which the rest of the file still refers stays.
+func planDisconnect(c dialect.Client, path string, f *clientFlags) (*clientPlan, error) {
+	entry := clientfile.Edit{Container: c.Container, Key: listKey(c), Name: entryName(f)}
+	without, err := clientfile.Plan(path, c.Format, entry)
+	if err != nil {
+		return nil, err
 	}
+	edits := []clientfile.Edit{entry}
 	for _, edit := range rootEdits(c) {
-		edit.Value = nil
-		edits = append(edits, edit)
+		if !bytes.Contains(without.After, []byte("${input:"+edit.Name+"}")) {
+			edit.Value = nil
+			edits = append(edits, edit)
+		}
 	}
-	return edits, nil, nil
+	return planEdits(c, path, edits, nil)
 }
 
 // reach returns where a client reaches toolgate, and the variable with its token, ""
@@ -258,6 +272,9 @@ func fileEdits(c dialect.Client) (edits []clientfile.Edit) {
 // rootEdits returns what a client's file needs besides the entry: lists whose elements
 // have an id.
 func rootEdits(c dialect.Client) (edits []clientfile.Edit) {
+	if c.Connect == nil {
+		return nil
+	}
 	for _, key := range slices.Sorted(maps.Keys(c.Connect.Root)) {
 		elements, _ := c.Connect.Root[key].([]any)
 		for _, element := range elements {
@@ -293,19 +310,15 @@ type plannedChange struct {
 	Backup string `json:"backup,omitempty"` // of the file as it was
 }
 
-// changeClient plans edits of a client's file, and carries them out.
-func (e *env) changeClient(c dialect.Client, path string, f *clientFlags, edits []clientfile.Edit, notes []string) error {
+// planEdits plans edits of a client's file.
+func planEdits(c dialect.Client, path string, edits []clientfile.Edit, notes []string) (*clientPlan, error) {
 	change, err := clientfile.Plan(path, c.Format, edits...)
-	if err == nil {
-		edits = slices.DeleteFunc(edits, func(e clientfile.Edit) bool { return removesUsed(e, change.After) })
-		change, err = clientfile.Plan(path, c.Format, edits...)
-	}
 	if err != nil {
-		return usage(err)
+		return nil, err
 	}
 	p := &clientPlan{Client: c.ID, Notes: notes, changes: []*clientfile.Change{change}}
 	p.hideSecrets(path, change, c)
-	return e.carryOut(p, f)
+	return p, nil
 }
 
 // hideSecrets keeps the secrets of a client's file out of what is printed.
@@ -321,12 +334,6 @@ func (p *clientPlan) hideSecrets(path string, file *clientfile.Change, c dialect
 		return
 	}
 	p.secrets = append(p.secrets, secretValues(n.Servers)...)
-}
-
-// removesUsed reports whether an edit removes a prompt (VS Code's inputs) to which a file
-// without toolgate's entry still refers.
-func removesUsed(e clientfile.Edit, after []byte) bool {
-	return e.Value == nil && e.Key == "id" && bytes.Contains(after, []byte("${input:"+e.Name+"}"))
 }
 
 // carryOut prints the plan, and writes it where a flag or the person says so.
@@ -390,10 +397,7 @@ func (e *env) undoChanges(f *clientFlags, path string, others ...string) error {
 		return usage(err)
 	}
 	all := []clientfile.Undoing{first}
-	for _, other := range others {
-		if other == "" {
-			continue
-		}
+	for _, other := range slices.DeleteFunc(others, func(path string) bool { return path == "" }) {
 		if last, err := clientfile.Last(other); err == nil && last.Stamp == first.Stamp {
 			all = append(all, last)
 		}

@@ -50,7 +50,13 @@ func (x *exit) Error() string {
 
 func (x *exit) Unwrap() error { return x.err }
 
-func usage(err error) error { return &exit{code: exitUsage, err: err} }
+// usage returns err with the exit code of a mistake, unless it has a code.
+func usage(err error) error {
+	if coded := (*exit)(nil); errors.As(err, &coded) {
+		return err
+	}
+	return &exit{code: exitUsage, err: err}
+}
 
 // exitIf ends a command whose result is printed with a code, if that result is bad news.
 func exitIf(bad bool, code int) error {

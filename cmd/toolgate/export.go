@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,18 +23,7 @@ import (
 func exportCommand(e *env) *cobra.Command {
 	f := &clientFlags{}
 	c := f.add(command("export CLIENT", "write the servers of mcp.json into a client's file", func(_ context.Context, args []string) error {
-		c, path, err := e.clientFile(args[0], f)
-		if err != nil {
-			return err
-		}
-		if f.undo {
-			return e.undoChanges(f, path, f.envFile)
-		}
-		p, err := e.planExport(c, path, f)
-		if err != nil {
-			return usage(err)
-		}
-		return e.carryOut(p, f)
+		return e.changeClient(args[0], f, e.planExport, f.envFile)
 	}))
 	addNaming(c, f, "export")
 	c.Flags().StringVar(&f.envFile, "env-file", "", "write secrets to this `FILE` (mode 0600), for the environment of the client")
@@ -124,31 +112,25 @@ func (x *export) value(reference string) (string, bool) {
 	return value, true
 }
 
-// textReference refers to the text of a file.
-var textReference = regexp.MustCompile(`\$\{file:([^}"\\]+)\}`)
-
 // moveTexts makes variables of the texts of files, for a client that does not read files.
 func (x *export) moveTexts(server string, entry json.RawMessage) json.RawMessage {
 	if x.client.Write.Text != "" || x.client.Write.Variable == "" {
 		return entry
 	}
-	return textReference.ReplaceAllFunc(entry, func(reference []byte) []byte {
+	return fileReference.ReplaceAllFunc(entry, func(reference []byte) []byte {
 		value, err := x.expand(string(reference))
 		if err != nil {
 			x.failed = cmp.Or(x.failed, err)
 			return reference
 		}
 		x.plan.secrets = append(x.plan.secrets, value)
-		return []byte(x.moved.put(server, filepath.Base(string(textReference.FindSubmatch(reference)[1])), value))
+		return []byte(x.moved.put(server, filepath.Base(string(fileReference.FindSubmatch(reference)[1])), value))
 	})
 }
 
 // add plans one server under a name.
 func (x *export) add(s config.Entry, name string) error {
-	planned := plannedServer{Name: s.Name, Status: "new"}
-	if name != s.Name {
-		planned.As = name
-	}
+	planned := newPlanned(s, name)
 	server := s
 	if x.moved != nil {
 		server.Server = x.moveTexts(s.Name, x.moved.move(s.Name, s.Server))

@@ -36,7 +36,7 @@ func importCommand(e *env) *cobra.Command {
 		}
 		p, _, err := e.planImport(id, path, f)
 		if err != nil {
-			return err
+			return usage(err)
 		}
 		return e.carryOut(p, f)
 	}))
@@ -67,35 +67,30 @@ func addNaming(c *cobra.Command, f *clientFlags, verb string) {
 func adoptCommand(e *env) *cobra.Command {
 	f := &clientFlags{}
 	c := f.addConnect(command("adopt CLIENT", "move the servers of a client behind toolgate", func(_ context.Context, args []string) error {
-		c, path, err := e.clientFile(args[0], f)
-		if err != nil {
-			return err
-		}
-		if f.undo {
-			return e.undoChanges(f, path, e.config, f.envFile)
-		}
-		p, taken, err := e.planImport(c.ID, path, f)
-		if err != nil {
-			return err
-		}
-		edits, notes, err := e.connectEdits(c, f)
-		if err != nil {
-			return err
-		}
-		for _, name := range taken {
-			for _, container := range append([][]string{c.Container}, c.Others...) {
-				edits = append(edits, clientfile.Edit{Container: container, Key: listKey(c), Name: name})
-			}
-		}
-		change, err := clientfile.Plan(path, c.Format, edits...)
-		if err != nil {
-			return usage(err)
-		}
-		p.Notes, p.changes = append(p.Notes, notes...), append(p.changes, change)
-		return e.carryOut(p, f)
+		return e.changeClient(args[0], f, e.planAdopt, e.config, f.envFile)
 	}))
 	addImport(c, f)
 	return c
+}
+
+// planAdopt plans to import the servers of a client, and to put toolgate in their place.
+func (e *env) planAdopt(c dialect.Client, path string, f *clientFlags) (*clientPlan, error) {
+	p, taken, err := e.planImport(c.ID, path, f)
+	if err != nil {
+		return nil, err
+	}
+	edits, notes, err := e.connectEdits(c, f)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range taken {
+		for _, container := range append([][]string{c.Container}, c.Others...) {
+			edits = append(edits, clientfile.Edit{Container: container, Key: listKey(c), Name: name})
+		}
+	}
+	change, err := clientfile.Plan(path, c.Format, edits...)
+	p.Notes, p.changes = append(p.Notes, notes...), append(p.changes, change)
+	return p, err
 }
 
 // importSource returns the dialect and the path of what is imported.
@@ -124,12 +119,20 @@ type plannedServer struct {
 	Entry  json.RawMessage `json:"-"`
 }
 
+func newPlanned(s config.Entry, name string) plannedServer {
+	p := plannedServer{Name: s.Name, Status: "new"}
+	if name != s.Name {
+		p.As = name
+	}
+	return p
+}
+
 // planImport plans the merge of a client's servers into mcp.json. taken are the names,
 // in the client's file, of the servers that mcp.json has afterwards.
 func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken []string, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, nil, usage(fmt.Errorf("reading the client's file: %w", err))
+		return nil, nil, fmt.Errorf("reading the client's file: %w", err)
 	}
 	absolute, err := filepath.Abs(path)
 	if err != nil {
@@ -137,11 +140,11 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	}
 	n, err := config.Normalise(config.ClientFile{Name: path, Path: absolute, Data: data, Client: id, Given: setNames(f.set)})
 	if err != nil {
-		return nil, nil, usage(err)
+		return nil, nil, err
 	}
 	own, err := readOwn(e.config)
 	if err != nil {
-		return nil, nil, usage(err)
+		return nil, nil, err
 	}
 	if a, _, err := e.reach(&clientFlags{url: f.url}); err == nil { // a faulty mcp.json is reported by check
 		own.url = a.URL
@@ -152,22 +155,22 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	}
 	servers, err := chooseServers(n.Servers, path, f)
 	if err != nil {
-		return nil, nil, usage(err)
+		return nil, nil, err
 	}
 	env, err := openSecrets(f.envFile)
 	if err != nil {
-		return nil, nil, usage(err)
+		return nil, nil, err
 	}
 	given, err := givenValues(n.Inputs, f.set)
 	if err != nil {
-		return nil, nil, usage(err)
+		return nil, nil, err
 	}
 	secrets, missing, err := e.fillInputs(n.Inputs, own.lacks(servers, f.as), env, given, e.askInput)
 	switch {
 	case err != nil:
-		return nil, nil, usage(err)
+		return nil, nil, err
 	case missing != "" && (f.write || f.yes):
-		return nil, nil, usage(errors.New(strings.Replace(missing, ": --set", hintMark+"--set", 1)))
+		return nil, nil, errors.New(strings.Replace(missing, ": --set", hintMark+"--set", 1))
 	case missing != "":
 		p.Notes = append(p.Notes, missing)
 	}
@@ -175,7 +178,7 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	edits, taken := p.merge(servers, own, n.Inputs, env, f.as)
 	change, err := clientfile.Plan(e.config, dialect.JSON, edits...)
 	if err != nil {
-		return nil, nil, usage(err)
+		return nil, nil, err
 	}
 	p.changes = append(p.changes, change)
 	if env != nil {
@@ -221,11 +224,8 @@ func chooseServers(servers []config.Entry, path string, f *clientFlags) (found [
 // the client's file, and says what becomes of each server.
 func (p *clientPlan) merge(servers []config.Entry, own ownServers, inputs []config.Input, env *secretFile, as string) (edits []clientfile.Edit, taken []string) {
 	for _, s := range servers {
-		planned := plannedServer{Name: s.Name, Status: "new"}
 		name := cmp.Or(as, s.Name)
-		if name != s.Name {
-			planned.As = name
-		}
+		planned := newPlanned(s, name)
 		entry, settings := s.Server, s.Settings
 		present, exists := own.servers[name]
 		switch {

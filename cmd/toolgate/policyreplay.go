@@ -38,7 +38,7 @@ func policyReplay(e *env) *cobra.Command {
 			if e.Form == "markdown" && !c.Flags().Changed("arguments") {
 				flags.arguments = false // it is for a page that others read
 			}
-			return e.replay(c.Context(), &flags)
+			return e.replay(c.Context(), &flags, "replay", "the policy decides otherwise than recorded")
 		},
 	}
 	flags.bind(c)
@@ -65,15 +65,16 @@ func (flags *replayFlags) bind(c *cobra.Command) {
 // them, so that the time of serving would be short.
 const replayPatience = 5 * rego.DefaultTimeout
 
-func (e *env) replay(ctx context.Context, flags *replayFlags) error {
+// replay prints the report of a name, and returns an error that says what any difference means.
+func (e *env) replay(ctx context.Context, flags *replayFlags, name, difference string) error {
 	rep, err := e.judgeAgain(ctx, flags)
 	if err != nil {
 		return err
 	}
-	if err := e.Print("replay", replayPage{rep}); err != nil || !rep.Differs() {
+	if err := e.Print(name, replayPage{rep}); err != nil || !rep.Differs() {
 		return err
 	}
-	return &exit{code: exitDiffer, err: errors.New("the policy decides otherwise than recorded")}
+	return &exit{code: exitDiffer, err: errors.New(difference)}
 }
 
 // judgeAgain judges the decisions that flags name by the policy that they name.
@@ -227,20 +228,11 @@ func verdictMarkdown(v judgement.Verdict) string {
 
 func policyVerify(e *env) *cobra.Command {
 	flags := replayFlags{verify: true}
-	c := command("verify-decisions", "check recorded decisions against OPA's own evaluation", func(ctx context.Context, _ []string) error { return e.verifyDecisions(ctx, &flags) })
+	c := command("verify-decisions", "check recorded decisions against OPA's own evaluation", func(ctx context.Context, _ []string) error {
+		return e.replay(ctx, &flags, "verified-decisions", "recorded decisions are not the policy's")
+	})
 	flags.bind(c)
 	return c
-}
-
-func (e *env) verifyDecisions(ctx context.Context, flags *replayFlags) error {
-	rep, err := e.judgeAgain(ctx, flags)
-	if err != nil {
-		return err
-	}
-	if err := e.Print("verified-decisions", replayPage{rep}); err != nil || !rep.Differs() {
-		return err
-	}
-	return &exit{code: exitDiffer, err: errors.New("recorded decisions are not the policy's")}
 }
 
 // Different counts the decisions that are not the policy's.

@@ -15,6 +15,7 @@ import (
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
@@ -24,6 +25,9 @@ const MaxLine = 512 << 10
 // maxID bounds an id as it is spelled, in bytes: ids are map keys and are
 // written to logs.
 const maxID = 256
+
+// shownBytes keeps a caller from having long text of its own sent back.
+const shownBytes = 200
 
 // MetaAction is the _meta key under which an MCP tool result carries what an
 // action says of itself: {"action","boundaryNotice","uncertainty",
@@ -45,20 +49,13 @@ const (
 )
 
 // UnknownAction is the text for an action that does not exist.
-func UnknownAction(name string) string { return "Unknown action: '" + clip(name) + "'" }
+func UnknownAction(name string) string {
+	return "Unknown action: '" + clip.Bytes(name, shownBytes, "...") + "'"
+}
 
 // InvalidInput is the text for an input that an action does not take.
 func InvalidInput(name, reason string) string {
-	return "Input validation failed for action '" + clip(name) + "': " + reason
-}
-
-// clip keeps a caller from having long text of its own sent back.
-func clip(s string) string {
-	const most = 200
-	if len(s) <= most {
-		return s
-	}
-	return s[:most] + "..."
+	return "Input validation failed for action '" + clip.Bytes(name, shownBytes, "...") + "': " + reason
 }
 
 // Issue is one fault of a request. Code, message and path are those of the
@@ -128,7 +125,7 @@ func Decode(line []byte) (*Request, *Fault) {
 	members, issues := read(raw, requestMembers, true)
 	kind, isText := jsonrpc.Text(members["type"])
 	if isText && kind != ListActions && kind != Invoke {
-		issues = append(issues, issue("invalid_enum_value", "Expected 'list_actions' or 'invoke', received '"+clip(kind)+"'", "type"))
+		issues = append(issues, issue("invalid_enum_value", "Expected 'list_actions' or 'invoke', received '"+clip.Bytes(kind, shownBytes, "...")+"'", "type"))
 	}
 	if len(members["id"]) > maxID {
 		issues = append(issues, issue("too_big", fmt.Sprintf("An id has at most %d bytes", maxID), "id"))
@@ -215,7 +212,7 @@ func read(object json.RawMessage, known []member, closed bool) (map[string]json.
 		case slices.ContainsFunc(known, func(m member) bool { return m.name == name }):
 			members[name] = value
 		case len(issues) == 0 && (closed || misspelled):
-			issues = append(issues, issue("unrecognized_keys", "Unrecognized key "+strconv.QuoteToGraphic(clip(name))))
+			issues = append(issues, issue("unrecognized_keys", "Unrecognized key "+strconv.QuoteToGraphic(clip.Bytes(name, shownBytes, "..."))))
 		}
 	}
 	for _, m := range known {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+
+	"github.com/toolgate/toolgate/internal/clip"
 )
 
 // Printable returns s with every control character but line ends and tabs as an
@@ -32,10 +34,7 @@ func Indented(text string) string {
 // Cut shortens s to n characters. In a wide table, the function cut of templates does
 // nothing.
 func Cut(s string, n int) string {
-	if r := []rune(s); len(r) > n {
-		return string(r[:n-1]) + "…"
-	}
-	return s
+	return clip.Runes(s, n)
 }
 
 // CodeMarkdown returns text as Markdown code that ends neither its quotes nor a

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/toolgate/toolgate/internal/clip"
 )
 
 // renderer returns the function that renders a notice in a format.
@@ -51,9 +53,9 @@ func slack(b Body) any {
 		}
 	}
 	return jsonObject{
-		"text": slackEscape.Replace(truncate(b.title(), 300)),
+		"text": slackEscape.Replace(clip.Runes(b.title(), 300)),
 		"blocks": []jsonObject{
-			{"type": "header", "text": jsonObject{"type": "plain_text", "emoji": false, "text": truncate(b.title(), 150)}},
+			{"type": "header", "text": jsonObject{"type": "plain_text", "emoji": false, "text": clip.Runes(b.title(), 150)}},
 			{"type": "section", "fields": fields},
 			{"type": "section", "text": jsonObject{"type": "mrkdwn", "text": "<" + slackLink.Replace(b.Data.URL) + "|" + b.open() + ">"}},
 		},
@@ -65,14 +67,6 @@ var (
 	slackEscape = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 	slackLink   = strings.NewReplacer("&", "&amp;", "<", "%3C", ">", "%3E", "|", "%7C")
 )
-
-// truncate cuts s to at most n characters.
-func truncate(s string, n int) string {
-	if r := []rune(s); len(r) > n {
-		return string(r[:n-1]) + "…"
-	}
-	return s
-}
 
 // teams returns a message with an Adaptive Card. Texts of others are text runs, which
 // have no Markdown.
@@ -90,7 +84,7 @@ func teams(b Body) any {
 	}
 	card := jsonObject{
 		"$schema": "http://adaptivecards.io/schemas/adaptive-card.json", "type": "AdaptiveCard", "version": "1.4",
-		"fallbackText": truncate(b.title(), 150),
+		"fallbackText": clip.Runes(b.title(), 150),
 		"body":         body,
 		"actions":      []jsonObject{{"type": "Action.OpenUrl", "title": b.open(), "url": b.Data.URL}},
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/wneessen/go-mail"
 
+	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/delivery"
 	"github.com/toolgate/toolgate/internal/guard"
 )
@@ -120,7 +121,7 @@ func (m *mailer) message(id string, b Body) (*mail.Msg, error) {
 	if err := msg.To(m.to); err != nil {
 		return nil, errors.New("the address that mails go to is none")
 	}
-	msg.Subject("[toolgate] " + truncate(b.title(), 150))
+	msg.Subject("[toolgate] " + clip.Runes(b.title(), 150))
 	msg.SetMessageIDWithValue(id + m.domain)
 	msg.SetDateWithValue(b.Timestamp)
 	msg.SetGenHeader(mail.Header("Auto-Submitted"), "auto-generated") // RFC 3834: no answer from absence programs

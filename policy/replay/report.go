@@ -5,9 +5,9 @@ import (
 	"maps"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
 )
@@ -151,7 +151,7 @@ func (r *Report) count(number int, rec *audit.Record, again *judgement.Retrial) 
 	}
 	e := Example{
 		number: number, DecisionID: rec.DecisionID, Time: rec.Time, Principal: judgement.PrincipalName(&again.Input.Principal),
-		Tool: judgement.SubjectName(again.Input), Arguments: cut(string(again.Input.Arguments)), Reason: now.Reason,
+		Tool: judgement.SubjectName(again.Input), Arguments: clip.Bytes(string(again.Input.Arguments), argumentsShown, "…"), Reason: now.Reason,
 	}
 	switch {
 	case failed:
@@ -172,17 +172,6 @@ func obliged(d *policy.Decision) string {
 	plain := *d
 	plain.Labels = nil
 	return cmp.Or(string(judgement.EncodeObligations(&plain)), "none")
-}
-
-func cut(text string) string {
-	if len(text) <= argumentsShown {
-		return text
-	}
-	end := argumentsShown
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + "…"
 }
 
 // add counts a change and keeps the first examples of its group.
