@@ -133,21 +133,28 @@ func (s *strictness) refuse(found []finding) error {
 
 // findings lists what an app reports about itself and its upstreams.
 func findings(a *app.App) []finding {
-	found := a.Findings()
+	return slices.Concat(a.Findings(), serverFindings(a), a.SightFindings())
+}
+
+// deadServer is the code of a server that does not answer.
+const deadServer = "dead-server"
+
+// serverFindings lists what an app reports about its upstreams.
+func serverFindings(a *app.App) (found []finding) {
 	for _, u := range a.Upstreams().Status() {
 		warn := func(code, message string) {
 			found = append(found, finding{Level: levelWarning, Code: code, Where: "mcpServers." + u.Name, Message: message})
 		}
 		if u.Error != "" {
-			warn("dead-server", u.State+": "+u.Error)
+			warn(deadServer, u.State+": "+u.Error)
 		} else if u.State == string(upstream.StateStarting) {
-			warn("dead-server", fmt.Sprintf("has not answered within %v", liveBound))
+			warn(deadServer, fmt.Sprintf("has not answered within %v", liveBound))
 		}
 		for _, message := range u.Warnings {
 			warn("server", message)
 		}
 	}
-	return append(found, a.SightFindings()...)
+	return found
 }
 
 // withUpstreams opens a toolgate with a state of its own, so that looking changes

@@ -15,6 +15,7 @@ import (
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/wholefile"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -83,8 +84,8 @@ func (x *examination) directories(cfg *config.Config) {
 		if dir == "" {
 			continue
 		}
-		if err := tryWriting(dir); err != nil {
-			x.fault(exitUsage, name, err.Error(), "let the user that runs toolgate write there, or name another directory")
+		if err := wholefile.Probe(existing(dir)); err != nil {
+			x.fault(exitUsage, name, "writing to "+dir+": "+err.Error(), "let the user that runs toolgate write there, or name another directory")
 			continue
 		}
 		x.ok(name, dir+" can be written")
@@ -97,15 +98,6 @@ func existing(dir string) string {
 		dir = filepath.Dir(dir)
 	}
 	return dir
-}
-
-// tryWriting makes and removes a file in dir, or in its closest parent that exists.
-func tryWriting(dir string) error {
-	f, err := os.CreateTemp(existing(dir), ".toolgate-doctor-*")
-	if err != nil {
-		return fmt.Errorf("writing to %s: %w", dir, err)
-	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 // disk reports how much of the state directory's disk is free, and the reserve.

@@ -3,13 +3,13 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	"io/fs"
+	"maps"
+	"slices"
 	"strings"
 
 	strict "github.com/go-json-experiment/json"
 
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/bundle"
 )
 
 // The roles that init drafts. An agent with the first two may call every tool.
@@ -66,15 +66,13 @@ func policyFiles(tools []draftedTool) (files []plannedFile, err error) {
 		{"policy/README.md", 0o644, []byte(reports().Render("drafted-policy", tools, false))},
 		{"policy/data.json", 0o644, data}, {"policy/roles_test.json", 0o644, table},
 	}
-	err = errors.Join(err, failed, fs.WalkDir(bundle.Files, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(name, ".rego") || strings.HasSuffix(name, "_test.rego") {
-			return err
+	rules, unread := bundled()
+	for _, name := range slices.Sorted(maps.Keys(rules)) {
+		if strings.HasSuffix(name, ".rego") && !strings.HasSuffix(name, "_test.rego") {
+			files = append(files, plannedFile{"policy/" + name, 0o644, rules[name]})
 		}
-		text, err := bundle.Files.ReadFile(name)
-		files = append(files, plannedFile{"policy/" + name, 0o644, text})
-		return err
-	}))
-	return files, err
+	}
+	return files, errors.Join(err, failed, unread)
 }
 
 // policyData returns the data of the drafted policy.

@@ -16,7 +16,6 @@ import (
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
-	"github.com/toolgate/toolgate/registry/upstream"
 )
 
 // knownTools returns the tools that a policy command covers, by exposed name:
@@ -86,13 +85,9 @@ func pinned(cfg *config.Config, p *registry.Pin) (policy.Tool, bool) {
 func (e *env) listLive(ctx context.Context, cfg *config.Config) (tools []policy.Tool, err error) {
 	err = e.withUpstreams(ctx, liveBound, cfg, func(a *app.App) {
 		tools = app.PolicyTools(a.Upstreams().Catalogue())
-		for _, u := range a.Upstreams().Status() {
-			why := u.Error
-			if u.State == string(upstream.StateStarting) {
-				why = fmt.Sprintf("no answer within %v", liveBound)
-			}
-			if why != "" {
-				fmt.Fprintf(e.err, "toolgate: warning: server %s: %s: tools that only it lists are left out\n", u.Name, report.Printable(why))
+		for _, f := range serverFindings(a) {
+			if f.Code == deadServer {
+				fmt.Fprintf(e.err, "toolgate: warning: %s: %s: tools that only it lists are left out\n", f.Where, report.Printable(f.Message))
 			}
 		}
 	})

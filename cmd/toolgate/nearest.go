@@ -26,7 +26,7 @@ func didYouMean(typed string, known []string) string {
 // all of them.
 func unknown(what, value string, known []string) error {
 	hint := didYouMean(value, known)
-	if hint == "" {
+	if hint == "" && len(known) > 0 {
 		hint = hintMark + "one of " + strings.Join(known, ", ")
 	}
 	return usage(fmt.Errorf("%s %q is unknown%s", what, value, hint))

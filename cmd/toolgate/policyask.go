@@ -187,7 +187,11 @@ func (e *env) canI(ctx context.Context, s *supposed, tool string) error {
 		Decision policy.Decision `json:"decision"`
 		Failure  error           `json:"-"`
 	}{answer, d, failed})
-	return errors.Join(err, effectExit(d.Effect))
+	code := exitDenied
+	if d.Effect == policy.Hold {
+		code = exitApproval
+	}
+	return errors.Join(err, exitIf(d.Effect != policy.Allow, code))
 }
 
 // approvers says how many approvals a held call needs, and from whom.
@@ -206,15 +210,4 @@ func eachRole(each map[string]int) string {
 		all = append(all, fmt.Sprintf("%d %s", each[role], role))
 	}
 	return strings.Join(all, " and ")
-}
-
-// effectExit is the exit code of a verdict.
-func effectExit(effect policy.Effect) error {
-	switch effect {
-	case policy.Allow:
-		return nil
-	case policy.Hold:
-		return &exit{code: exitApproval}
-	}
-	return &exit{code: exitDenied}
 }

@@ -29,8 +29,14 @@ func (e *env) initPolicy(dir string, force bool) error {
 	case len(present) > 0 && !force:
 		return usage(fmt.Errorf("%s is not empty\nhint: name another directory, or overwrite files with --force", dir))
 	}
-	n := 0
-	put := func(name string, text []byte, err error) error {
+	files, err := bundled()
+	for _, name := range []string{"policy-input.json", "policy-decision.json"} {
+		text, cause := schemas.Files.ReadFile(name)
+		err = errors.Join(err, cause)
+		files["schemas/"+name] = text
+	}
+	files[".github/workflows/policy.yml"] = bundle.Workflow
+	for name, text := range files {
 		file := filepath.Join(dir, filepath.FromSlash(name))
 		if err == nil {
 			err = os.MkdirAll(filepath.Dir(file), 0o755)
@@ -38,25 +44,20 @@ func (e *env) initPolicy(dir string, force bool) error {
 		if err == nil {
 			err = os.WriteFile(file, text, 0o644)
 		}
-		if err != nil {
-			return fmt.Errorf("writing the policy: %w", err)
-		}
-		n++
-		return nil
 	}
-	err = fs.WalkDir(bundle.Files, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		text, err := bundle.Files.ReadFile(name)
-		return put(name, text, err)
-	})
-	for _, name := range []string{"policy-input.json", "policy-decision.json"} {
-		text, cause := schemas.Files.ReadFile(name)
-		err = errors.Join(err, put("schemas/"+name, text, cause))
+	if err != nil {
+		return fmt.Errorf("writing the policy: %w", err)
 	}
-	if err = errors.Join(err, put(".github/workflows/policy.yml", bundle.Workflow, nil)); err != nil {
+	return e.Print("policy-written", map[string]any{"directory": dir, "files": len(files)})
+}
+
+// bundled returns the files of the default policy by their names, with /.
+func bundled() (map[string][]byte, error) {
+	files := map[string][]byte{}
+	return files, fs.WalkDir(bundle.Files, ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			files[name], err = bundle.Files.ReadFile(name)
+		}
 		return err
-	}
-	return e.Print("policy-written", map[string]any{"directory": dir, "files": n})
+	})
 }

@@ -73,17 +73,13 @@ func (e *env) newBanner(a *app.App, moved bool) banner {
 		}
 	}
 	if len(b.Demo) == len(app.DemoTokens) {
-		b.FirstCall = fmt.Sprintf(`%s tool call search_internet --args '{"query":"model context protocol"}' --token demo-researcher%s`, os.Args[0], e.addressFlags(b.Agents, moved))
+		at := e.configFlag()
+		if moved {
+			at = " --addr " + b.Agents
+		}
+		b.FirstCall = fmt.Sprintf(`%s tool call search_internet --args '{"query":"model context protocol"}' --token demo-researcher%s`, os.Args[0], at)
 	}
 	return b
-}
-
-// addressFlags returns the flags with which a command finds this toolgate.
-func (e *env) addressFlags(agents string, moved bool) string {
-	if moved {
-		return " --addr " + agents
-	}
-	return e.configFlag()
 }
 
 // configFlag returns the flag with which a command finds this configuration, after a

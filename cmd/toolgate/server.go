@@ -42,7 +42,7 @@ func serverShow(e *env) *cobra.Command {
 			}
 			names = append(names, s.Name)
 		}
-		return usage(fmt.Errorf("there is no server %q%s", args[0], didYouMean(args[0], names)))
+		return unknown("server", args[0], names)
 	})
 }
 
