@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/registry/config"
 )
 
 // policyChecks are the flags of policy check.
@@ -185,4 +187,290 @@ func firstThree(list []string) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(list[:3], ", "), len(list)-3)
 	}
 	return strings.Join(list, ", ")
+}
+
+// policyCells are the flags of policy matrix.
+type policyCells struct {
+	path, subject string
+	roles, tools  []string
+	live          bool
+}
+
+func policyMatrix(e *env) *cobra.Command {
+	var flags policyCells
+	c := withForms(command("matrix", "show which role may call which tool, and when", func(ctx context.Context, _ []string) error { return e.matrix(ctx, flags) }), "markdown")
+	policyPath(c, &flags.path)
+	f := c.Flags()
+	f.StringVar(&flags.subject, "subject", "", "what one `SUBJECT` may do (default: the subject is unknown)")
+	f.StringSliceVar(&flags.roles, "roles", nil, "only this `ROLE`, which data.roles need not name; may be repeated")
+	f.StringSliceVar(&flags.tools, "tools", nil, "only this `TOOL`, which need not be known; may be repeated")
+	f.BoolVar(&flags.live, "live", false, "start the upstreams and ask them for their tools")
+	return c
+}
+
+// cell is what one role, or one subject, may do with one tool.
+type cell struct {
+	Role    string `json:"role"`
+	Subject string `json:"subject,omitempty"`
+	Tool    string `json:"tool"`
+	May     string `json:"may"` // always, never, sometimes, depends
+	// Branches are the verdicts with their conditions; of what is never allowed, the denials.
+	Branches []branch `json:"branches,omitempty"`
+	Why      string   `json:"why,omitempty"` // of depends: why it is not known
+	// Others is what subjects may do that the policy does not name, where the answer
+	// depends on the subject.
+	Others string `json:"others,omitempty"`
+
+	Note int `json:"-"` // number of the note below the table; 0 = none
+}
+
+// branch is one verdict and when it holds.
+type branch struct {
+	Effect policy.Effect  `json:"effect"`
+	Rule   string         `json:"rule,omitempty"`
+	Roles  []string       `json:"approvers,omitempty"` // of a hold
+	Each   map[string]int `json:"each,omitempty"`      // of a hold that needs approvals of each role
+	When   []string       `json:"when,omitempty"`      // all must hold; none = always
+}
+
+const (
+	always    = "always"
+	never     = "never"
+	sometimes = "sometimes"
+	depends   = "depends"
+)
+
+func (e *env) matrix(ctx context.Context, flags policyCells) error {
+	engine, cfg, err := e.openPolicy(ctx, flags.path)
+	if err != nil {
+		return err
+	}
+	tools, err := e.knownTools(ctx, cfg, engine, flags.live)
+	if err != nil {
+		return err
+	}
+	if len(flags.tools) > 0 {
+		tools = toolsNamed(cfg, tools, flags.tools...)
+	}
+	callers := e.callers(cfg, engine, flags.path, flags.subject, flags.roles)
+	if len(callers) == 0 || len(tools) == 0 {
+		return usage(fmt.Errorf("the policy names %s and %s: there is nothing to show\nhint: --roles and --tools name some", plural.Count(len(callers), "role"), plural.Count(len(tools), "tool")))
+	}
+	cells, err := e.cells(ctx, engine, callers, tools)
+	if err != nil {
+		return err
+	}
+	return e.printMatrix(engine, cells, len(tools))
+}
+
+// cells asks the policy about every caller with every tool.
+func (e *env) cells(ctx context.Context, engine *rego.Engine, callers []policy.Principal, tools []policy.Tool) ([]cell, error) {
+	bar := e.progress(false)
+	defer bar.End()
+	cells := make([]cell, 0, len(callers)*len(tools))
+	for _, who := range callers {
+		for _, t := range tools {
+			c, err := cellOf(ctx, engine, who, t)
+			if err != nil {
+				return nil, err
+			}
+			cells = append(cells, c)
+			bar.Update(int64(len(cells)), int64(cap(cells)), func() string { return pairsText(len(cells), cap(cells)) })
+		}
+	}
+	return cells, nil
+}
+
+// pairsText says how many pairs of a role and a tool were looked at.
+func pairsText(done, all int) string {
+	return fmt.Sprintf("%d of %d pairs of a role and a tool", done, all)
+}
+
+// toolsNamed are tools by their exposed names; what is known of them is used.
+func toolsNamed(cfg *config.Config, known []policy.Tool, names ...string) []policy.Tool {
+	var tools []policy.Tool
+	for _, name := range names {
+		t := toolNamed(cfg, name)
+		if i := slices.IndexFunc(known, func(t policy.Tool) bool { return t.Exposed == name }); i >= 0 {
+			t = known[i]
+		}
+		tools = append(tools, t)
+	}
+	return tools
+}
+
+// callers are the principals that a command looks at: one for each role, whose
+// subject is unknown or the one that is asked for. Where no roles are named, a
+// subject has those of its token. Tokens of a configuration that nobody named say
+// nothing about the policy at path.
+func (e *env) callers(cfg *config.Config, engine *rego.Engine, path, subject string, roles []string) []policy.Principal {
+	if subject != "" && len(roles) == 0 {
+		s := supposed{subject: subject}
+		return []policy.Principal{s.principal(cfg)}
+	}
+	switch {
+	case len(roles) > 0:
+	case path != "" && e.config == defaultConfig:
+		roles = engine.Roles()
+	default:
+		roles = knownRoles(cfg, engine)
+	}
+	var out []policy.Principal
+	for _, role := range roles {
+		out = append(out, policy.Principal{Subject: subject, Roles: []string{role}})
+	}
+	return out
+}
+
+// knownRoles are the roles of the policy's data, unless engine is nil, and of the
+// configured tokens.
+func knownRoles(cfg *config.Config, engine *rego.Engine) (roles []string) {
+	if engine != nil {
+		roles = engine.Roles()
+	}
+	for _, t := range cfg.Identity.Tokens {
+		roles = append(roles, t.Roles...)
+	}
+	slices.Sort(roles)
+	return slices.Compact(roles)
+}
+
+// cellOf asks the policy about a caller and a tool. Where the conditions depend
+// on the unknown subject, it adds what a subject gets that the policy does not
+// name.
+func cellOf(ctx context.Context, engine *rego.Engine, who policy.Principal, t policy.Tool) (cell, error) {
+	c := cell{Role: strings.Join(who.Roles, ", "), Subject: who.Subject, Tool: t.Exposed}
+	o, err := engine.Outline(ctx, who, t)
+	if err != nil {
+		return c, err
+	}
+	c.fill(o)
+	if c.May == depends && who.Subject == "" {
+		if plain, err := engine.Outline(ctx, sample(who), t); err == nil && plain.Whole == "" {
+			other := cell{}
+			other.fill(plain)
+			c.Why, c.Others = "on the subject", strings.Join(other.Lines(), "; ")
+		}
+	}
+	return c, nil
+}
+
+// sample is a caller with a subject that no policy names.
+func sample(p policy.Principal) policy.Principal {
+	p.Subject = cmp.Or(p.Subject, "somebody")
+	return p
+}
+
+func (c *cell) fill(o rego.Outline) {
+	c.May, c.Why = kindOf(o), o.Whole
+	for _, b := range o.Branches {
+		if b.Idle && c.May != never {
+			continue // what no branch allows is denied
+		}
+		out := branch{Effect: b.Decision.Effect, Rule: b.Decision.Rule, When: b.When}
+		if b.Decision.Approval != nil {
+			out.Roles, out.Each = b.Decision.Approval.Roles, b.Decision.Approval.Each
+		}
+		c.Branches = append(c.Branches, out)
+	}
+	order := []policy.Effect{policy.Allow, policy.Hold, policy.Deny}
+	slices.SortStableFunc(c.Branches, func(a, b branch) int { return slices.Index(order, a.Effect) - slices.Index(order, b.Effect) })
+}
+
+// kindOf is an Outline in one word.
+func kindOf(o rego.Outline) string {
+	var free, let, stop bool // some branch allows every call, lets calls through, holds or denies calls
+	for _, b := range o.Branches {
+		effect := b.Decision.Effect
+		free = free || effect == policy.Allow && len(b.When) == 0
+		let = let || effect != policy.Deny
+		stop = stop || effect == policy.Hold || effect == policy.Deny && !b.Idle
+	}
+	switch {
+	case o.Whole != "":
+		return depends
+	case !let:
+		return never
+	case free && !stop:
+		return always
+	}
+	return sometimes
+}
+
+// Lines is the cell as people read it, one line for each verdict.
+func (c cell) Lines() []string {
+	switch c.May {
+	case depends:
+		text := depends + ": " + c.Why
+		if c.Others != "" {
+			text += "; subjects that the policy does not name: " + c.Others
+		}
+		return []string{text}
+	case always, never:
+		return []string{c.May}
+	}
+	var out []string
+	for _, b := range c.Branches {
+		text := b.Verb()
+		if when := b.Conditions(); len(when) > 0 {
+			text += " when " + strings.Join(when, " and ")
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+// Verb is what happens to a call of a branch.
+func (b branch) Verb() string {
+	switch b.Effect {
+	case policy.Hold:
+		if len(b.Each) > 0 {
+			return "held for " + eachRole(b.Each)
+		}
+		return "held for " + strings.Join(b.Roles, " or ")
+	case policy.Deny:
+		return "denied"
+	}
+	return "allowed"
+}
+
+// Conditions are those of the branch as people read them: arguments by their names
+// alone.
+func (b branch) Conditions() []string {
+	var out []string
+	for _, w := range rego.WithoutTypeTests(b.When) {
+		out = append(out, strings.ReplaceAll(w, "input.arguments.", ""))
+	}
+	return out
+}
+
+// printMatrix prints cells, those of a caller next to each other.
+func (e *env) printMatrix(engine *rego.Engine, cells []cell, tools int) error {
+	m := matrixReport{engine.Revision(), cells, slices.Collect(slices.Chunk(cells, tools))}
+	notes := 0
+	for i, c := range cells {
+		if c.May == sometimes || c.May == depends {
+			notes++
+			cells[i].Note = notes
+		}
+	}
+	return e.Print("matrix", m)
+}
+
+// Caller names the row of a cell.
+func (c cell) Caller() string {
+	switch {
+	case c.Subject == "":
+		return c.Role
+	case c.Role == "":
+		return c.Subject
+	}
+	return c.Subject + " (" + c.Role + ")"
+}
+
+// matrixReport is what policy matrix prints.
+type matrixReport struct {
+	Revision string   `json:"revision"`
+	Cells    []cell   `json:"cells"`
+	Rows     [][]cell `json:"-"` // the same, one row for each caller
 }

@@ -4,15 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/proxy/bridge"
 	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/tools"
 )
 
 func serveCommand(e *env) *cobra.Command {
@@ -89,4 +95,123 @@ func (e *env) configFlag() string {
 		return ""
 	}
 	return " --config " + e.config
+}
+
+func stdioCommand(e *env) *cobra.Command {
+	var address string
+	c := &cobra.Command{
+		Use: "stdio", Short: "serve one MCP client on stdin and stdout", Annotations: map[string]string{outputs: noReport},
+		RunE: func(c *cobra.Command, _ []string) error {
+			if c.Flags().Changed("connect") {
+				return e.bridge(c, address)
+			}
+			return e.attached(c.Context(), func(a *app.App, who identity.Credential) error {
+				return a.ServeStdio(c.Context(), who, e.client(), e.out)
+			})
+		},
+	}
+	c.Flags().StringVar(&address, "connect", "", "`URL` of the MCP endpoint to connect the client to")
+	return c
+}
+
+// bridge connects the client on stdin and stdout to a running endpoint.
+func (e *env) bridge(c *cobra.Command, address string) error {
+	for _, name := range []string{"config", "overlay", "state", "role"} {
+		if c.Flags().Changed(name) {
+			return usage(fmt.Errorf("--%s means nothing with --connect\nhint: the endpoint has its own configuration, and knows the caller by --token", name))
+		}
+	}
+	surviveClosedPipes()
+	secure, err := e.trust("", nil)
+	if err != nil {
+		return err
+	}
+	b, err := bridge.New(bridge.Options{URL: address, Token: e.token, TLS: secure, Log: e.logger().Named("bridge")})
+	switch {
+	case errors.Is(err, bridge.ErrAddress):
+		return usage(fmt.Errorf("--connect cannot be used: %w\nhint: --connect http://127.0.0.1:8787", err))
+	case errors.Is(err, bridge.ErrToken):
+		return usage(fmt.Errorf("--token cannot be used: %w\nhint: check --token or TOOLGATE_TOKEN for spaces and line ends", err))
+	case err != nil:
+		return err
+	}
+	err = b.Serve(c.Context(), e.client(), e.out)
+	switch {
+	case errors.Is(err, bridge.ErrUnauthorised):
+		return &exit{code: exitUnauthorised, err: fmt.Errorf("%w\nhint: say who asks with --token or TOOLGATE_TOKEN", err)}
+	case errors.Is(err, bridge.ErrUnreachable):
+		return &exit{code: exitUnreachable, err: fmt.Errorf("%w\nhint: is toolgate serve running, does --connect name its listener for agents, and --ca its authority?", err)}
+	}
+	return err
+}
+
+// errLocalOff reports that nobody says who the caller is, and that --role does not.
+var errLocalOff = &exit{code: exitUnauthorised, err: errors.New("identity is configured, so the principal local and --role are off\n" +
+	"hint: say who calls with --token or TOOLGATE_TOKEN, or set \"local\": true in toolgate.identity")}
+
+// attached opens an app without listeners, which may share its state with one
+// that serves, for as long as serve takes. The caller is the principal of --token,
+// or else local, where the configuration admits it.
+func (e *env) attached(ctx context.Context, serve func(*app.App, identity.Credential) error) error {
+	surviveClosedPipes()
+	cfg, err := e.load()
+	if err != nil {
+		return err
+	}
+	if e.token == "" && cfg.Identity.Configured && !cfg.Identity.Local {
+		return errLocalOff
+	}
+	a, err := app.Open(ctx, cfg, e.appOptions())
+	if err != nil {
+		return err
+	}
+	a.LogWarnings()
+	return errors.Join(serve(a, identity.Credential{Bearer: e.token, Local: e.token == ""}), a.Close())
+}
+
+// client returns stdin, from which a client is served. It makes a pipe or a socket
+// non-blocking, so that reads wait in Go's poller: a read that blocks a thread wakes the
+// monitor of Go's scheduler at each line, which costs more than the line. When stdin and
+// stdout are one file, it stays as it is, because the mode would hold for both.
+func (e *env) client() io.Reader {
+	if e.in != io.Reader(os.Stdin) || runtime.GOOS == "windows" || os.Stdin.SetReadDeadline(time.Time{}) == nil { // waits there already
+		return e.in
+	}
+	in, err := os.Stdin.Stat()
+	out, failed := os.Stdout.Stat()
+	if errors.Join(err, failed) != nil || in.Mode()&(os.ModeNamedPipe|os.ModeSocket) == 0 || os.SameFile(in, out) || syscall.SetNonblock(0, true) != nil {
+		return e.in
+	}
+	return os.NewFile(0, "stdin") // of which os.Stdin has no part any longer
+}
+
+// surviveClosedPipes turns a write to a pipe without a reader into an error instead of the
+// end of the process: a client that disappears takes its ends of stdout and
+// stderr along, and calls under way still need their outcome recorded. SIGPIPE
+// is caught, not ignored, because children would inherit that.
+func surviveClosedPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
+
+func ndjsonCommand(e *env) *cobra.Command {
+	return withForms(command("ndjson", "serve the NDJSON action protocol on stdin and stdout", func(ctx context.Context, _ []string) error {
+		return e.attached(ctx, func(a *app.App, who identity.Credential) error {
+			return a.ServeNDJSON(ctx, who, e.client(), e.out)
+		})
+	}), noReport)
+}
+
+func toolsCommand(e *env) *cobra.Command {
+	var opts tools.Options
+	c := &cobra.Command{
+		Use: "tools", Short: "serve the standard tools as an MCP server on stdin and stdout", Annotations: map[string]string{outputs: noReport},
+		RunE: func(c *cobra.Command, _ []string) error {
+			if dir, ok := e.lookup(app.ToolsDir); ok && !c.Flags().Changed("dir") {
+				opts.Dir = dir
+			}
+			opts.Version = version
+			return tools.Serve(c.Context(), opts, e.in, e.out)
+		},
+	}
+	c.Flags().StringVar(&opts.Dir, "dir", ".toolgate/tools", "`DIR` of the paper wallet (or TOOLGATE_TOOLS_DIR)")
+	c.Flags().StringVar(&opts.Docs, "docs", "", "`DIR` of documents to search (default: the embedded ones)")
+	return c
 }
