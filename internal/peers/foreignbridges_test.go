@@ -9,27 +9,35 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/npm"
 )
 
-// foreignBridges are third-party bridges that carry a client over stdio to a URL. One
-// that carries answers only takes no cancellation and no notification.
+// bridgeTo returns the command of a third-party bridge that carries a client over stdio
+// to a URL.
+type bridgeTo func(t *testing.T, to target) target
+
+func mcpRemote(t *testing.T, to target) target {
+	args := []string{"MCP_REMOTE_CONFIG_DIR=" + t.TempDir(), requirePart(t, "node"), requirePart(t, "mcp-remote/dist/proxy.js"), to.URL, "--transport", "http-only"}
+	if to.Token != "" {
+		args = append(args, "--header", "Authorization: Bearer "+to.Token)
+	}
+	return target{Command: "env", Args: args, lingers: true}
+}
+
+func supergateway(t *testing.T, to target) target {
+	args := []string{npm.SoakFile(t, "supergateway/dist/index.js"), "--streamableHttp", to.URL, "--logLevel", "none"}
+	if to.Token != "" {
+		args = append(args, "--oauth2Bearer", to.Token)
+	}
+	return target{Command: requirePart(t, "node"), Args: args, lingers: true}
+}
+
+// foreignBridges are the bridges. One that carries answers only takes no cancellation
+// and no notification.
 var foreignBridges = []struct {
 	name    string
 	answers bool
-	start   func(t *testing.T, to target) target
+	start   bridgeTo
 }{
-	{"mcp-remote", false, func(t *testing.T, to target) target {
-		args := []string{"MCP_REMOTE_CONFIG_DIR=" + t.TempDir(), requirePart(t, "node"), requirePart(t, "mcp-remote/dist/proxy.js"), to.URL, "--transport", "http-only"}
-		if to.Token != "" {
-			args = append(args, "--header", "Authorization: Bearer "+to.Token)
-		}
-		return target{Command: "env", Args: args, lingers: true}
-	}},
-	{"supergateway", true, func(t *testing.T, to target) target {
-		args := []string{npm.SoakFile(t, "supergateway/dist/index.js"), "--streamableHttp", to.URL, "--logLevel", "none"}
-		if to.Token != "" {
-			args = append(args, "--oauth2Bearer", to.Token)
-		}
-		return target{Command: requirePart(t, "node"), Args: args, lingers: true}
-	}},
+	{"mcp-remote", false, mcpRemote},
+	{"supergateway", true, supergateway},
 }
 
 // TestForeignBridges: a client behind a third-party bridge sees of a server through

@@ -33,7 +33,7 @@ func modelCalls(amount int) []modelCall {
 		{"denied by the policy", "salaries are confidential", "web__search", args{"query": "salaries"}},
 		{"denied, and the arguments break the schema", "/limit", "web__search", args{"query": "salaries", "limit": "many"}},
 		{"the arguments break the schema", "/limit", "web__search", args{"query": "weather", "limit": "many"}},
-		{"an argument is missing", `argument "query"`, "web__search", args{"limit": 3}},
+		{"an argument is missing", "query", "web__search", args{"limit": 3}},
 		{"", "", "web__rare", args{}},
 		{"over the limit", "try again in", "web__rare", args{}},
 		{"held for a person", "call web__pay again with exactly the same arguments", "web__pay", args{"amount": amount}},
@@ -80,6 +80,8 @@ func modelServer() recorder.Config {
 // reader makes calls as a client does, and returns what its model reads of each.
 type reader func(t *testing.T, at target, calls []modelCall) []string
 
+const behindNote = "The client behind the bridge is go-sdk.\n"
+
 // models are the clients with their golden files. A framework's program says what the
 // framework gives its model; a library has no model, and gives a program the text of a
 // result or an error. own has outcomes for which the client has words of its own, and
@@ -101,6 +103,12 @@ var models = []struct {
 	{name: "mcp-go", read: library(mcpGoSession)},
 	{name: "typescript-1", read: library(typescript1)},
 	{name: "typescript-2", read: library(typescript2Stateless)},
+	{
+		name: "inspector", read: library(inspectorSession),
+		note: "The inspector prints an error as JSON. It converts arguments to the types of the schema: \"many\" becomes null.\n",
+	},
+	{name: "mcp-remote", read: behind(mcpRemote), note: behindNote},
+	{name: "supergateway", read: behind(supergateway), note: behindNote},
 }
 
 // TestModels: the model of each client can read why a call was refused or held or has
@@ -221,6 +229,14 @@ func readable(t *testing.T, v any) string {
 		}
 	}
 	return jsonText(t, v)
+}
+
+// behind returns what the client of a library behind a bridge gives its program.
+func behind(bridge bridgeTo) reader {
+	return func(t *testing.T, at target, calls []modelCall) []string {
+		t.Helper()
+		return library(goSession)(t, bridge(t, at).bare(), calls)
+	}
 }
 
 // library returns the text of each result, or the first line of each error, that a
