@@ -85,17 +85,19 @@ const behindNote = "The client behind the bridge is go-sdk.\n"
 // models are the clients with their golden files. A framework's program says what the
 // framework gives its model; a library has no model, and gives a program the text of a
 // result or an error. own has outcomes for which the client has words of its own, and
-// note says so.
+// note says so. direct compares the results of the server with those that the client
+// gets without toolgate; the other clients have TestRevisions or TestForeignBridges.
 var models = []struct {
-	name string
-	read reader
-	own  []string
-	note string
+	name   string
+	read   reader
+	direct bool
+	own    []string
+	note   string
 }{
-	{name: "ai-sdk", read: framework("@ai-sdk/mcp", "ai-sdk.mjs")},
-	{name: "openai-agents", read: framework("@openai/agents-core", "openai-agents.mjs")},
+	{name: "ai-sdk", read: framework("@ai-sdk/mcp", "ai-sdk.mjs"), direct: true},
+	{name: "openai-agents", read: framework("@openai/agents-core", "openai-agents.mjs"), direct: true},
 	{
-		name: "langchain", read: framework("@langchain/mcp-adapters", "langchain.mjs"),
+		name: "langchain", read: framework("@langchain/mcp-adapters", "langchain.mjs"), direct: true,
 		own:  []string{"denied, and the arguments break the schema", "the arguments break the schema", "an argument is missing"},
 		note: "LangChain itself refuses arguments that break the schema: toolgate is not asked.\n",
 	},
@@ -141,9 +143,28 @@ func TestModels(t *testing.T) {
 					}
 				}
 				wantModel(t, m.name, m.note, calls, read)
+				if m.direct {
+					wantDirect(t, m.read, target{URL: rec.URL}, calls, read)
+				}
 			})
 		}
 	})
+}
+
+// wantDirect compares results of the server, except for the prefix of the tool's name.
+func wantDirect(t *testing.T, read reader, server target, calls []modelCall, through []string) {
+	t.Helper()
+	var own []modelCall
+	var got []string
+	for i, c := range calls {
+		if c.outcome == "answered" || c.outcome == "failed, says the tool" {
+			c.Name = strings.TrimPrefix(c.Name, "web__")
+			own, got = append(own, c), append(got, strings.ReplaceAll(through[i], "web__", ""))
+		}
+	}
+	if diff := cmp.Diff(read(t, server, own), got); diff != "" || len(got) != 2 {
+		t.Errorf("(-directly +through toolgate):\n%s", diff)
+	}
 }
 
 // wantModel compares what a model reads with the golden file of its client.

@@ -280,8 +280,8 @@ func without(t testing.TB, result json.RawMessage) string {
 	return string(result)
 }
 
-// shortPeers are one client per library, and the inspector.
-var shortPeers = []peer{inspectorSession, goStateless, typescript1, mcpGoSession}
+// shortPeers are one client per library and major version, and the inspector.
+var shortPeers = []peer{inspectorSession, goStateless, typescript1, typescript2Session, mcpGoSession}
 
 // testMatrix lists and calls tools of every server with every client over /mcp,
 // and with the inspector over stdio. TestRevisions has the other routes; with
