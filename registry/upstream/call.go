@@ -249,19 +249,22 @@ func (s *Server) session(ctx context.Context, key string, cl *client) (*session,
 }
 
 // stillStarting returns the error of a request that has waited for StartWait, nil for a
-// server that has answered or failed.
+// server that has answered or failed, or was restarted meanwhile.
 func (s *Server) stillStarting() *Error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
 	case s.life.Err() != nil:
 		return errStopping()
-	case s.Status().State == StateStarting:
+	case s.status.State == StateStarting && s.started.Err() != nil:
 		return &Error{Kind: Unavailable, Err: fmt.Errorf("server %s is still starting, after %v\nhint: try again later, or raise start_wait", s.cfg.Name, s.cfg.StartWait)}
 	}
 	return nil
 }
 
-// ownSession returns the connection of a client, opening it if needed. The caller
-// must hold s.mu, which it unlocks.
+// ownSession returns the connection of a client, opening it if needed. The error is one
+// of a lost session if the server is restarted meanwhile. The caller must hold s.mu, which
+// it unlocks.
 func (s *Server) ownSession(ctx context.Context, key string, cl *client) (*session, *slot, *Error) {
 	sl, e := s.slotLocked(key, cl)
 	if e == nil {
@@ -273,12 +276,18 @@ func (s *Server) ownSession(ctx context.Context, key string, cl *client) (*sessi
 	}
 	select {
 	case <-sl.ready:
-		if sl.err == nil {
-			return sl.s, sl, nil
-		}
-		e = &Error{Kind: Unavailable, Err: sl.err}
+	case <-sl.round.Done():
 	case <-ctx.Done():
+	}
+	switch {
+	case ctx.Err() != nil:
 		e = ctxError(ctx)
+	case sl.round.Err() != nil:
+		e = s.roundOver()
+	case sl.err != nil:
+		e = &Error{Kind: Unavailable, Err: sl.err}
+	default:
+		return sl.s, sl, nil
 	}
 	s.idle(sl)
 	return nil, nil, e
@@ -299,7 +308,7 @@ func (s *Server) slotLocked(key string, cl *client) (*slot, *Error) {
 		sl = nil
 	}
 	if sl == nil {
-		sl = &slot{ready: make(chan struct{}), server: s, key: key, of: cl, profile: profileKey{string(cl.clientCapabilities()), cl.handshake}, last: s.opts.Now()}
+		sl = &slot{ready: make(chan struct{}), round: s.round, server: s, key: key, of: cl, profile: profileKey{string(cl.clientCapabilities()), cl.handshake}, last: s.opts.Now()}
 		s.slots[key] = sl
 		sl.place = s.places.Claim(cl.owner, sl)
 		cl.uses++
@@ -322,8 +331,8 @@ func (s *Server) awaitPlace(sl *slot) error {
 		return nil
 	case <-s.opts.After(placeTimeout):
 		return fmt.Errorf("server %s has %d sessions open, which is its most, and all are busy\nhint: try again later, raise max_sessions, or set isolation to shared", s.cfg.Name, s.cfg.MaxSessions)
-	case <-s.life.Done():
-		return errStopping()
+	case <-sl.round.Done():
+		return s.roundOver()
 	}
 }
 
@@ -336,7 +345,7 @@ func (s *Server) open(key string, sl *slot) {
 	var sess *session
 	err := s.awaitPlace(sl)
 	if err == nil {
-		sess, _, err = s.connect(s.life, cl)
+		sess, _, err = s.connect(sl.round, cl)
 	}
 	if err == nil {
 		s.recordList(sess)

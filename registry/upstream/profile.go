@@ -203,6 +203,7 @@ func (s *Server) awaitProfile(ctx context.Context, from Downstream) {
 	if !found {
 		select {
 		case <-opening.ready:
+		case <-opening.round.Done():
 		case <-ctx.Done():
 		}
 	}

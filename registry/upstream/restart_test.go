@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -71,6 +72,79 @@ func TestRestartOfAFailedServer(t *testing.T) {
 				}
 				r.await("its failure", func() bool { return name == "hanging" || r.Status().State == upstream.StateFailed })
 			}
+		})
+	}
+}
+
+// A server is restarted while connections to it are being opened: the calls that wait for
+// them wait for the new server instead, at most for start_wait, and the processes that were
+// being started end.
+func TestRestartDuringOpening(t *testing.T) {
+	const callers = 8
+	for _, tc := range []struct {
+		name      string
+		isolation string
+		spare     bool
+		startWait time.Duration // 0 = longer than the test
+		alive     int           // processes at the end
+	}{
+		{name: "shared", isolation: "shared", alive: 1},
+		{name: "session", isolation: "session", alive: 1 + callers},
+		{name: "spare", isolation: "session", spare: true, alive: 1 + callers},
+		{name: "slow", isolation: "session", startWait: 50 * time.Millisecond, alive: 1 + callers},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			gate := recorder.NewGate(t)
+			gate.Open()
+			rec := recorder.Stdio(t, recorder.Config{Tools: []recorder.Tool{{Name: "echo"}}, Gate: gate.Address})
+			cfg := stdioServer(rec)
+			cfg.Isolation, cfg.Spare, cfg.StartWait = tc.isolation, tc.spare, tc.startWait
+			r := start(t, cfg, upstream.Options{})
+			r.ready()
+			gate.Shut()
+			opening := callers
+			if tc.isolation == "shared" {
+				opening = 1
+				r.Restart()
+			}
+			if tc.spare {
+				me, _, _ := from("0")
+				r.Profile(t.Context(), me)
+				r.await("the spare", func() bool { return gate.Held() == 1 })
+			}
+			answers := make(chan *upstream.Error, callers)
+			call := func() {
+				for n := range callers {
+					me, _, _ := from(strconv.Itoa(n))
+					go func() { answers <- r.do(context.Background(), me, "echo", `{}`) }()
+				}
+			}
+			call()
+			r.await("connections are being opened", func() bool { return gate.Held() == opening && r.Waiting() == 0 })
+			before := rec.Starts()
+			restarted := r.Restart()
+			r.await("no process from before", func() bool { return !slices.ContainsFunc(before, alive) })
+			if tc.startWait > 0 {
+				for range callers {
+					wantError(t, <-answers, upstream.Unavailable, false)
+				}
+			}
+			gate.Open()
+			<-restarted
+			if tc.startWait > 0 {
+				r.await("ready", func() bool { return r.Status().State == upstream.StateReady })
+				call()
+			}
+			for range callers {
+				if e := <-answers; e != nil {
+					t.Error(e)
+				}
+			}
+			var left []int
+			r.await("one process for each connection", func() bool {
+				left = slices.DeleteFunc(rec.Starts(), func(pid int) bool { return !alive(pid) })
+				return len(left) == tc.alive
+			})
 		})
 	}
 }

@@ -205,6 +205,7 @@ func (s *Server) Restart() <-chan struct{} {
 			}
 			s.releaseLocked(sl)
 		}
+		clear(s.profiles.opening)
 	}
 	return s.started.Done()
 }
@@ -212,6 +213,16 @@ func (s *Server) Restart() <-chan struct{} {
 // errRestarting is why a connection ends that Restart ends.
 func errRestarting() *Error {
 	return &Error{Kind: Unavailable, Err: errors.New("the server is being restarted")}
+}
+
+// roundOver returns why a round has ended under a request that was not sent.
+func (s *Server) roundOver() *Error {
+	if s.life.Err() != nil {
+		return errStopping()
+	}
+	e := errRestarting()
+	e.Lost = true
+	return e
 }
 
 // currentRound returns the context of an attempt.

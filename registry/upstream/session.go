@@ -286,7 +286,8 @@ func newPool() *keepalive.Transport {
 // slot holds the connection of one downstream session. It is the share.Holder of a
 // place among those of its server.
 type slot struct {
-	ready  chan struct{} // closed when s or err is set
+	ready  chan struct{}   // closed when s or err is set
+	round  context.Context // Server.round when the connection began to be opened
 	s      *session
 	err    error
 	server *Server
