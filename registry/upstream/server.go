@@ -201,7 +201,7 @@ func (s *Server) Restart() <-chan struct{} {
 		s.wakeLocked()
 		for _, sl := range s.slots {
 			if sess := sl.opened(); sess != nil {
-				sess.conn.Fail(errRestarting())
+				sess.conn.Fail(s.roundOver())
 			}
 			s.releaseLocked(sl)
 		}
@@ -210,19 +210,12 @@ func (s *Server) Restart() <-chan struct{} {
 	return s.started.Done()
 }
 
-// errRestarting is why a connection ends that Restart ends.
-func errRestarting() *Error {
-	return &Error{Kind: Unavailable, Err: errors.New("the server is being restarted")}
-}
-
-// roundOver returns why a round has ended under a request that was not sent.
+// roundOver returns why a round has ended. A request that was not sent may be made again.
 func (s *Server) roundOver() *Error {
 	if s.life.Err() != nil {
 		return errStopping()
 	}
-	e := errRestarting()
-	e.Lost = true
-	return e
+	return &Error{Kind: Unavailable, Err: errors.New("the server is being restarted"), Lost: true}
 }
 
 // currentRound returns the context of an attempt.
@@ -262,7 +255,6 @@ func (s *Server) runShared(round context.Context) (err error, lost bool) {
 		return err, false
 	}
 	defer sess.conn.close()
-	defer context.AfterFunc(round, func() { sess.conn.Fail(errRestarting()) })()
 	s.recordList(sess)
 	s.mu.Lock()
 	clear(s.profiles.known)

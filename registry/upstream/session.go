@@ -188,7 +188,8 @@ func relistPause(row int) time.Duration {
 }
 
 // connect opens a connection for a client, or with nil the shared one, makes it
-// ready and lists its tools. A client's is one to the spare, if there is one and it serves.
+// ready and lists its tools. The connection ends with ctx. A client's is one to the
+// spare, if there is one and it serves.
 func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.RawMessage, error) {
 	if cl != nil {
 		if spare := srv.takeSpare(); spare != nil {
@@ -203,8 +204,8 @@ func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.Ra
 }
 
 // connectTo is connect with a process, nil for one that is started now.
-func (srv *Server) connectTo(ctx context.Context, cl *client, spare *child) (*session, []json.RawMessage, error) {
-	ctx, clock := withDeadline(ctx, srv.cfg.Timeout, 0)
+func (srv *Server) connectTo(round context.Context, cl *client, spare *child) (*session, []json.RawMessage, error) {
+	ctx, clock := withDeadline(round, srv.cfg.Timeout, 0)
 	defer clock.done()
 	if cl != nil {
 		cl.enter(clock)
@@ -212,7 +213,7 @@ func (srv *Server) connectTo(ctx context.Context, cl *client, spare *child) (*se
 	}
 	c := newConn(&srv.opts, &srv.dropped, &srv.lastID, cl)
 	c.secrets = srv.secrets
-	c.unbind = context.AfterFunc(srv.life, func() { c.Fail(errStopping()) })
+	c.unbind = context.AfterFunc(round, func() { c.Fail(srv.roundOver()) })
 	if err := srv.dial(ctx, c, spare); err != nil {
 		c.close()
 		return nil, nil, fmt.Errorf("connecting: %w", err)
