@@ -41,18 +41,29 @@ func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
 	}
 	defer listeners.Close()
 	cfg := listeners.Bound(begun)
-	a, err := app.Open(ctx, cfg, e.appOptions())
+	opts := e.appOptions()
+	opts.Draining = func() { e.tell("STOPPING=1") }
+	a, err := app.Open(ctx, cfg, opts)
 	if err != nil {
 		return err
 	}
 	_ = e.Print("banner", e.newBanner(a, listen != "")) // serving matters more
 	a.LogWarnings()
+	e.tell("READY=1")
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
 	next := func() (*config.Config, error) { return e.loadAs(listen, adminAddr) }
 	err = a.Run(ctx, listeners, app.Reload{Begun: begun, Asked: hup, Next: next})
 	return errors.Join(err, a.Close())
+}
+
+// tell tells the service manager a state. One that cannot be told is a warning, because
+// toolgate serves without it.
+func (e *env) tell(state string) {
+	if err := tellServiceManager(state); err != nil {
+		e.logger().Warn(err.Error())
+	}
 }
 
 // banner is what serve prints first: where agents connect, where people look, which

@@ -56,6 +56,9 @@ type Options struct {
 	Role    string       // of the principal local
 	Version string       // of the program, for records, metrics and handshakes
 	Log     hclog.Logger // nil = nothing is logged
+
+	// Draining is called when no new calls are accepted any more; nil = nobody has to know.
+	Draining func()
 }
 
 // ConfigError reports a configuration or a policy that cannot serve.

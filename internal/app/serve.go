@@ -146,6 +146,9 @@ func (a *App) connect(door *mcp.Door) {
 // longer than they may.
 func (a *App) drain(ctx context.Context, ends ...func(context.Context) error) {
 	a.health.draining.Store(true)
+	if a.options.Draining != nil {
+		a.options.Draining()
+	}
 	a.log.Info("draining", "seconds", drainTime.Seconds())
 	ctx, stop := context.WithTimeout(ctx, drainTime)
 	defer stop()

@@ -1,9 +1,7 @@
 package guardian
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -68,7 +66,7 @@ func (o *Order) enterDomain() error {
 func (o *Order) allowOthers(ruleset int, rights uint64) error {
 	var way []string
 	for _, path := range o.Hide {
-		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(path); outOfReach(path, err) {
 			continue // nothing to hide, as in a namespace
 		}
 		for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {

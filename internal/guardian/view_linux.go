@@ -83,7 +83,7 @@ func (o *Order) pinned() []string {
 // only the directories of Keep are.
 func (o *Order) hide(path string) error {
 	info, err := os.Stat(path)
-	if errors.Is(err, os.ErrNotExist) {
+	if outOfReach(path, err) {
 		return nil
 	}
 	if err != nil {
@@ -119,6 +119,21 @@ func (o *Order) hide(path string) error {
 		}
 	}
 	return remountReadOnly(path)
+}
+
+// outOfReach reports whether err, of looking at path, says that no process of this user
+// reaches path: nothing is there, or a directory above it is closed and belongs to
+// another user, who alone can open it.
+func outOfReach(path string, err error) bool {
+	if !errors.Is(err, os.ErrPermission) {
+		return errors.Is(err, os.ErrNotExist)
+	}
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		var closed unix.Stat_t
+		if err := unix.Stat(dir, &closed); err == nil || dir == "/" {
+			return err == nil && int(closed.Uid) != os.Getuid()
+		}
+	}
 }
 
 // remountReadOnly makes one mount read-only. The flags that the mount has already

@@ -214,7 +214,7 @@ func own() int {
 	defer db.Close()
 	v, _ := json.Marshal(victim{PID: os.Getpid(), Other: other.Process.Pid, Dir: dir, Abstract: abstract.Addr().String(), Address: tcp.Addr().String()})
 	h := sandbox.New(sandbox.Options{
-		Hide: []string{filepath.Join(dir, "state"), filepath.Join(dir, "mcp.json"), filepath.Join(dir, "missing/file")}, Keep: []string{filepath.Join(dir, "state/tools")},
+		Hide: []string{filepath.Join(dir, "state"), filepath.Join(dir, "mcp.json"), filepath.Join(dir, "missing/file"), filepath.Join(dir, "closed/socket")}, Keep: []string{filepath.Join(dir, "state/tools")},
 		ReadOnly: []string{filepath.Join(dir, "program")},
 	})
 	executable, _ := os.Executable()
@@ -275,7 +275,7 @@ func rob(t *testing.T, place string, around []string, env ...string) ([]string, 
 	cmd := exec.Command(around[0], around[1:]...)
 	cmd.Env = append(env, "ROLE=owner", "DIR="+project, "TOKEN="+secret, "PATH="+os.Getenv("PATH"))
 	if os.Getuid() == 0 {
-		const nobody = 65534
+		const nobody = 65533 // 65534 is also what a user namespace shows for users that it does not know
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 		if err := filepath.Walk(dir, func(path string, _ os.FileInfo, err error) error {
 			if place != "/tmp" && (path == dir || path == project) {
@@ -283,6 +283,10 @@ func rob(t *testing.T, place string, around []string, env ...string) ([]string, 
 			}
 			return cmp.Or(err, os.Chown(path, nobody, nobody))
 		}); err != nil {
+			t.Fatal(err)
+		}
+		// The owner cannot look into root's directory, and neither can what it starts.
+		if err := os.Mkdir(filepath.Join(project, "closed"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}

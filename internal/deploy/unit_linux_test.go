@@ -1,0 +1,212 @@
+package deploy_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/program"
+)
+
+// host is a systemd with file systems and processes of its own. Its network is that of
+// the test.
+type host struct {
+	init string // its PID here
+}
+
+// boot starts a host over a copy of the root file system with the files of a
+// directory.
+func boot(t *testing.T, install string) *host {
+	t.Helper()
+	for _, p := range []string{"unshare", "nsenter", "dbus-daemon", "/lib/systemd/systemd"} {
+		npm.Program(t, p)
+	}
+	namespaces := []string{"--mount", "--pid", "--fork", "--kill-child", "--uts", "--ipc", "--cgroup"}
+	if out, err := exec.Command("unshare", append(namespaces, "true")...).CombinedOutput(); err != nil {
+		t.Skipf("this machine gives no namespaces: %s", out)
+	}
+	script, err := filepath.Abs("testdata/boot.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(install)
+	p := program.Launch(t, exec.Command("unshare", append(namespaces, "sh", script, dir)...))
+	h := &host{}
+	t.Cleanup(func() { _ = exec.Command("kill", "-KILL", h.init).Run() }) // unshare ignores TERM
+	p.Await(t, "systemd starts", func() bool {
+		children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", p.Cmd.Process.Pid))
+		h.init = strings.TrimSpace(string(children))
+		_, booting := os.Stat(filepath.Join(dir, "booting"))
+		return err == nil && h.init != "" && booting == nil
+	})
+	p.Await(t, "systemd answers", func() bool {
+		_, err := h.try("systemctl", "list-jobs")
+		return err == nil
+	})
+	return h
+}
+
+// try runs a command on the host.
+func (h *host) try(command ...string) (string, error) {
+	ctx, stop := context.WithTimeout(context.Background(), program.Timeout)
+	defer stop()
+	enter := append([]string{"--target", h.init, "--mount", "--pid", "--uts", "--ipc", "--cgroup", "--root", "--wd=/"}, command...)
+	out, err := exec.CommandContext(ctx, "nsenter", enter...).CombinedOutput()
+	return string(out), err
+}
+
+// run is try for a command that has to succeed.
+func (h *host) run(t testing.TB, command ...string) string {
+	t.Helper()
+	out, err := h.try(command...)
+	if err != nil {
+		log, _ := h.try("journalctl", "--no-pager", "-n", "60", "-u", "toolgate")
+		t.Fatalf("%s: %v\n%s\n%s", strings.Join(command, " "), err, out, log)
+	}
+	return out
+}
+
+// property returns a property of the unit toolgate.
+func (h *host) property(t testing.TB, name string) string {
+	t.Helper()
+	return strings.TrimSpace(h.run(t, "systemctl", "show", "--value", "--property", name, "toolgate"))
+}
+
+// installUnit returns a directory with what a package of toolgate installs, and its
+// addresses.
+func installUnit(t *testing.T) (root, agents, admin string) {
+	t.Helper()
+	root, agents, admin = filepath.Join(t.TempDir(), "install"), program.FreeAddress(t), program.FreeAddress(t)
+	install(t, root, "usr/bin/toolgate", static(t), 0o755)
+	install(t, root, "etc/systemd/system/toolgate.service", deployed(t, "systemd/toolgate.service"), 0o644)
+	install(t, root, "usr/lib/sysusers.d/toolgate.conf", deployed(t, "systemd/toolgate.sysusers"), 0o644)
+	writeFile(t, filepath.Join(root, "etc/toolgate/mcp.json"), fmt.Appendf(nil, config, agents, admin), 0o644)
+	return root, agents, admin
+}
+
+// config is served by the unit. Its server is started with a whole sandbox or not at
+// all.
+const config = `{"mcpServers": {"standard": {"command": "/usr/bin/toolgate", "args": ["tools", "--dir", "/var/lib/toolgate-servers/tools"]}},
+	"toolgate": {"listen": %q, "admin": %q, "sandbox": "require", "servers": {"standard": {"prefix": ""}},
+		"identity": {"tokens": [{"subject": "agent", "roles": ["researcher"], "sha256": "1e85597643745a860ddf8fa29ac9c6287331cb3e69435d56060df71a13709316"}]}}}`
+
+// search makes a governed call, and returns the status and the answer.
+func search(t testing.TB, agents string) (int, string) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(context.Background(), program.Timeout)
+	defer stop()
+	body, err := json.Marshal(map[string]any{
+		"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+		"params": map[string]any{"name": "search_internet", "arguments": map[string]any{"query": "policy"}, "_meta": map[string]any{
+			"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": map[string]any{},
+			"io.modelcontextprotocol/clientInfo": map[string]any{"name": "deploy", "version": "1"},
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+agents+"/mcp", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"Authorization": "Bearer demo-researcher", "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+		"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "search_internet",
+	} {
+		req.Header.Set(name, value)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(answer)
+}
+
+// serves waits until toolgate and its server are ready, and makes a governed call.
+func serves(t testing.TB, agents, admin string) {
+	t.Helper()
+	g := program.Gate{Admin: "http://" + admin}
+	program.Await(t, "the server is ready", func() bool { return program.Listens(admin) && g.State(t, "standard") == "ready" })
+	if status, answer := search(t, agents); status != http.StatusOK || !strings.Contains(answer, `"results"`) {
+		t.Fatalf("the call is not answered: %d %s", status, answer)
+	}
+}
+
+// The unit of docs/deploy serves, confines its servers, survives a kill and a bad
+// configuration, and stops in order.
+func TestUnit(t *testing.T) {
+	root, agents, admin := installUnit(t)
+	h := boot(t, root)
+	h.run(t, "systemd-sysusers")
+	h.run(t, "chgrp", "toolgate", "/etc/toolgate/mcp.json")
+	h.run(t, "chmod", "0640", "/etc/toolgate/mcp.json")
+	h.run(t, "systemctl", "start", "toolgate") // returns when toolgate says that it is ready
+	serves(t, agents, admin)
+	t.Run("nothing is left to warn of", func(t *testing.T) {
+		res := program.Get(t, "http://"+admin+"/readyz?verbose", "")
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		if err != nil || !strings.Contains(string(text), "sandbox whole") || strings.Count(string(text), "warning: ") > 1 || !strings.Contains(string(text), "a demo token") {
+			t.Errorf("more is wrong than a demo token: %v\n%s", err, text)
+		}
+	})
+	t.Run("its files are its own", func(t *testing.T) {
+		if got := strings.Fields(h.run(t, "stat", "--format", "%U %a", "/var/lib/toolgate", "/var/lib/toolgate-keys")); strings.Join(got, " ") != "toolgate 700 toolgate 700" {
+			t.Errorf("its directories belong to %q", got)
+		}
+	})
+	t.Run("a kill is survived", func(t *testing.T) {
+		first := h.property(t, "MainPID")
+		h.run(t, "kill", "-KILL", first)
+		program.Await(t, "systemd starts it again", func() bool {
+			now := h.property(t, "MainPID")
+			return now != first && now != "0" && h.property(t, "ActiveState") == "active"
+		})
+		serves(t, agents, admin)
+	})
+	t.Run("a bad configuration changes nothing", func(t *testing.T) {
+		h.run(t, "sh", "-c", "cp /etc/toolgate/mcp.json /root/good && echo '{' >/etc/toolgate/mcp.json")
+		h.run(t, "systemctl", "reload", "toolgate")
+		program.Await(t, "the log says so", func() bool {
+			return strings.Contains(h.run(t, "journalctl", "--no-pager", "-u", "toolgate"), "reload failed")
+		})
+		serves(t, agents, admin)
+		h.run(t, "cp", "/root/good", "/etc/toolgate/mcp.json")
+	})
+	t.Run("it stops in order", func(t *testing.T) {
+		h.run(t, "systemctl", "stop", "toolgate")
+		if result, code := h.property(t, "Result"), h.property(t, "ExecMainStatus"); result != "success" || code != "0" {
+			t.Errorf("it ended with %s, exit code %s", result, code)
+		}
+		h.run(t, "toolgate", "audit", "verify", "--config", "/etc/toolgate/mcp.json", "--state", "/var/lib/toolgate", "--keys", "/var/lib/toolgate-keys")
+	})
+}
+
+// systemd's own judgement of the unit: 0 is best, 10 worst.
+func TestUnitIsHardened(t *testing.T) {
+	npm.Program(t, "systemd-analyze")
+	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", deployed(t, "systemd/toolgate.service")).CombinedOutput()
+	m := regexp.MustCompile(`Overall exposure level for toolgate.service: ([\d.]+)`).FindSubmatch(out)
+	if m == nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if level, err := strconv.ParseFloat(string(m[1]), 64); err != nil || level >= 3 {
+		t.Errorf("exposure %s, want below 3\n%s", m[1], out)
+	}
+}
