@@ -565,5 +565,5 @@ func editArray(arr json.RawMessage, edit func(i int, e json.RawMessage) (json.Ra
 	if same {
 		return arr, nil
 	}
-	return slices.Concat([]byte("["), bytes.Join(elements, []byte(",")), []byte("]")), nil
+	return jsonrpc.Array(elements), nil
 }

@@ -116,8 +116,8 @@ type Bus interface {
 // Servers answers requests that call no tool. Like Forward, Ask is called on the
 // road only.
 type Servers interface {
-	// Offers returns the servers that have not failed, in configured order, with their
-	// capabilities. It waits for servers that were never seen.
+	// Offers returns the servers that have not failed or whose lists are kept, in
+	// configured order, with their capabilities. It waits for servers that were never seen.
 	Offers(ctx context.Context) []registry.Offer
 	Ask(ctx context.Context, server string, ask registry.Ask) (json.RawMessage, error)
 	// Notify sends a client's notification to the connections of its session; server

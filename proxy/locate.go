@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -302,8 +301,7 @@ const cursorMark = "list"
 // whole returns the page with what was gathered, and a cursor of ours if there is
 // more.
 func (w *gathering) whole() (json.RawMessage, *Failure) {
-	list := slices.Concat([]byte("["), bytes.Join(w.elements, []byte(",")), []byte("]"))
-	changes, next := []jsonrpc.Change{{Name: w.row.list, Value: list}}, jsonrpc.Change{Name: "nextCursor"}
+	changes, next := []jsonrpc.Change{{Name: w.row.list, Value: jsonrpc.Array(w.elements)}}, jsonrpc.Change{Name: "nextCursor"}
 	if w.at < len(w.offers) {
 		parts := []string{cursorMark, w.method, w.offers[w.at].Server, w.cursor}
 		next.Value = jsonrpc.Quote(base64.RawURLEncoding.EncodeToString([]byte(strings.Join(parts, "\x00"))))

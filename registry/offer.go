@@ -48,10 +48,10 @@ func sharable(declared json.RawMessage) json.RawMessage {
 	return out
 }
 
-// Offers gives the running servers that have not failed, in configured order. It waits
-// as Settle does.
+// Offers gives the running servers, in configured order, that have not failed or of which
+// lists are kept. It waits as Settle does.
 func (r *Registry) Offers(ctx context.Context) []Offer {
-	return r.offers(ctx, "", func(e *entry) bool { return e.server.Status().State != upstream.StateFailed })
+	return r.offers(ctx, "", func(e *entry) bool { return e.server.Status().State != upstream.StateFailed || e.server.Recalls() })
 }
 
 // offers returns the offers of those servers of a route, "" for all, that are wanted.

@@ -71,6 +71,8 @@ type Registry struct {
 	onChange []func()
 	closed   bool
 
+	keepMu sync.Mutex // held while what a server listed is kept, so that the last is
+
 	listMu  sync.Mutex // protects onLists
 	onLists []func(server, method string)
 }
@@ -196,9 +198,18 @@ func (r *Registry) start(cfg config.Server) *entry {
 			return r.first(e.cfg)
 		},
 		Listed: func(l upstream.Listing) {
-			var now config.Server
-			r.update(e, false, func() { e.listed, e.seen, e.fresh, now = l, true, true, e.cfg })
-			r.remember(now, l)
+			r.update(e, false, func() {
+				l.Lists = e.listed.Lists
+				e.listed, e.seen, e.fresh = l, true, true
+			})
+			r.remember(e)
+		},
+		Lists: e.listed.Lists,
+		Kept: func(lists json.RawMessage) {
+			r.mu.Lock()
+			e.listed.Lists = lists
+			r.mu.Unlock()
+			r.remember(e)
 		},
 		// What only some connections listed may be gone, although the shared list is unchanged.
 		Relisted:    func() { r.update(e, true, func() { e.listed.Own = nil }) },

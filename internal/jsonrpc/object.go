@@ -231,6 +231,18 @@ func whole(data []byte, first byte) bool {
 // ids, params, results and error objects must be well-formed JSON on one line,
 // as Decode, CheckValue and Set give them.
 
+// Array builds an array.
+func Array[E ~[]byte](elements []E) json.RawMessage {
+	out := []byte{'['}
+	for i, e := range elements {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, e...)
+	}
+	return append(out, ']')
+}
+
 // NewRequest builds a request (JSON-RPC 2.0 §4). A nil id or nil params are left
 // out.
 func NewRequest(id json.RawMessage, method string, params json.RawMessage) []byte {

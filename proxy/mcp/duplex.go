@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -429,7 +428,7 @@ func (r *replies) array() []byte {
 	if len(r.bodies) == 0 {
 		return nil
 	}
-	return slices.Concat([]byte{'['}, bytes.Join(r.bodies, []byte{','}), []byte{']'})
+	return jsonrpc.Array(r.bodies)
 }
 
 // postBatch answers body, a batch, if its session takes batches or is lost, and

@@ -58,8 +58,12 @@ type Ask struct {
 }
 
 // Ask sends a request that calls no tool and waits for its answer, within the
-// server's timeouts and otherwise as Do does.
+// server's timeouts and otherwise as Do does. While the server is not connected, a request
+// for a list that is kept is answered at once with that.
 func (s *Server) Ask(ctx context.Context, ask Ask) (json.RawMessage, *Error) {
+	if page := s.recalled(ask); page != nil {
+		return page, nil
+	}
 	return s.send(ctx, &request{Call: Call{From: ask.From, Progress: ask.Progress}, method: ask.Method, params: ask.Params})
 }
 

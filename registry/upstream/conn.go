@@ -23,6 +23,7 @@ type conn struct {
 	secrets       *secrets
 	changed       chan struct{}                    // has one element when the tool list changed
 	announced     atomic.Bool                      // the server said so
+	relist        chan struct{}                    // has one element when another list changed
 	client        *client                          // the session that has it, nil for the shared connection
 	queue         queue                            // of notifications and questions in the course of no request
 	asked         jsonrpc.Pool[*asking]            // :: the server's id ⇒ question that wants an answer
@@ -42,7 +43,7 @@ type conn struct {
 // cl, or with nil to all.
 func newConn(opts *Options, dropped, lastID *atomic.Int64, cl *client) *conn {
 	c := &conn{
-		opts: opts, changed: make(chan struct{}, 1), client: cl, dropped: dropped,
+		opts: opts, changed: make(chan struct{}, 1), relist: make(chan struct{}, 1), client: cl, dropped: dropped,
 		info: object(member{"name", json.RawMessage(`"toolgate"`)}, member{"version", jsonrpc.Quote(opts.Version)}),
 	}
 	c.taskListeners, _ = lru.New[string, taskListener](maxTaskListeners) // fails for no positive size

@@ -47,8 +47,8 @@ func (r *running) ask(whom upstream.Downstream, method, params string) *upstream
 	return e
 }
 
-// said gives the requests that a server got after the first n messages, and
-// how many messages there are now.
+// said gives the requests on behalf of clients that a server got after the first n
+// messages, and how many messages there are now.
 func said(rec *recorder.Recorder, n int) ([]string, int) {
 	var out []string
 	all := rec.Messages()
@@ -62,7 +62,7 @@ func said(rec *recorder.Recorder, n int) ([]string, int) {
 			continue
 		}
 		switch msg.Method {
-		case "server/discover", "initialize", "tools/list", "ping":
+		case "server/discover", "initialize", "ping", "tools/list", "prompts/list", "resources/list", "resources/templates/list":
 		default:
 			out = append(out, msg.Method+" "+string(msg.Params))
 		}

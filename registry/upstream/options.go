@@ -42,6 +42,11 @@ type Options struct {
 	// the server counts as ready. It is called from one goroutine at a time. Nil
 	// discards.
 	Listed func(Listing)
+	// Lists are what Kept received last, in an earlier process; nil for nothing.
+	Lists json.RawMessage
+	// Kept receives Listing.Lists when they change. It is called from one goroutine at a
+	// time. Nil discards.
+	Kept func(lists json.RawMessage)
 	// Relisted is called when the tools that the connection of some session
 	// offers may be others than Profile gave before. It should not block. Nil
 	// discards.
@@ -50,8 +55,9 @@ type Options struct {
 	// does not show: notifications/resources/list_changed,
 	// notifications/prompts/list_changed, and notifications/tools/list_changed
 	// where the tools turn out to be the same as before. The first two also come when
-	// the server is ready after it was not available. It is called from one
-	// goroutine at a time and should not block. Nil discards.
+	// the server is ready and has other lists than clients got while it was not
+	// available. It is called from one goroutine at a time and should not block. Nil
+	// discards.
 	ListChanged func(method string)
 }
 
@@ -60,6 +66,7 @@ type Options struct {
 type Listing struct {
 	Tools        []json.RawMessage // their definitions
 	Own          []json.RawMessage // definitions of tools that only other connections list
+	Lists        json.RawMessage   // the other lists, an object: prompts, resources, resourceTemplates; Options.Kept receives them
 	Capabilities json.RawMessage   // an object, nil when the server declares none
 	Introduction
 }
@@ -84,6 +91,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Listed == nil {
 		o.Listed = func(Listing) {}
+	}
+	if o.Kept == nil {
+		o.Kept = func(json.RawMessage) {}
 	}
 	if o.Relisted == nil {
 		o.Relisted = func() {}

@@ -48,7 +48,8 @@ func (c *conn) notice(msg *jsonrpc.Message, during *mcpclient.Call) {
 	case methodTools:
 		c.announced.Store(true)
 		c.signal()
-	case "notifications/resources/list_changed", "notifications/prompts/list_changed":
+	case methodResources, methodPrompts:
+		mark(c.relist)
 		c.listChanged(msg)
 	default:
 		peer, order, _ := c.recipient(during)
@@ -101,9 +102,12 @@ func (c *conn) progressed(params json.RawMessage) {
 }
 
 // signal asks for the tools to be listed again.
-func (c *conn) signal() {
+func (c *conn) signal() { mark(c.changed) }
+
+// mark puts an element into a channel that has none.
+func mark(changed chan struct{}) {
 	select {
-	case c.changed <- struct{}{}:
+	case changed <- struct{}{}:
 	default: // one is waiting already
 	}
 }

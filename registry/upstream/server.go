@@ -75,9 +75,10 @@ type Server struct {
 	shared   *session
 	patient  bool          // a call may wait for the shared connection
 	wake     chan struct{} // closed and replaced when shared or patient change
-	listed   *Profile      // what the shared connection listed last
-	stale    bool          // lists that clients have may be others when the server is ready again
-	missed   bool          // a client got the shared list because nothing was connected, and may get another
+	listed   *Profile      // the tools that the shared connection listed last
+	kept     kept
+	stale    bool // lists that clients have may be others when the server is ready again
+	missed   bool // a client got the shared list because nothing was connected, and may get another
 	profiles profiles
 	slots    map[string]*slot
 	places   *share.Pool[owner] // of slots
@@ -95,6 +96,7 @@ func Start(cfg config.Server, opts Options) *Server {
 	s := &Server{
 		cfg: cfg, opts: opts, log: opts.Logger,
 		life: life, end: end, wake: make(chan struct{}), slots: make(map[string]*slot), places: share.New[owner](cfg.MaxSessions), clients: make(map[string]*client),
+		kept:     kept{lists: opts.Lists, missed: make(map[string]bool)},
 		profiles: profiles{known: make(map[profileKey]*Profile), opening: make(map[profileKey]*slot)},
 	}
 	s.secrets = newSecrets(cfg.Secrets())
@@ -269,7 +271,8 @@ func (s *Server) runShared(round context.Context) (err error, lost bool) {
 		s.opts.Listed(introduced)
 	}
 	listed(tools, own)
-	s.up(round, sess)
+	late := s.up(round, sess)
+	sess.conn.Go(func() { s.keepLists(sess, late) })
 	if sess.conn.Stateless() {
 		sess.conn.Go(func() { s.followLists(sess) })
 	}
@@ -284,15 +287,16 @@ func (s *Server) runShared(round context.Context) (err error, lost bool) {
 	return cause.Err, cause.Lost
 }
 
-// up publishes the shared connection. Clients that may have got lists without it are
-// notified.
-func (s *Server) up(round context.Context, sess *session) {
+// up publishes the shared connection. Clients that may have other tools on connections of
+// their own than they were listed without it are notified. It reports whether clients may
+// have got other lists without the server.
+func (s *Server) up(round context.Context, sess *session) (late bool) {
 	s.mu.Lock()
 	if round.Err() != nil {
 		s.mu.Unlock()
-		return
+		return false
 	}
-	late := s.stale || s.status.State == StateStarting && s.started.Err() != nil
+	late = s.stale || s.status.State == StateStarting && s.started.Err() != nil
 	missed := s.missed
 	s.shared, s.patient, s.missed, s.stale = sess, false, false, false
 	s.status = Status{State: StateReady, Since: s.opts.Now()}
@@ -303,11 +307,7 @@ func (s *Server) up(round context.Context, sess *session) {
 	if missed {
 		s.opts.Relisted()
 	}
-	for _, l := range listened {
-		if _, has := jsonrpc.Get(sess.conn.offer, l.capability); has && late && l.method != methodTools {
-			sess.conn.listChanged(&jsonrpc.Message{Method: l.method})
-		}
-	}
+	return late
 }
 
 // down withdraws the shared connection, unless another round has begun.

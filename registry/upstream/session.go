@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -21,11 +20,11 @@ import (
 )
 
 const (
-	maxPages = 100         // of tools/list
-	maxTools = 20_000      // of one server
-	relist   = time.Second // between two lists
-	relists  = 5           // in a row, from which on the pause doubles
-	maxPause = time.Minute // between two lists
+	maxPages  = 100         // of one list
+	maxListed = 20_000      // in one list of a server
+	relist    = time.Second // between two lists
+	relists   = 5           // in a row, from which on the pause doubles
+	maxPause  = time.Minute // between two lists
 
 	maxRelists = 3 // before a connection serves
 )
@@ -55,30 +54,38 @@ type session struct {
 
 // list requests the tools, page by page, and records them.
 func (s *session) list(ctx context.Context) ([]json.RawMessage, error) {
+	all, err := s.pages(ctx, "tools/list", "tools")
+	if err == nil {
+		if now := newProfile(all); !now.same(s.profile.Load()) { // an unchanged list keeps its Profile
+			s.profile.Store(now)
+		}
+	}
+	return all, err
+}
+
+// pages requests a list, page by page; name is the member of the result that has it.
+func (s *session) pages(ctx context.Context, method, name string) ([]json.RawMessage, error) {
 	var all []json.RawMessage
 	seen := map[string]bool{}
 	params := json.RawMessage(`{}`)
 	for range maxPages {
-		page, cursor, err := s.page(ctx, params)
+		page, cursor, err := s.page(ctx, method, name, params)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("listing %s: %w", name, err)
 		}
 		all = append(all, page...)
 		switch {
-		case len(all) > maxTools:
-			return nil, fmt.Errorf("listing tools: more than %d", maxTools)
+		case len(all) > maxListed:
+			return nil, fmt.Errorf("listing %s: more than %d", name, maxListed)
 		case cursor == nil:
-			if now := newProfile(all); !now.same(s.profile.Load()) { // an unchanged list keeps its Profile
-				s.profile.Store(now)
-			}
 			return all, nil
 		case seen[string(cursor)]:
-			return nil, errors.New("listing tools: the server repeats a cursor")
+			return nil, fmt.Errorf("listing %s: the server repeats a cursor", name)
 		}
 		seen[string(cursor)] = true
 		params = append(append([]byte(`{"cursor":`), cursor...), '}')
 	}
-	return nil, fmt.Errorf("listing tools: more than %d pages", maxPages)
+	return nil, fmt.Errorf("listing %s: more than %d pages", name, maxPages)
 }
 
 // first lists the tools of a new connection. A server that looks at the
@@ -95,41 +102,43 @@ func (s *session) first(ctx context.Context) ([]json.RawMessage, error) {
 	return tools, err
 }
 
-// page requests one page. The cursor is nil after the last one.
-func (s *session) page(ctx context.Context, params json.RawMessage) (tools []json.RawMessage, cursor json.RawMessage, err error) {
-	result, e := s.conn.do(ctx, &request{method: "tools/list", params: params, loose: true})
-	if e != nil {
-		if code, _ := jsonrpc.Get(e.RPC, "code"); string(code) == "-32601" {
-			return nil, nil, nil // a server without tools
-		}
-		return nil, nil, fmt.Errorf("listing tools: %w", e)
+// page requests one page. The cursor is nil after the last one. Tools are judged one by
+// one, so that a malformed one takes none of its neighbours with it.
+func (s *session) page(ctx context.Context, method, name string, params json.RawMessage) (elements []json.RawMessage, cursor json.RawMessage, err error) {
+	result, e := s.conn.do(ctx, &request{method: method, params: params, loose: name == "tools"})
+	if codeOf(e) == codeMethod {
+		return nil, nil, nil // a server without such a list
+	} else if e != nil {
+		return nil, nil, e
 	}
 	limits := jsonrpc.Limits{Bytes: s.conn.opts.MaxAnswerBytes}
 	members, err := mcpclient.LooseMembers(result)
 	if err != nil {
-		return nil, nil, fmt.Errorf("listing tools: %w", err)
+		return nil, nil, err
 	}
-	if string(members["tools"]) == "null" { // an empty list, as some servers write it
-		members["tools"] = json.RawMessage(`[]`)
+	if string(members[name]) == "null" { // an empty list, as some servers write it
+		members[name] = json.RawMessage(`[]`)
 	}
-	if tools, err = mcpclient.LooseElements(members["tools"]); err != nil {
-		return nil, nil, fmt.Errorf("listing tools: %w", err)
+	if elements, err = mcpclient.LooseElements(members[name]); err != nil {
+		return nil, nil, err
 	}
-	for i, raw := range tools {
+	for i, raw := range elements {
 		if line, _, err := jsonrpc.CheckValue(raw, limits); err == nil {
-			tools[i] = line
+			elements[i] = line
 		}
 	}
-	s.fresh.Store(int64(freshness(members["ttlMs"])))
+	if name == "tools" {
+		s.fresh.Store(int64(freshness(members["ttlMs"])))
+	}
 	if cursor = members["nextCursor"]; len(cursor) > 0 && cursor[0] != '"' {
 		cursor = nil // null, or nothing that could be a cursor
 	}
 	if cursor != nil {
 		if cursor, _, err = jsonrpc.CheckValue(cursor, limits); err != nil {
-			return nil, nil, fmt.Errorf("listing tools: reading the cursor: %w", err)
+			return nil, nil, fmt.Errorf("reading the cursor: %w", err)
 		}
 	}
-	return tools, cursor, nil
+	return elements, cursor, nil
 }
 
 // NameOf returns the name in a tool definition that may otherwise be malformed,
@@ -142,38 +151,47 @@ func NameOf(definition json.RawMessage) (string, bool) {
 	return jsonrpc.Text(members["name"])
 }
 
-// watch lists the tools again when the server announces a change, at most once
-// a second, and at most once a minute when it never stops, until the connection ends. A list that fails is requested again. Listed
-// learns whether the list changed, and whether the server announced that.
+// watch lists the tools again when the server announces a change, until the connection
+// ends. A list that fails is requested again. Listed learns whether the list changed, and
+// whether the server announced that.
 func (s *session) watch(srv *Server, listed func(tools []json.RawMessage, changed, announced bool)) {
 	before := s.profile.Load()
+	s.paced(srv, "tools", s.conn.changed, func(ctx context.Context) error {
+		announced := s.conn.announced.Swap(false) // a later announcement is for the next list
+		tools, err := s.list(ctx)
+		if err == nil {
+			now := srv.recordList(s)
+			listed(tools, !now.same(before), announced)
+			before = now
+		} else if announced {
+			s.conn.announced.Store(true)
+		}
+		return err
+	})
+}
+
+// paced lists again whenever changed has an element, at most once a second, and at most
+// once a minute when that never stops, until the connection ends. A list that fails is
+// requested again.
+func (s *session) paced(srv *Server, what string, changed chan struct{}, list func(context.Context) error) {
 	for row := 0; ; row++ { // lists without a quiet pause between them
-		if len(s.conn.changed) == 0 {
+		if len(changed) == 0 {
 			row = 0
 		}
 		select {
 		case <-s.conn.Life().Done():
 			return
-		case <-s.conn.changed:
+		case <-changed:
 		}
-		announced := s.conn.announced.Swap(false) // a later announcement is for the next list
 		ctx, stop := context.WithTimeout(s.conn.Life(), srv.cfg.Timeout)
-		tools, err := s.list(ctx)
+		err := list(ctx)
 		stop()
-		switch {
-		case err == nil:
-			now := srv.recordList(s)
-			listed(tools, !now.same(before), announced)
-			before = now
-		case !s.conn.Dead():
-			srv.log.Warn("listing changed tools", "error", err)
-			if announced {
-				s.conn.announced.Store(true)
-			}
-			s.conn.signal()
+		if err != nil && !s.conn.Dead() {
+			srv.log.Warn("listing changed "+what, "error", err)
+			mark(changed)
 		}
 		if row == relists {
-			srv.log.Warn("the server announces changed tools without end: they are listed less often")
+			srv.log.Warn("the server announces changed " + what + " without end: they are listed less often")
 		}
 		if !srv.opts.sleep(s.conn.Life(), relistPause(row)) {
 			return

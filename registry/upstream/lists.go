@@ -1,0 +1,134 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+)
+
+// keptLists are the lists, apart from that of tools, that are kept of each server.
+var keptLists = []keptList{
+	{"prompts", "prompts/list", "prompts", methodPrompts},
+	{"resources", "resources/list", "resources", methodResources},
+	{"resources", "resources/templates/list", "resourceTemplates", methodResources},
+}
+
+// keptList is the capability of servers that have the list, the method, the member of its
+// result, and the notification of a change.
+type keptList struct{ capability, method, member, changed string }
+
+// kept is what the shared connection of a server listed last, apart from tools. It is
+// protected by Server.mu.
+type kept struct {
+	lists json.RawMessage // Listing.Lists
+	// missed has the notifications of lists that clients got from here, although their
+	// own connections may have others.
+	missed map[string]bool
+}
+
+// recalled returns the result of a request for a list while the server is not
+// connected: the kept list as one page. It returns nil for other requests, for lists
+// that are not kept, and for requests with a cursor, whose page only the server has.
+func (s *Server) recalled(ask Ask) json.RawMessage {
+	i := slices.IndexFunc(keptLists, func(l keptList) bool { return l.method == ask.Method })
+	if _, further := jsonrpc.Get(ask.Params, "cursor"); i < 0 || further {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list, ok := jsonrpc.Get(s.kept.lists, keptLists[i].member)
+	if !ok || s.shared != nil || s.life.Err() != nil {
+		return nil
+	}
+	if ask.From.Session != "" && s.Isolated() && s.ownKeyLocked(s.profileKey(ask.From)) {
+		s.kept.missed[keptLists[i].changed] = true
+	}
+	return object(member{keptLists[i].member, list})
+}
+
+// Recalls reports whether lists other than that of tools are kept of the server.
+func (s *Server) Recalls() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.kept.lists) > len(`{}`)
+}
+
+// keepLists keeps the lists of the server until its shared connection ends. Clients are
+// notified when the first lists of the connection differ from what was kept or, of a list
+// that was not kept, when the server is late.
+func (s *Server) keepLists(sess *session, late bool) {
+	s.mu.Lock()
+	missed := s.kept.missed
+	s.kept.missed = make(map[string]bool)
+	s.mu.Unlock()
+	announce := func(changed func(method string) bool) {
+		for _, l := range listened {
+			if changed(l.method) {
+				sess.conn.listChanged(&jsonrpc.Message{Method: l.method})
+			}
+		}
+	}
+	announce(func(method string) bool { return missed[method] })
+	changed := s.readLists(sess.conn.Life(), sess, late)
+	announce(func(method string) bool { return changed[method] && !missed[method] })
+	sess.paced(s, "resources or prompts", sess.conn.relist, func(ctx context.Context) error {
+		s.readLists(ctx, sess, false) // what changed is announced by the server
+		return nil
+	})
+}
+
+// readLists lists what is kept of the server, and returns the notifications of those lists
+// that differ from what was kept; with late, also of those that were not kept, or cannot be
+// had now. Such a list stays as it was.
+func (s *Server) readLists(ctx context.Context, sess *session, late bool) (changed map[string]bool) {
+	s.mu.Lock()
+	before := s.kept.lists
+	s.mu.Unlock()
+	changed = make(map[string]bool)
+	var now []member
+	for _, l := range keptLists {
+		was, kept := jsonrpc.Get(before, l.member)
+		_, offered := jsonrpc.Get(sess.conn.offer, l.capability)
+		if !kept && !offered {
+			continue
+		}
+		is, err := json.RawMessage(nil), error(nil)
+		if offered {
+			is, err = s.readList(ctx, sess, l)
+		}
+		if err != nil {
+			s.log.Warn("keeping a list of the server", "error", err)
+			is = was
+		}
+		differs := kept && !bytes.Equal(was, is) || late && (!kept || err != nil)
+		changed[l.changed] = changed[l.changed] || differs
+		now = append(now, member{l.member, is})
+	}
+	if lists := object(now...); now != nil && !bytes.Equal(lists, before) && !sess.conn.Dead() {
+		s.mu.Lock()
+		s.kept.lists = lists
+		s.mu.Unlock()
+		s.opts.Kept(lists)
+	}
+	return changed
+}
+
+// readList returns a list of the server as an array, which is no longer than a message of
+// the server may be.
+func (s *Server) readList(ctx context.Context, sess *session, l keptList) (json.RawMessage, error) {
+	ctx, stop := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer stop()
+	elements, err := sess.pages(ctx, l.method, l.member)
+	if err != nil {
+		return nil, err
+	}
+	list := jsonrpc.Array(elements)
+	if len(list) > s.opts.MaxAnswerBytes {
+		return nil, fmt.Errorf("listing %s: more than %d bytes", l.member, s.opts.MaxAnswerBytes)
+	}
+	return list, nil
+}
