@@ -3,20 +3,93 @@ package peers_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
 var (
-	pingMessage   = []byte(`{"jsonrpc":"2.0","id":3,"method":"ping"}`)
-	listMessage   = []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
-	listResources = []byte(`{"jsonrpc":"2.0","id":2,"method":"resources/list"}`)
+	pingMessage = []byte(`{"jsonrpc":"2.0","id":3,"method":"ping"}`)
+	listMessage = []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 )
+
+// otherLists returns the answers to all list requests but tools/list.
+func otherLists(t testing.TB, d rawClient) []byte {
+	t.Helper()
+	var out [][]byte
+	for i, method := range []string{"prompts/list", "resources/list", "resources/templates/list"} {
+		out = append(out, d.exchange(t, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":%q}`, i, method)))
+	}
+	return bytes.Join(out, []byte("\n"))
+}
+
+// awaitKept waits until the state in dir has the lists of its server.
+func awaitKept(t testing.TB, dir string) {
+	t.Helper()
+	db, err := store.Open(t.Context(), filepath.Join(dir, "state", "state.db"), store.Migrations())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	program.Await(t, "the lists are kept", func() bool {
+		rows, err := store.Select(t.Context(), db.Read, func(n *int) []any { return []any{n} }, `SELECT 1 FROM listings WHERE lists IS NOT NULL`)
+		return err == nil && len(rows) == 1
+	})
+}
+
+// TestFirstListsWithoutServer: the first lists of resources and prompts are the same while
+// the server starts again as from the server itself: what the policy hides is not listed,
+// hidden characters are spelled out, and prompts have their exposed names.
+func TestFirstListsWithoutServer(t *testing.T) {
+	t.Parallel()
+	gate := recorder.NewGate(t)
+	gate.Open()
+	rec := recorder.Stdio(t, recorder.Config{Gate: gate.Address, Tools: []recorder.Tool{{Name: "a"}}, Capabilities: json.RawMessage(`{"tools":{},"prompts":{},"resources":{}}`), Answers: map[string]json.RawMessage{
+		"prompts/list":             json.RawMessage(`{"prompts":[{"name":"say","description":"a\u200bb"},{"name":"secret"}]}`),
+		"prompts/get":              json.RawMessage(`{"messages":[]}`),
+		"resources/list":           json.RawMessage(`{"resources":[{"uri":"note://1","name":"1"},{"uri":"secret://1","name":"2"}]}`),
+		"resources/templates/list": json.RawMessage(`{"resourceTemplates":[{"uriTemplate":"note://{n}","name":"n"}]}`),
+	}})
+	dir := configure(t, setup{servers: []server{stdioOf("slow", rec, map[string]any{"hidden_text": "escape"})}, policy: `
+default decision := {"effect": "allow", "rule": "peers"}
+decision := {"effect": "deny", "rule": "secret", "reason": "secret"} if input.prompt.name == "secret"
+decision := {"effect": "deny", "rule": "secret", "reason": "secret"} if startswith(input.resource.uri, "secret:")`})
+	first := openStdio(t, dir)
+	before := otherLists(t, first)
+	awaitKept(t, dir)
+	for _, want := range []string{`"slow__say"`, `a<U+200B>b`, `"note://1"`, `"note://{n}"`} {
+		if !bytes.Contains(before, []byte(want)) {
+			t.Errorf("%s is not in %s", want, before)
+		}
+	}
+	if bytes.Contains(before, []byte("secret")) {
+		t.Errorf("the policy does not hide: %s", before)
+	}
+	gate.Shut()
+	heard := len(rec.Messages())
+	d := openStdio(t, dir)
+	if diff := cmp.Diff(string(before), string(otherLists(t, d))); diff != "" {
+		t.Errorf("(-first +second):\n%s", diff)
+	}
+	d.send(t, []byte(`{"jsonrpc":"2.0","id":"get","method":"prompts/get","params":{"name":"slow__say"}}`))
+	if d.exchange(t, pingMessage); len(rec.Messages()) != heard {
+		t.Errorf("the server received %s", rec.Messages()[heard:])
+	}
+	gate.Open()
+	if result, failure := splitAnswer(d.next(t)); !bytes.Contains(result, []byte(`"messages"`)) {
+		t.Errorf("got the prompt: %s%s", result, failure)
+	}
+}
 
 // TestFirstListOverStdio: the first list that a client of toolgate stdio asks for is whole.
 // At the first start of all it waits for the server. Later it comes before the server has
@@ -73,29 +146,50 @@ func listedNames(t testing.TB, answer []byte) (names []string) {
 	return names
 }
 
-// TestFirstListOfRealServer: the same with a server that nobody here wrote.
+// TestFirstListOfRealServer: the same with a server that nobody here wrote. At its second
+// start it waits for a line in a pipe, and the lists are there before it has begun.
 func TestFirstListOfRealServer(t *testing.T) {
 	t.Parallel()
-	dir := configure(t, setup{servers: []server{{"real", map[string]any{"command": requirePart(t, "node"), "args": []string{npmServer(t, "server-everything"), "stdio"}}, nil}}})
-	var before [2][]byte
-	for _, start := range []string{"first", "second"} {
-		t.Run(start, func(t *testing.T) {
-			d := openStdio(t, dir)
-			tools, resources := d.exchange(t, listMessage), d.exchange(t, listResources)
-			if got := listedNames(t, tools); len(got) != 13 {
-				t.Errorf("%d tools: %v", len(got), got)
+	node, everything := requirePart(t, "node"), npmServer(t, "server-everything")
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	script := `if [ -p "$0" ]; then read line < "$0"; fi; exec "$@"`
+	dir := configure(t, setup{servers: []server{{"real", map[string]any{"command": "/bin/sh", "args": []string{"-c", script, pipe, node, everything, "stdio"}}, map[string]any{"start_wait": "60s"}}}})
+	lists := func(t *testing.T, d *rawStdio) string {
+		tools, others := d.exchange(t, listMessage), otherLists(t, d)
+		if got := listedNames(t, tools); len(got) != 13 {
+			t.Errorf("%d tools: %v", len(got), got)
+		}
+		for _, want := range []string{`"name":"real__simple-prompt"`, `"uri":"demo://`, `"uriTemplate":"demo://`} {
+			if !bytes.Contains(others, []byte(want)) {
+				t.Errorf("%s is not in %s", want, others)
 			}
-			if !bytes.Contains(resources, []byte(`"uri":"demo://`)) {
-				t.Errorf("resources: %s", resources)
-			}
-			if result := mustCall(t, d, "real__echo", `{"message":"early"}`); !strings.Contains(string(result), "early") {
-				t.Errorf("called: %s", result)
-			}
-			if before[0] == nil {
-				before = [2][]byte{tools, resources}
-			} else if diff := cmp.Diff(before, [2][]byte{tools, resources}); diff != "" {
-				t.Errorf("(-first +second):\n%s", diff)
-			}
-		})
+		}
+		return string(tools) + "\n" + string(others)
+	}
+	d := openStdio(t, dir)
+	first := lists(t, d)
+	awaitKept(t, dir)
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d = openStdio(t, dir)
+	if diff := cmp.Diff(first, lists(t, d)); diff != "" {
+		t.Errorf("(-first +second):\n%s", diff)
+	}
+	in, err := os.OpenFile(pipe, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = os.Remove(pipe); err == nil { // later processes do not wait
+		_, err = in.WriteString("\n")
+	}
+	if err = errors.Join(err, in.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if result := mustCall(t, d, "real__echo", `{"message":"early"}`); !strings.Contains(string(result), "early") {
+		t.Errorf("called: %s", result)
+	}
+	if answer := d.exchange(t, []byte(`{"jsonrpc":"2.0","id":9,"method":"prompts/get","params":{"name":"real__simple-prompt"}}`)); !bytes.Contains(answer, []byte("simple prompt")) {
+		t.Errorf("got the prompt: %s", answer)
 	}
 }
