@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -54,72 +55,66 @@ func (s *Server) recalled(ask Ask) json.RawMessage {
 func (s *Server) Recalls() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.kept.lists) > len(`{}`)
+	return !isEmpty(s.kept.lists)
 }
 
 // keepLists keeps the lists of the server until its shared connection ends. Clients are
 // notified when the first lists of the connection differ from what was kept or, of a list
-// that was not kept, when the server is late.
+// that was not kept, when the server is late. The server announces later changes.
 func (s *Server) keepLists(sess *session, late bool) {
-	s.mu.Lock()
-	missed := s.kept.missed
-	s.kept.missed = make(map[string]bool)
-	s.mu.Unlock()
-	announce := func(changed func(method string) bool) {
-		for _, l := range listened {
-			if changed(l.method) {
-				sess.conn.listChanged(&jsonrpc.Message{Method: l.method})
-			}
+	changed := s.readLists(sess.conn.Life(), sess, late)
+	for _, l := range listened {
+		if changed[l.method] {
+			sess.conn.listChanged(&jsonrpc.Message{Method: l.method})
 		}
 	}
-	announce(func(method string) bool { return missed[method] })
-	changed := s.readLists(sess.conn.Life(), sess, late)
-	announce(func(method string) bool { return changed[method] && !missed[method] })
 	sess.paced(s, "resources or prompts", sess.conn.relist, func(ctx context.Context) error {
-		s.readLists(ctx, sess, false) // what changed is announced by the server
+		s.readLists(ctx, sess, false)
 		return nil
 	})
 }
 
-// readLists lists what is kept of the server, and returns the notifications of those lists
-// that differ from what was kept; with late, also of those that were not kept, or cannot be
-// had now. Such a list stays as it was.
-func (s *Server) readLists(ctx context.Context, sess *session, late bool) (changed map[string]bool) {
+// readLists lists what is kept of the server, and returns the notifications of lists that
+// differ from what clients got: from what was kept and, with late, of those that were not
+// kept, or cannot be had now. Such a list stays as it was.
+func (s *Server) readLists(ctx context.Context, sess *session, late bool) map[string]bool {
 	s.mu.Lock()
 	before := s.kept.lists
 	s.mu.Unlock()
-	changed = make(map[string]bool)
+	changed := make(map[string]bool)
 	var now []member
 	for _, l := range keptLists {
 		was, kept := jsonrpc.Get(before, l.member)
-		_, offered := jsonrpc.Get(sess.conn.offer, l.capability)
-		if !kept && !offered {
-			continue
-		}
-		is, err := json.RawMessage(nil), error(nil)
-		if offered {
-			is, err = s.readList(ctx, sess, l)
-		}
+		is, err := s.readList(ctx, sess, l)
 		if err != nil {
 			s.log.Warn("keeping a list of the server", "error", err)
 			is = was
 		}
-		differs := kept && !bytes.Equal(was, is) || late && (!kept || err != nil)
-		changed[l.changed] = changed[l.changed] || differs
+		if kept && !bytes.Equal(was, is) || late && (err != nil || !kept && is != nil) {
+			changed[l.changed] = true
+		}
 		now = append(now, member{l.member, is})
 	}
-	if lists := object(now...); now != nil && !bytes.Equal(lists, before) && !sess.conn.Dead() {
-		s.mu.Lock()
-		s.kept.lists = lists
-		s.mu.Unlock()
+	if sess.conn.Dead() {
+		return nil
+	}
+	lists := object(now...)
+	s.mu.Lock()
+	maps.Copy(changed, s.kept.missed)
+	s.kept = kept{lists: lists, missed: make(map[string]bool)}
+	s.mu.Unlock()
+	if !bytes.Equal(lists, before) {
 		s.opts.Kept(lists)
 	}
 	return changed
 }
 
 // readList returns a list of the server as an array, which is no longer than a message of
-// the server may be.
+// the server may be; nil for a list that the server does not offer.
 func (s *Server) readList(ctx context.Context, sess *session, l keptList) (json.RawMessage, error) {
+	if _, offered := jsonrpc.Get(sess.conn.offer, l.capability); !offered {
+		return nil, nil
+	}
 	ctx, stop := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer stop()
 	elements, err := sess.pages(ctx, l.method, l.member)

@@ -92,6 +92,9 @@ func (o Options) withDefaults() Options {
 	if o.Listed == nil {
 		o.Listed = func(Listing) {}
 	}
+	if o.Lists == nil {
+		o.Lists = nothing
+	}
 	if o.Kept == nil {
 		o.Kept = func(json.RawMessage) {}
 	}
