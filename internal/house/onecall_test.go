@@ -24,7 +24,7 @@ import (
 // with agents and upstreams, which net/http did before and nobody counted; six functions
 // bound how slowly a client may send. Two find out how a client is sent results.
 const (
-	maxCodeLines     = 59_480 // of product code, without comments and blank lines
+	maxCodeLines     = 59_620 // of product code, without comments and blank lines
 	maxCallFunctions = 202    // that one allowed warm call enters
 	maxCallFiles     = 47     // that these are in
 	maxScans         = 2      // strict scans of JSON bytes
