@@ -240,6 +240,7 @@ func (l *loader) syntaxFault(f *file, err error) {
 	}
 	at := f.at(offsetOf(f.data, line, column))
 	rest := f.data[at.offset:]
+	r, _ := utf8.DecodeRune(rest)
 	switch {
 	case len(bytes.TrimSpace(f.data)) == 0:
 		l.fault(at, "is empty", `write at least { "mcpServers": {} }`)
@@ -249,8 +250,9 @@ func (l *loader) syntaxFault(f *file, err error) {
 		l.fault(at, "has a string that is not JSON", `a backslash is written \\, a tab \t, a line end \n`)
 	case word.Match(rest) && !literal(word.Find(rest)):
 		l.fault(at, "has a bare word or number that is not JSON", "text goes between double quotes")
+	case strings.ContainsRune("'`“”„‘’", r):
+		l.fault(at, fmt.Sprintf("%c is not a quote of JSON", r), `write "`)
 	default:
-		r, _ := utf8.DecodeRune(rest)
 		l.fault(at, fmt.Sprintf("%q is not expected here", r), "look for a missing comma, colon or quote just before")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/schema"
 	"github.com/toolgate/toolgate/registry/dialect"
 )
 
@@ -113,15 +114,19 @@ func (l *loader) reform(m *node, form string) *node {
 		m.kind, m.text = kindFalse, "false"
 	case form == dialect.FormNot && m.kind == kindFalse:
 		m.kind, m.text = kindTrue, "true"
-	case form == dialect.FormNames && m.kind == kindArray:
+	case form == dialect.FormNames:
 		return l.passedOn(m)
 	case form == dialect.FormVariables && m.kind == kindObject:
 		for _, v := range m.members {
 			v.kind, v.text = kindString, "${"+v.text+"}"
 		}
-	case form == dialect.FormBearer && m.kind == kindString:
+	case form == dialect.FormBearer:
 		out := m.as(kindObject, "")
-		out.members = []*node{reference(m, "Authorization", "Bearer ", m.text)}
+		if m.kind == kindString {
+			out.members = []*node{reference(m, "Authorization", "Bearer ", m.text)}
+		} else {
+			l.wrongType(m, schema.Violation{Want: []string{"string"}})
+		}
 		return out
 	case form == dialect.FormHeaders && m.kind == kindObject:
 		if m.get("headers") == nil {
@@ -158,6 +163,9 @@ func reference(at *node, key, before, variable string) *node {
 // passedOn makes variables of a list of their names.
 func (l *loader) passedOn(m *node) *node {
 	out := m.as(kindObject, "")
+	if m.kind != kindArray {
+		l.wrongType(m, schema.Violation{Want: []string{"array"}})
+	}
 	for _, item := range m.items {
 		name := item
 		if item.kind == kindObject {
@@ -176,7 +184,7 @@ func (l *loader) passedOn(m *node) *node {
 func (l *loader) seconds(m *node) {
 	f, err := strconv.ParseFloat(m.text, 64)
 	const most = 1e9
-	if err != nil || f <= 0 || f > most {
+	if err != nil || f > most {
 		return
 	}
 	if m.key == "timeout" {

@@ -103,6 +103,8 @@ func (l *loader) unknown(n *node, key string, v schema.Violation) {
 		hint = "an overlay is the settings object itself, without the member toolgate around it"
 	case near != "":
 		hint = fmt.Sprintf("did you mean %q?", near)
+	default:
+		hint = "the keys here are " + strings.Join(v.Want, ", ")
 	}
 	l.fault(m.named(), message, hint)
 }
@@ -117,28 +119,26 @@ var typeNames = map[string]string{
 	"string": "a string", "integer": "a whole number", "object": "an object", "array": "a list", "boolean": "true or false",
 }
 
+// typeHints say how a type is written.
+var typeHints = map[string]string{
+	"string": "write a text between double quotes", "integer": "write digits, without quotes", "object": `put "KEY": VALUE between { and }`,
+	"array": "put the items between [ and ]", "boolean": "write true or false, without quotes",
+}
+
 func (l *loader) wrongType(n *node, v schema.Violation) {
 	var want []string
 	for _, t := range v.Want {
 		want = append(want, typeNames[t])
 	}
-	got, hint := kindNames[n.kind], ""
+	got, hint := kindNames[n.kind], typeHints[v.Want[0]]
+	if n.kind == kindNumber {
+		got = clip(n.text)
+	}
 	switch {
 	case n.kind == 'n':
 		hint = "leave the key out"
-	case n.kind == kindNumber:
-		got = clip(n.text)
-		if strings.HasPrefix(v.Format, "duration") {
-			hint = fmt.Sprintf("write a string with a unit, such as %q", got+"s")
-		} else if v.Want[0] == "string" {
-			hint = "put it between double quotes"
-		}
-	case v.Want[0] == "string" && (n.kind == kindTrue || n.kind == kindFalse):
-		hint = "put it between double quotes"
-	case v.Want[0] == "array" && n.kind == kindString:
-		hint = "put it between [ and ]"
-	case v.Want[0] == "boolean":
-		hint = "write it without quotes"
+	case n.kind == kindNumber && strings.HasPrefix(v.Format, "duration"):
+		hint = fmt.Sprintf("write a string with a unit, such as %q", got+"s")
 	}
 	l.fault(n, "want "+strings.Join(want, " or ")+", got "+got, hint)
 }
