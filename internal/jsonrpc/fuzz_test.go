@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -123,30 +124,49 @@ func FuzzOutline(f *testing.F) {
 }
 
 // FuzzMend: mending accepts what strict decoding accepts, unchanged; whatever else it
-// accepts is as long as before, strict, and means what encoding/json reads.
+// accepts is strict, as long as before where data is UTF-8, and means what encoding/json
+// reads, which puts one U+FFFD for each byte that is not UTF-8. What is not UTF-8 is
+// accepted as it is with U+FFFD in its place.
 func FuzzMend(f *testing.F) {
 	for _, seed := range []string{
 		`{"a":"\ud800"}`, `["\udc00\ud800","\ud800\udc00\uD800"]`, `{"\ud800":1,"\ud801":2}`, `"\ud800\u0041"`, `"\ud80"`, `"\\ud800"`, `"\ud800\ud800\udc00"`, `"\"\uDFFF\""`,
+		"{\"a\":\"caf\xe9\"}", "[\"\xed\xa0\xbd\\ud83d\"]", "\"\xc0\xaf\"", "\"\xe2\x82\"", "\"\xff\xfe\",", "{\"\xff\":1,\"\xfe\":2}", "\"\\\xff\"", "\"\\\"\xff\"", "\xff", "[\"\xff\",\xff]",
 	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		strict, _, err := jsonrpc.CheckValue(data, jsonrpc.Limits{})
 		got, _, errMend := jsonrpc.CheckValue(data, jsonrpc.Limits{Mend: true})
+		valid, _, errValid := jsonrpc.CheckValue(bytes.ToValidUTF8(data, []byte("\ufffd")), jsonrpc.Limits{Mend: true})
 		switch {
+		case (errMend == nil) != (errValid == nil) || string(got) != string(valid):
+			t.Fatalf("%q: mended to %q, %v; in UTF-8 to %q, %v", data, got, errMend, valid, errValid)
 		case err == nil && string(got) != string(strict):
 			t.Fatalf("%q: mended to %q, %v", data, got, errMend)
 		case errMend != nil:
 			return
 		}
-		if again, _, err := jsonrpc.CheckValue(got, jsonrpc.Limits{}); err != nil || string(again) != string(got) || len(got) != len(bytes.Trim(data, " \t\r\n")) {
+		if again, _, err := jsonrpc.CheckValue(got, jsonrpc.Limits{}); err != nil || string(again) != string(got) || utf8.Valid(data) && len(got) != len(bytes.Trim(data, " \t\r\n")) {
 			t.Fatalf("%q: mended to %q: %v", data, got, err)
 		}
 		var before, after any
-		if err := errors.Join(json.Unmarshal(data, &before), json.Unmarshal(got, &after)); err == nil && !cmp.Equal(before, after) {
+		if err := errors.Join(json.Unmarshal(oneMark(data), &before), json.Unmarshal(oneMark(got), &after)); err == nil && !cmp.Equal(before, after) {
 			t.Fatalf("%q: mended to %q", data, got)
 		}
 	})
+}
+
+// marks are runs of U+FFFD as encoding/json writes them.
+var marks = regexp.MustCompile(`(\x{fffd}|\\ufffd)+`)
+
+// oneMark returns data, as encoding/json reads it, with one U+FFFD for each run of them.
+func oneMark(data []byte) []byte {
+	var tree any
+	if json.Unmarshal(data, &tree) != nil {
+		return nil
+	}
+	out, _ := json.Marshal(tree)
+	return marks.ReplaceAll(out, []byte("\ufffd"))
 }
 
 // FuzzValue: the tree is the one that encoding/json builds.

@@ -22,7 +22,7 @@ type lexer struct {
 	named    int  // where the last name begins
 	lines    bool // there are line ends between tokens
 	accepted bool // a strict pass has accepted data: strings are only searched for their ends
-	mend     bool // lone surrogates in strings are replaced in data
+	mend     bool // lone surrogates in strings are replaced in data; as to UTF-8, see scan
 }
 
 // maxDepth is how many arrays and objects may be open at once where no Limits say so,

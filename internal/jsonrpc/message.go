@@ -48,7 +48,9 @@ type Limits struct {
 	// case from a known one is refused all the same.
 	Open bool
 	// Mend makes Decode and CheckValue accept lone surrogates in strings, such as
-	// \ud800, and replaces each by \ufffd, which is as long and has one reading.
+	// \ud800, and replaces each by \ufffd, which is as long and has one reading. It also
+	// replaces each run of bytes in a string that is not UTF-8 by the character U+FFFD;
+	// Bytes and offsets of later faults are then about the longer text.
 	Mend bool
 	// Owned hands data over: Decode and CheckValue use its bytes in place of a copy
 	// and put spaces for line ends into them. Nobody else may write to them. The result

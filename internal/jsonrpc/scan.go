@@ -109,7 +109,11 @@ func scan(data []byte, lim Limits, z zone) (found findings, fault *Fault) {
 		return found, s.hard(Parse, 0, "empty message")
 	}
 	if _, fault = s.read(z); fault != nil {
-		return found, fault
+		if !s.mend || fault.Kind != Parse || utf8.Valid(data) {
+			return found, fault
+		}
+		lim.Owned = true // outside of strings U+FFFD is a fault like what it stands for
+		return scan(bytes.ToValidUTF8(data, []byte("\ufffd")), lim, z)
 	}
 	if s.peek(); s.at < len(s.data) {
 		return found, s.hard(Parse, s.at, "more bytes after the message")

@@ -1,6 +1,7 @@
 package jsonrpc_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -38,5 +39,25 @@ func TestMapTexts(t *testing.T) {
 	}
 	if got := jsonrpc.MapTexts(json.RawMessage(`{"a":`), strings.ToUpper); string(got) != "null" {
 		t.Errorf("half a value became %s", got)
+	}
+}
+
+// Messages are mended at any place, in names too, and only where the limits say so; the
+// caller's bytes stay as they are.
+func TestMendUTF8(t *testing.T) {
+	data := []byte("{\"jsonrpc\":\"2.0\",\"id\":\"1\",\r\n\"result\":{\"structuredContent\":{\"a\xe9\":\"\xed\xa0\xbd\xed\xb8\x80 \xc0\xaf.\"}}}")
+	before := bytes.Clone(data)
+	if m, err := jsonrpc.Decode(data, jsonrpc.Limits{}); err == nil || !strings.Contains(err.Error(), "invalid UTF-8") {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	m, err := jsonrpc.Decode(data, jsonrpc.Limits{Mend: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "{\"structuredContent\":{\"a\ufffd\":\"\ufffd \ufffd.\"}}"; string(m.Result) != want || !bytes.Equal(before, data) {
+		t.Errorf("got %s, want %s", m.Result, want)
+	}
+	if _, err := jsonrpc.Value([]byte("\"\xe9\""), jsonrpc.Limits{Mend: true, Bytes: 4}); err == nil || jsonrpc.FaultOf(err).Kind != jsonrpc.TooLarge {
+		t.Errorf("beyond the bound: %v", err)
 	}
 }

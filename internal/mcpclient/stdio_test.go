@@ -247,7 +247,7 @@ func TestInvalidLines(t *testing.T) {
 	for _, tt := range []struct{ name, line, reason string }{
 		{"a member twice", `{"jsonrpc":"2.0","id":"1","result":{"content":[],"content":[]}}`, `duplicate key "content" at byte`},
 		{"cut off", `{"jsonrpc":"2.0","id":"1","result":{"content":[`, "unexpected end"},
-		{"invalid UTF-8", `{"jsonrpc":"2.0","id":"1","result":{"text":"` + "\xff" + `"}}`, "invalid UTF-8"},
+		{"invalid UTF-8 outside of strings", `{"jsonrpc":"2.0","id":"1","result":{"text":` + "\xff" + `}}`, "unexpected character at byte 43"},
 		{"result and error", `{"jsonrpc":"2.0","id":"1","result":{},"error":{"code":1,"message":"m"}}`, "both a result and an error"},
 		{"neither", `{"jsonrpc":"2.0","id":"1"}`, "neither a method nor a result nor an error"},
 		{"batch", `[{"jsonrpc":"2.0","id":"1","result":{}}]`, "batches are not accepted"},
@@ -337,8 +337,8 @@ func TestStdioLongLines(t *testing.T) {
 	}
 }
 
-// Results that only a strict reader refuses are kept: lone surrogates become U+FFFD, and
-// every other byte stays. What has two readings is refused at once, and the fault says
+// Results that only a strict reader refuses are kept: lone surrogates and what is not UTF-8
+// in strings become U+FFFD, and every other byte stays. What has two readings is refused at once, and the fault says
 // where.
 func TestStdioOddResults(t *testing.T) {
 	deep := strings.Repeat("[", 900) + strings.Repeat("]", 900)
@@ -351,7 +351,14 @@ func TestStdioOddResults(t *testing.T) {
 		{"a name twice behind a lone surrogate", `{"x":"\ud800","content":1,"content":2}`, "", `duplicate key "content" at byte 52`},
 		{"no value behind a lone surrogate", `{"x":"\ud800","content":}`, "", `unexpected character at byte 50`},
 		{"no escape", `{"x":"\ud80"}`, "", "invalid escape in a string at byte 32"},
-		{"invalid UTF-8", "{\"x\":\"\xff\"}", "", "invalid UTF-8 at byte 32"},
+		{"a byte of Latin-1", "{\"x\":\"caf\xe9\", \"n\":1e2}", "{\"x\":\"caf\ufffd\", \"n\":1e2}", ""},
+		{"a character cut off", "{\"x\":\"5 \xe2\x82\",\"y\":\"\\\"\xf0\x9f\x98\"}", "{\"x\":\"5 \ufffd\",\"y\":\"\\\"\ufffd\"}", ""},
+		{"a surrogate in UTF-8, and an escaped one", "{\"x\":\"\xed\xa0\xbd \\ud83d\"}", "{\"x\":\"\ufffd \\ufffd\"}", ""},
+		{"overlong", "{\"\xc0\xaf\":\"\xe0\x80\xa2\"}", "{\"\ufffd\":\"\ufffd\"}", ""},
+		{"names that are one", "{\"\xff\":1,\"\xfe\":2}", "", `duplicate key "�" at byte 35`},
+		{"invalid UTF-8 after a backslash", "{\"x\":\"\\\xff\"}", "", "invalid escape in a string at byte 32"},
+		{"invalid UTF-8 outside of strings", "{\"x\":\xff}", "", "unexpected character at byte 31"},
+		{"invalid UTF-8 in a string and outside", "{\"x\":\"\xff\",\xff}", "", "expected a member name at byte 37"},
 		{"too deep", `{"a":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `}`, "", "nested deeper than 1000 levels at byte 1029 (/result/a/0/0"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/testkit/recorder"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
 
@@ -40,6 +41,20 @@ func TestListsAreKept(t *testing.T) {
 				t.Fatal(e)
 			}
 			r.await("everything is listed again", func() bool { return slices.Contains(rec.Methods()[n:], "resources/templates/list") })
+		})
+	}
+}
+
+// Next to a tool that only a strict reader refuses, the strings of the others are mended as
+// they are in any answer, so that their fingerprints do not change with their neighbour.
+func TestMendedNextToABadTool(t *testing.T) {
+	const sound, mended = "{\"name\":\"a\",\"description\":\"\\ud800 caf\xe9\"}", "{\"name\":\"a\",\"description\":\"\\ufffd caf\ufffd\"}"
+	for name, list := range map[string]string{"alone": sound, "next to a bad one": sound + `,{"name":"b","name":"b"}`} {
+		t.Run(name, func(t *testing.T) {
+			rec := recorder.HTTP(t, recorder.Config{ListResult: json.RawMessage(`{"tools":[` + list + `]}`)})
+			if got, want := start(t, httpServer(rec), upstream.Options{}).next()["a"], upstream.Fingerprint(json.RawMessage(mended)); got != want {
+				t.Errorf("listed %s, want %s", got, want)
+			}
 		})
 	}
 }

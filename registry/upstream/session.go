@@ -111,7 +111,7 @@ func (s *session) page(ctx context.Context, method, name string, params json.Raw
 	} else if e != nil {
 		return nil, nil, e
 	}
-	limits := jsonrpc.Limits{Bytes: s.conn.opts.MaxAnswerBytes}
+	limits := jsonrpc.Limits{Bytes: s.conn.opts.MaxAnswerBytes, Mend: true}
 	members, err := mcpclient.LooseMembers(result)
 	if err != nil {
 		return nil, nil, err
