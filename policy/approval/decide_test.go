@@ -129,7 +129,7 @@ func TestQuorumByRole(t *testing.T) {
 		}
 	})
 	t.Run("a role that was lost", func(t *testing.T) {
-		o := office{"fred": {"finance"}, "frida": {"finance"}, "bo": {"finance", "security"}, "sam": {"security"}}
+		o := roster{"fred": {"finance"}, "frida": {"finance"}, "bo": {"finance", "security"}, "sam": {"security"}}
 		w := newWorld(t)
 		w.Tickets = w.open(approval.Options{Standing: o.standing})
 		k := w.claim(held, approval.Pending)

@@ -9,10 +9,10 @@ import (
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
-// office is who is configured, and with which roles.
-type office map[string][]string
+// roster has the configured people with their roles.
+type roster map[string][]string
 
-func (o office) standing(subject, tenant string) (policy.Principal, bool) {
+func (o roster) standing(subject, tenant string) (policy.Principal, bool) {
 	roles, known := o[subject]
 	return policy.Principal{Subject: subject, Roles: roles}, known && tenant == ""
 }
@@ -24,21 +24,21 @@ func TestApproversWhoLostTheRole(t *testing.T) {
 	carl.Until = noon.Add(time.Minute) // an issuer vouched for carl, for a minute
 	for name, tt := range map[string]struct {
 		quorum int
-		change func(office)
+		change func(roster)
 		want   approval.ClaimOutcome
 		gone   string
 	}{
-		"nothing changed":                 {3, func(office) {}, approval.Granted, ""},
-		"another of the ticket's roles":   {3, func(o office) { o["ann"] = []string{"deputy"} }, approval.Granted, ""},
-		"one has the role no longer":      {3, func(o office) { o["ann"] = []string{"observer"} }, approval.Pending, "ann"},
-		"one has no role any more":        {3, func(o office) { o["bob"] = nil }, approval.Pending, "bob"},
-		"one is not configured any more":  {3, func(o office) { delete(o, "bob") }, approval.Pending, "bob"},
-		"the others do not suffice":       {2, func(o office) { o["ann"] = nil }, approval.Pending, "ann"},
-		"somebody unknown with a role":    {3, func(o office) { o["eve"] = []string{"approver"} }, approval.Granted, ""},
-		"carl is configured, without one": {3, func(o office) { o["carl"] = nil }, approval.Pending, "carl"},
+		"nothing changed":                 {3, func(roster) {}, approval.Granted, ""},
+		"another of the ticket's roles":   {3, func(o roster) { o["ann"] = []string{"deputy"} }, approval.Granted, ""},
+		"one has the role no longer":      {3, func(o roster) { o["ann"] = []string{"observer"} }, approval.Pending, "ann"},
+		"one has no role any more":        {3, func(o roster) { o["bob"] = nil }, approval.Pending, "bob"},
+		"one is not configured any more":  {3, func(o roster) { delete(o, "bob") }, approval.Pending, "bob"},
+		"the others do not suffice":       {2, func(o roster) { o["ann"] = nil }, approval.Pending, "ann"},
+		"somebody unknown with a role":    {3, func(o roster) { o["eve"] = []string{"approver"} }, approval.Granted, ""},
+		"carl is configured, without one": {3, func(o roster) { o["carl"] = nil }, approval.Pending, "carl"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := office{"ann": {"approver"}, "bob": {"approver", "observer"}}
+			o := roster{"ann": {"approver"}, "bob": {"approver", "observer"}}
 			w := newWorld(t)
 			w.Tickets = w.open(approval.Options{Standing: o.standing})
 			held := transfer(hundred)
@@ -67,7 +67,7 @@ func TestApproversWhoLostTheRole(t *testing.T) {
 
 // Nor does it count towards the quorum when the last vote comes in.
 func TestAVoteOfSomebodyWhoLostTheRole(t *testing.T) {
-	o := office{"ann": {"approver"}, "bob": {"approver"}, "dora": {"approver"}}
+	o := roster{"ann": {"approver"}, "bob": {"approver"}, "dora": {"approver"}}
 	w := newWorld(t)
 	w.Tickets = w.open(approval.Options{Standing: o.standing})
 	k := w.claim(pair(), approval.Pending)
@@ -83,7 +83,7 @@ func TestAVoteOfSomebodyWhoLostTheRole(t *testing.T) {
 // Another process may know people whom this one does not: as long as it lives,
 // what it counted counts.
 func TestVotesThatAnotherProcessCounted(t *testing.T) {
-	theirs, ours := office{"ann": {"approver"}}, office{}
+	theirs, ours := roster{"ann": {"approver"}}, roster{}
 	for name, want := range map[string]approval.ClaimOutcome{"lives": approval.Granted, "is dead": approval.Pending} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

@@ -155,7 +155,7 @@ func TestFileFaults(t *testing.T) {
 			if err := errors.Join(os.Mkdir(folder, 0o700), test.block(path)); err != nil {
 				t.Fatal(err)
 			}
-			d := newDesk(t, nil)
+			d := newFakeCollector(t, nil)
 			s := w.shipper(decisionlog.Config{File: path, URL: d.URL})
 			want := w.decide(10)
 			w.caughtUp(s, "http")
@@ -181,7 +181,7 @@ func TestFileFaults(t *testing.T) {
 func TestCollector(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	d := newDesk(t, nil)
+	d := newFakeCollector(t, nil)
 	s := w.shipper(decisionlog.Config{URL: d.URL + "/logs", Token: "planted-token", Headers: map[string]string{"X-Team": "payments", "content-type": "text/plain"}})
 	want := w.decide(3 * decisionlog.BatchEvents)
 	w.caughtUp(s, "http")
@@ -212,7 +212,7 @@ func TestCollectorIsAway(t *testing.T) {
 			if code == 99 {
 				answer = func([]string) int { panic(http.ErrAbortHandler) }
 			}
-			d := newDesk(t, answer)
+			d := newFakeCollector(t, answer)
 			s := w.shipper(decisionlog.Config{URL: d.URL + "/planted-path", Token: "planted-token"})
 			want := w.decide(20)
 			until(t, "tries", func() bool { return d.tried() > 6 && w.trouble(s).Fault != "" })
@@ -239,7 +239,7 @@ func TestParked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	bad := func(id string) bool { return id == "dec-000001" || id == "dec-000008" || id == "dec-000009" }
-	d := newDesk(t, func(ids []string) int {
+	d := newFakeCollector(t, func(ids []string) int {
 		if slices.ContainsFunc(ids, bad) {
 			return http.StatusUnprocessableEntity
 		}
@@ -270,7 +270,7 @@ func TestNotParked(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			var refused atomic.Int32
-			d := newDesk(t, func(ids []string) int {
+			d := newFakeCollector(t, func(ids []string) int {
 				if slices.Contains(ids, "dec-000003") && refused.Add(1) < 8 {
 					return code
 				}
@@ -322,7 +322,7 @@ func TestMaskOnTheWay(t *testing.T) {
 func TestOneTells(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	d := newDesk(t, nil)
+	d := newFakeCollector(t, nil)
 	var all []*decisionlog.Shipper
 	for range 3 {
 		all = append(all, w.shipperWith(w.options(w.open()), decisionlog.Config{URL: d.URL}))
@@ -342,7 +342,7 @@ func TestOneTells(t *testing.T) {
 func TestHeldSink(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	d := newDesk(t, nil)
+	d := newFakeCollector(t, nil)
 	if err := os.MkdirAll(filepath.Join(w.dir, "instances"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -372,7 +372,7 @@ func TestHeldSink(t *testing.T) {
 func TestRedirect(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	elsewhere := newDesk(t, nil)
+	elsewhere := newFakeCollector(t, nil)
 	d := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
 	t.Cleanup(d.Close)
 	s := w.shipper(decisionlog.Config{URL: d.URL})
@@ -387,7 +387,7 @@ func TestRedirect(t *testing.T) {
 func TestCertificate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	d := newDesk(t, nil)
+	d := newFakeCollector(t, nil)
 	tls := httptest.NewTLSServer(d)
 	t.Cleanup(tls.Close)
 	s := w.shipper(decisionlog.Config{URL: tls.URL})
@@ -410,7 +410,7 @@ func TestCertificate(t *testing.T) {
 func TestClose(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	d := newDesk(t, nil)
+	d := newFakeCollector(t, nil)
 	s := w.shipper(decisionlog.Config{URL: d.URL})
 	want := w.decide(1)
 	w.caughtUp(s, "http")
@@ -422,7 +422,7 @@ func TestClose(t *testing.T) {
 	same(t, want, d.taken())
 
 	w = newWorld(t)
-	d = newDesk(t, status(503))
+	d = newFakeCollector(t, status(503))
 	s = w.shipper(decisionlog.Config{URL: d.URL})
 	w.decide(1)
 	until(t, "a fault", func() bool { return w.trouble(s).Fault != "" })
@@ -465,7 +465,7 @@ func TestKilled(t *testing.T) {
 	if os.Getenv("TOOLGATE_SOAK") != "" {
 		rounds = 30
 	}
-	d := newDesk(t, nil)
+	d := newFakeCollector(t, nil)
 	path := filepath.Join(w.dir, "log.jsonl")
 	w.end(w.shipper(decisionlog.Config{URL: d.URL, File: path}))
 	var want []string
@@ -488,7 +488,7 @@ func TestKilled(t *testing.T) {
 
 // killed runs a child that decides, kills it while the collector has a chunk of it
 // and has not answered, and gives what it said that it had recorded.
-func (w *world) killed(d *desk, path, name string) (ids []string) {
+func (w *world) killed(d *fakeCollector, path, name string) (ids []string) {
 	w.t.Helper()
 	cmd := exec.CommandContext(w.t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), childDir+"="+w.dir, childURL+"="+d.URL, childFile+"="+path, childName+"="+name)

@@ -197,8 +197,8 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// desk is a collector that keeps what it takes.
-type desk struct {
+// fakeCollector is a collector that keeps the events that it accepts.
+type fakeCollector struct {
 	*httptest.Server
 	t testing.TB
 
@@ -209,8 +209,8 @@ type desk struct {
 	tries  int
 }
 
-func newDesk(t testing.TB, answer func(ids []string) int) *desk {
-	d := &desk{t: t, answer: answer}
+func newFakeCollector(t testing.TB, answer func(ids []string) int) *fakeCollector {
+	d := &fakeCollector{t: t, answer: answer}
 	d.Server = httptest.NewServer(d)
 	t.Cleanup(func() {
 		d.CloseClientConnections()
@@ -219,7 +219,7 @@ func newDesk(t testing.TB, answer func(ids []string) int) *desk {
 	return d
 }
 
-func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (d *fakeCollector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ids := d.read(r)
 	d.mu.Lock()
 	d.tries++
@@ -239,7 +239,7 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // read unpacks a chunk as OPA's own decoder does.
-func (d *desk) read(r *http.Request) (ids []string) {
+func (d *fakeCollector) read(r *http.Request) (ids []string) {
 	z, err := gzip.NewReader(r.Body)
 	if err != nil {
 		d.t.Error(err)
@@ -259,20 +259,20 @@ func (d *desk) read(r *http.Request) (ids []string) {
 	return ids
 }
 
-func (d *desk) reply(answer func(ids []string) int) {
+func (d *fakeCollector) reply(answer func(ids []string) int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.answer = answer
 }
 
 // taken are the ids of what was taken, in order.
-func (d *desk) taken() []string {
+func (d *fakeCollector) taken() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Concat(d.chunks...)
 }
 
-func (d *desk) tried() int {
+func (d *fakeCollector) tried() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.tries

@@ -23,8 +23,8 @@ import (
 	"github.com/toolgate/toolgate/policy/notice"
 )
 
-// letter is one mail that a server took.
-type letter struct {
+// receivedMail is one mail that a server accepted.
+type receivedMail struct {
 	from, to  string
 	encrypted bool
 	user      string
@@ -32,32 +32,32 @@ type letter struct {
 	body string
 }
 
-// postOffice is a mail server on this machine that somebody else wrote. It
+// mailServer is a mail server on this machine that somebody else wrote. It
 // refuses mail for nobody@example.org.
-type postOffice struct {
+type mailServer struct {
 	addr string
 
-	mu      sync.Mutex // protects letters
-	letters []letter
+	mu    sync.Mutex // protects mails
+	mails []receivedMail
 }
 
 const password = "planted-p@ss"
 
-type office struct{ *postOffice }
+type mailBackend struct{ *mailServer }
 
-type desk struct {
-	*postOffice
+type mailSession struct {
+	*mailServer
 	conn *smtp.Conn
-	letter
+	receivedMail
 }
 
-func (o office) NewSession(c *smtp.Conn) (smtp.Session, error) {
-	return &desk{postOffice: o.postOffice, conn: c}, nil
+func (o mailBackend) NewSession(c *smtp.Conn) (smtp.Session, error) {
+	return &mailSession{mailServer: o.mailServer, conn: c}, nil
 }
 
-func (d *desk) AuthMechanisms() []string { return []string{sasl.Plain} }
+func (d *mailSession) AuthMechanisms() []string { return []string{sasl.Plain} }
 
-func (d *desk) Auth(string) (sasl.Server, error) {
+func (d *mailSession) Auth(string) (sasl.Server, error) {
 	return sasl.NewPlainServer(func(_, user, pass string) error {
 		if user != "gate" || pass != password {
 			return &smtp.SMTPError{Code: 535, Message: "not you, whose password is " + pass}
@@ -67,9 +67,9 @@ func (d *desk) Auth(string) (sasl.Server, error) {
 	}), nil
 }
 
-func (d *desk) Mail(from string, _ *smtp.MailOptions) error { d.from = from; return nil }
+func (d *mailSession) Mail(from string, _ *smtp.MailOptions) error { d.from = from; return nil }
 
-func (d *desk) Rcpt(to string, _ *smtp.RcptOptions) error {
+func (d *mailSession) Rcpt(to string, _ *smtp.RcptOptions) error {
 	if to == "nobody@example.org" {
 		return &smtp.SMTPError{Code: 550, Message: "nobody here, you with " + password}
 	}
@@ -77,7 +77,7 @@ func (d *desk) Rcpt(to string, _ *smtp.RcptOptions) error {
 	return nil
 }
 
-func (d *desk) Data(r io.Reader) error {
+func (d *mailSession) Data(r io.Reader) error {
 	m, err := mail.ReadMessage(r)
 	if err != nil {
 		return err
@@ -86,40 +86,40 @@ func (d *desk) Data(r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	got := d.letter
+	got := d.receivedMail
 	_, got.encrypted = d.conn.TLSConnectionState()
 	got.Message, got.body = m, strings.NewReplacer("=\r\n", "", "=3D", "=").Replace(string(body))
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.letters = append(d.letters, got)
+	d.mails = append(d.mails, got)
 	return nil
 }
 
-func (d *desk) Reset()        {}
-func (d *desk) Logout() error { return nil }
+func (d *mailSession) Reset()        {}
+func (d *mailSession) Logout() error { return nil }
 
-func (o *postOffice) got() []letter {
+func (o *mailServer) got() []receivedMail {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return slices.Clone(o.letters)
+	return slices.Clone(o.mails)
 }
 
-func (o *postOffice) wait(t testing.TB, n int) []letter {
+func (o *mailServer) wait(t testing.TB, n int) []receivedMail {
 	t.Helper()
 	until(t, "mail", func() bool { return len(o.got()) >= n })
 	return o.got()
 }
 
-// newOffice opens a mail server: in the clear, with STARTTLS, or encrypted from
+// newMailServer opens a mail server: in the clear, with STARTTLS, or encrypted from
 // the first byte.
-func newOffice(t testing.TB, secure *tls.Config, implicit bool) *postOffice {
+func newMailServer(t testing.TB, secure *tls.Config, implicit bool) *mailServer {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := &postOffice{addr: l.Addr().String()}
-	s := smtp.NewServer(office{o})
+	o := &mailServer{addr: l.Addr().String()}
+	s := smtp.NewServer(mailBackend{o})
 	s.Domain, s.AllowInsecureAuth, s.ErrorLog = "localhost", true, log.New(io.Discard, "", 0)
 	if implicit {
 		l = tls.NewListener(l, secure)
@@ -170,7 +170,7 @@ func (w *world) mailSender(roots *x509.CertPool, addr string, channels ...notice
 }
 
 func TestMail(t *testing.T) {
-	w, o := newWorld(t), newOffice(t, nil, false)
+	w, o := newWorld(t), newMailServer(t, nil, false)
 	s := w.sender(mailTo("smtp://"+o.addr, "ann@example.org"))
 	k := w.held(`{"password":"hunter2"}`, func(h *approval.Held) { h.Principal.Subject = "agent-7\r\nBcc: evil@example.org" })
 	w.change(s, k, asked)
@@ -217,7 +217,7 @@ func TestMailIsEncrypted(t *testing.T) {
 		"no TLS on the port":   {nil, false, roots, "smtps://" + user + "example.com", "it offers no encryption, or no sign-in that may be used"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, o := newWorld(t), newOffice(t, c.server, c.implicit)
+			w, o := newWorld(t), newMailServer(t, c.server, c.implicit)
 			s := w.mailSender(c.roots, o.addr, mailTo(c.url, "ann@example.org"))
 			w.change(s, w.held(`{}`, nil), asked)
 			until(t, "a try", func() bool { return len(o.got()) > 0 || w.rows("fault <> ''") > 0 })
@@ -238,7 +238,7 @@ func TestMailIsEncrypted(t *testing.T) {
 
 // A password goes over no connection that is in the clear, but to this machine.
 func TestPasswordInTheClear(t *testing.T) {
-	w, o := newWorld(t), newOffice(t, nil, false)
+	w, o := newWorld(t), newMailServer(t, nil, false)
 	w.change(w.sender(mailTo("smtp://gate:planted-p%40ss@"+o.addr, "ann@example.org")), w.held(`{}`, nil), asked)
 	if got := o.wait(t, 1)[0]; got.user != "gate" || got.encrypted {
 		t.Errorf("%+v", got)
@@ -248,7 +248,7 @@ func TestPasswordInTheClear(t *testing.T) {
 // An address that is refused keeps nothing from the others, and what the server
 // said of it is not repeated.
 func TestRefusedAddress(t *testing.T) {
-	w, o := newWorld(t), newOffice(t, nil, false)
+	w, o := newWorld(t), newMailServer(t, nil, false)
 	s := w.sender(mailTo("smtp://"+o.addr, "nobody@example.org", "ann@example.org"))
 	w.change(s, w.held(`{}`, nil), asked)
 	o.wait(t, 1)

@@ -349,15 +349,17 @@ func TestWhatWasNotCounted(t *testing.T) {
 	}
 }
 
-// moody is a policy that fails, and one whose verdicts are set.
-type moody struct {
+// fixedPolicy is a policy with one verdict, or one error.
+type fixedPolicy struct {
 	d   policy.Decision
 	err error
 }
 
-func (m moody) Decide(context.Context, *policy.Input) (policy.Decision, error) { return m.d, m.err }
-func (m moody) Meters(policy.Tool) []policy.Meter                              { return nil }
-func (m moody) Revision() string                                               { return "sha256:m" }
+func (m fixedPolicy) Decide(context.Context, *policy.Input) (policy.Decision, error) {
+	return m.d, m.err
+}
+func (m fixedPolicy) Meters(policy.Tool) []policy.Meter { return nil }
+func (m fixedPolicy) Revision() string                  { return "sha256:m" }
 
 func TestPoliciesThatFail(t *testing.T) {
 	in := judged(rand.New(rand.NewPCG(4, 4)), 1)
@@ -368,26 +370,26 @@ func TestPoliciesThatFail(t *testing.T) {
 		r.Kind = audit.KindOutcome
 		return r
 	}
-	rep, err := replay.Run(t.Context(), each(record(fine), record(broken)), moody{d: fine}, replay.Options{})
+	rep, err := replay.Run(t.Context(), each(record(fine), record(broken)), fixedPolicy{d: fine}, replay.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if rep.Differs() || rep.Judged != 1 || rep.Failed.Count != 1 || rep.Failed.Rules[0].Now.Effect != policy.Allow {
 		t.Errorf("one that failed then: %+v", rep)
 	}
-	rep, err = replay.Run(t.Context(), each(record(fine), audit.ErrNoRecord, record(fine)), moody{broken, errors.New("divide by zero")}, replay.Options{})
+	rep, err = replay.Run(t.Context(), each(record(fine), audit.ErrNoRecord, record(fine)), fixedPolicy{broken, errors.New("divide by zero")}, replay.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if rep.Changed.Count != 2 || len(rep.Errors) != 1 || rep.Errors[0].Count != 2 || rep.Errors[0].Cause != "divide by zero" || rep.Lost() != 1 {
 		t.Errorf("one that fails now: %+v", rep)
 	}
-	if _, err := replay.Run(t.Context(), each(record(fine), errors.New("disk on fire")), moody{d: fine}, replay.Options{}); err == nil || !strings.Contains(err.Error(), "disk on fire") {
+	if _, err := replay.Run(t.Context(), each(record(fine), errors.New("disk on fire")), fixedPolicy{d: fine}, replay.Options{}); err == nil || !strings.Contains(err.Error(), "disk on fire") {
 		t.Errorf("a trail that cannot be read: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := replay.Run(ctx, each(record(fine)), moody{d: fine}, replay.Options{}); !errors.Is(err, context.Canceled) {
+	if _, err := replay.Run(ctx, each(record(fine)), fixedPolicy{d: fine}, replay.Options{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("an end that was asked for: %v", err)
 	}
 }

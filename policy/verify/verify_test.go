@@ -27,16 +27,16 @@ func always(d policy.Decision) reference {
 	return func(context.Context, *policy.Input) (policy.Decision, error) { return d, nil }
 }
 
-// station is a sampler and what it reports.
-type station struct {
+// recordedSampler is a sampler that keeps its reports.
+type recordedSampler struct {
 	*verify.Sampler
 	mu       sync.Mutex // protects the fields below
 	outcomes map[verify.Outcome]int
 	records  []*audit.Record
 }
 
-func newStation(share float64) *station {
-	s := &station{outcomes: map[verify.Outcome]int{}}
+func newRecordedSampler(share float64) *recordedSampler {
+	s := &recordedSampler{outcomes: map[verify.Outcome]int{}}
 	s.Sampler = verify.New(verify.Options{
 		Share: share,
 		Observe: func(o verify.Outcome) {
@@ -54,7 +54,7 @@ func newStation(share float64) *station {
 	return s
 }
 
-func (s *station) want(t *testing.T, records int, outcomes map[verify.Outcome]int) {
+func (s *recordedSampler) want(t *testing.T, records int, outcomes map[verify.Outcome]int) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +83,7 @@ var (
 )
 
 // run runs s until everything that f offers is verified.
-func run(t *testing.T, s *station, f func()) {
+func run(t *testing.T, s *recordedSampler, f func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	var done sync.WaitGroup
@@ -96,7 +96,7 @@ func run(t *testing.T, s *station, f func()) {
 
 func TestADifferenceIsAnAlarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStation(1)
+		s := newRecordedSampler(1)
 		run(t, s, func() {
 			s.Offer(call(), &allowed, always(allowed))
 			s.Offer(call(), &allowed, always(denied))
@@ -122,7 +122,7 @@ func TestADifferenceIsAnAlarm(t *testing.T) {
 // What is verified is what was judged, whatever the caller does with its input.
 func TestTheInputIsCopied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStation(1)
+		s := newRecordedSampler(1)
 		run(t, s, func() {
 			in := call()
 			in.Usage = map[string]policy.Reading{"day": {Calls: 1}}
@@ -142,7 +142,7 @@ func TestTheInputIsCopied(t *testing.T) {
 
 func TestShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStation(0)
+		s := newRecordedSampler(0)
 		run(t, s, func() {
 			s.Offer(call(), &allowed, always(denied))
 			s.SetShare(0.5)
@@ -160,7 +160,7 @@ func TestShare(t *testing.T) {
 // A reference that hangs holds no call up: what the queue cannot hold is dropped.
 func TestOfferNeverBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStation(1)
+		s := newRecordedSampler(1)
 		hang := reference(func(ctx context.Context, _ *policy.Input) (policy.Decision, error) {
 			<-ctx.Done()
 			return denied, ctx.Err()
@@ -186,7 +186,7 @@ func TestOfferNeverBlocks(t *testing.T) {
 
 func TestAnEndDropsTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStation(1)
+		s := newRecordedSampler(1)
 		hang := reference(func(ctx context.Context, _ *policy.Input) (policy.Decision, error) {
 			<-ctx.Done()
 			return denied, ctx.Err()
