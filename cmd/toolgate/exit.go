@@ -163,6 +163,13 @@ func (e *env) flagFault(c *cobra.Command, err error) error {
 	return usage(err)
 }
 
+// noteUnknown warns of a name that is none of those known and looks like one of them.
+func (e *env) noteUnknown(what, name string, known []string) {
+	if near := didYouMean(name, known); near != "" && !slices.Contains(known, name) {
+		fmt.Fprintf(e.err, "toolgate: warning: no %s %q is known%s\n", what, report.Printable(name), report.Printable(near))
+	}
+}
+
 // formAsked returns the value of -o in a command line of c that has faulty flags: cobra stops
 // at the first one.
 func formAsked(c *cobra.Command, args []string) string {
@@ -201,8 +208,13 @@ func (a *agent) withNearestTool(ctx context.Context, refused *exit, name string)
 	if hint == "" {
 		hint = "\nhint: toolgate tool list shows what the caller sees; toolgate policy explain --as ROLE " + name + " says why a role does not"
 	}
-	nearer := *refused
-	said, _, _ := strings.Cut(refused.Error(), hintMark) // in place of the hint for agents
+	return refused.withHint(hint)
+}
+
+// withHint returns x with a hint in the place of what a listener says to agents.
+func (x *exit) withHint(hint string) error {
+	nearer := *x
+	said, _, _ := strings.Cut(x.Error(), hintMark)
 	nearer.err = errors.New(said + hint)
 	return &nearer
 }

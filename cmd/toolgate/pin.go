@@ -36,6 +36,23 @@ func (e *env) withPins(ctx context.Context, f func(*registry.Pins) error) error 
 	return err
 }
 
+// withTool is withPins for one tool of a server. Of a tool that was never seen, the error has
+// the nearest one.
+func (e *env) withTool(ctx context.Context, server, tool string, f func(*registry.Pins) error) error {
+	return e.withPins(ctx, func(p *registry.Pins) error {
+		err := f(p)
+		if !errors.Is(err, registry.ErrNoPin) {
+			return err
+		}
+		var known []string
+		pins, _ := p.List(ctx) // without them there is no nearest one
+		for _, pin := range pins {
+			known = append(known, pin.Server+" "+pin.Tool)
+		}
+		return fmt.Errorf("%w%s", err, didYouMean(server+" "+tool, known))
+	})
+}
+
 // systemUser names the user that runs this program, as the system knows it.
 func systemUser() string {
 	if u, err := user.Current(); err == nil {
@@ -46,12 +63,10 @@ func systemUser() string {
 
 func toolDiff(e *env) *cobra.Command {
 	return command("diff [SERVER TOOL]", "show how a tool's definition changed since it was accepted", func(ctx context.Context, args []string) error {
-		return e.withPins(ctx, func(p *registry.Pins) error {
-			if len(args) == 0 {
-				return e.listChanged(ctx, p)
-			}
-			return e.showDiff(ctx, p, args[0], args[1])
-		})
+		if len(args) == 0 {
+			return e.withPins(ctx, func(p *registry.Pins) error { return e.listChanged(ctx, p) })
+		}
+		return e.withTool(ctx, args[0], args[1], func(p *registry.Pins) error { return e.showDiff(ctx, p, args[0], args[1]) })
 	})
 }
 
@@ -117,7 +132,7 @@ func toolAccept(e *env) *cobra.Command {
 		if err := e.pinnedByState(args[0]); err != nil {
 			return err
 		}
-		return e.withPins(ctx, func(p *registry.Pins) error {
+		return e.withTool(ctx, args[0], args[1], func(p *registry.Pins) error {
 			if err := p.Accept(ctx, args[0], args[1], fingerprint); err != nil {
 				return err
 			}

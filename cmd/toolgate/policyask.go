@@ -63,6 +63,9 @@ func (e *env) call(ctx context.Context, s *supposed, tool string, cfg *config.Co
 	}
 	in := &policy.Input{Request: policy.Request{ID: "1", Transport: "cli", TraceID: "trc_supposed", Time: time.Now().UTC()}}
 	in.Principal = s.principal(cfg)
+	for _, role := range s.roles {
+		e.noteUnknown("role", role, knownRoles(cfg, engine))
+	}
 	var err error
 	if in.Tool, err = e.supposedTool(ctx, s, tool, cfg, engine); err != nil {
 		return nil, err
@@ -114,7 +117,7 @@ func (e *env) supposedTool(ctx context.Context, s *supposed, name string, cfg *c
 	if err != nil {
 		return policy.Tool{}, err
 	}
-	t := toolsNamed(cfg, known, name)[0]
+	t := e.toolsNamed(cfg, known, name)[0]
 	if s.server != "" {
 		t.Server = s.server
 	}

@@ -250,7 +250,10 @@ func (e *env) matrix(ctx context.Context, flags policyCells) error {
 		return err
 	}
 	if len(flags.tools) > 0 {
-		tools = toolsNamed(cfg, tools, flags.tools...)
+		tools = e.toolsNamed(cfg, tools, flags.tools...)
+	}
+	for _, role := range flags.roles {
+		e.noteUnknown("role", role, knownRoles(cfg, engine))
 	}
 	callers := e.callers(cfg, engine, flags.path, flags.subject, flags.roles)
 	if len(callers) == 0 || len(tools) == 0 {
@@ -287,14 +290,18 @@ func pairsText(done, all int) string {
 }
 
 // toolsNamed are tools by their exposed names; what is known of them is used.
-func toolsNamed(cfg *config.Config, known []policy.Tool, names ...string) []policy.Tool {
-	var tools []policy.Tool
+func (e *env) toolsNamed(cfg *config.Config, known []policy.Tool, names ...string) (tools []policy.Tool) {
+	var exposed []string
+	for _, t := range known {
+		exposed = append(exposed, t.Exposed)
+	}
 	for _, name := range names {
-		t := toolNamed(cfg, name)
-		if i := slices.IndexFunc(known, func(t policy.Tool) bool { return t.Exposed == name }); i >= 0 {
-			t = known[i]
+		if i := slices.Index(exposed, name); i >= 0 {
+			tools = append(tools, known[i])
+			continue
 		}
-		tools = append(tools, t)
+		e.noteUnknown("tool", name, exposed)
+		tools = append(tools, toolNamed(cfg, name))
 	}
 	return tools
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -35,14 +37,11 @@ func serverShow(e *env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var names []string
-		for _, s := range found {
-			if s.Name == args[0] {
-				return e.Print("server", s)
-			}
-			names = append(names, s.Name)
+		i := slices.IndexFunc(found, func(s console.Upstream) bool { return s.Name == args[0] })
+		if i < 0 {
+			return unknown("server", args[0], names(found))
 		}
-		return unknown("server", args[0], names)
+		return e.Print("server", found[i])
 	})
 }
 
@@ -50,11 +49,22 @@ func serverRestart(e *env) *cobra.Command {
 	return command("restart SERVER", "end the connections of a server and start it again", func(ctx context.Context, args []string) error {
 		var after console.Upstream
 		err := e.fetch(ctx, peopleListener, http.MethodPost, "/v1/servers/"+url.PathEscape(args[0])+"/restart", nil, &after)
+		if refused := (*exit)(nil); errors.As(err, &refused) && refused.word == "NO_SERVER" {
+			found, _ := e.servers(ctx) // without it there is no nearest name
+			return refused.withHint(cmp.Or(didYouMean(args[0], names(found)), hintMark+"toolgate server list"))
+		}
 		if err != nil {
 			return err
 		}
 		return errors.Join(e.Print("server", after), exitIf(after.State != string(upstream.StateReady), exitUnreachable))
 	})
+}
+
+func names(servers []console.Upstream) (found []string) {
+	for _, s := range servers {
+		found = append(found, s.Name)
+	}
+	return found
 }
 
 // servers returns the servers of the running toolgate. Where none answers at the
