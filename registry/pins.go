@@ -75,9 +75,14 @@ type Acceptance struct {
 	Former       string // fingerprint of the definition that was accepted before, "" for none
 }
 
-// Definition is the accepted definition, byte for byte. It is shared and must
-// not be written to.
-func (p *Pin) Definition() json.RawMessage { return p.accepted }
+// Definition is the accepted definition, or the offered one where none is accepted, byte
+// for byte. It is shared and must not be written to.
+func (p *Pin) Definition() json.RawMessage {
+	if p.Accepted == "" {
+		return p.offered
+	}
+	return p.accepted
+}
 
 // pinKey names a pin.
 type pinKey struct{ server, tool string }

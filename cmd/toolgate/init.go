@@ -196,8 +196,8 @@ func draftTools(ctx context.Context, a *app.App, cfg *config.Config) (tools []dr
 	pins, err := a.Upstreams().Pins().List(ctx)
 	refused := a.Upstreams().Catalogue().Quarantined()
 	for i := range pins {
-		t, offered := pinned(cfg, &pins[i])
-		if offered && !slices.ContainsFunc(refused, func(r *registry.Tool) bool { return r.Exposed == t.Exposed }) {
+		t, s := pinned(cfg, &pins[i])
+		if s != nil && pins[i].Accepted != "" && !slices.ContainsFunc(refused, func(r *registry.Tool) bool { return r.Exposed == t.Exposed }) {
 			tools = append(tools, draftTool(t, pins[i].Definition()))
 		}
 	}

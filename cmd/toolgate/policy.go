@@ -97,7 +97,7 @@ func (e *env) keptTools(ctx context.Context, cfg *config.Config) (tools []policy
 	err = e.withPins(ctx, func(p *registry.Pins) error {
 		pins, err := p.List(ctx)
 		for i := range pins {
-			if t, ok := pinned(cfg, &pins[i]); ok {
+			if t, s := pinned(cfg, &pins[i]); s != nil && pins[i].Accepted != "" {
 				tools = append(tools, t)
 			}
 		}
@@ -113,22 +113,19 @@ func hasState(dir string) bool {
 	return dir != "" && err == nil
 }
 
-// pinned returns the tool of a pin, false if its server is no longer configured
+// pinned returns the tool of a pin and its server, nil if the server is no longer configured
 // or does not offer the tool.
-func pinned(cfg *config.Config, p *registry.Pin) (policy.Tool, bool) {
+func pinned(cfg *config.Config, p *registry.Pin) (policy.Tool, *config.Server) {
 	i := slices.IndexFunc(cfg.Servers, func(s config.Server) bool { return s.Name == p.Server })
-	if i < 0 || p.Accepted == "" || cfg.Servers[i].Disabled || !cfg.Servers[i].Offers(p.Tool) {
-		return policy.Tool{}, false
-	}
 	var definition struct{ Annotations json.RawMessage }
-	if json.Unmarshal(p.Definition(), &definition) != nil {
-		return policy.Tool{}, false
+	if i < 0 || cfg.Servers[i].Disabled || !cfg.Servers[i].Offers(p.Tool) || json.Unmarshal(p.Definition(), &definition) != nil {
+		return policy.Tool{}, nil
 	}
 	s := &cfg.Servers[i]
 	return policy.Tool{
 		Server: s.Name, Name: p.Tool, Exposed: s.Prefix + p.Tool, Risk: s.Risk,
 		Annotations: definition.Annotations, Fingerprint: p.Accepted,
-	}, true
+	}, s
 }
 
 // listLive starts the upstreams and returns their tools.

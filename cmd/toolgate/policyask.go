@@ -29,7 +29,8 @@ type supposed struct {
 	path                    string
 	roles                   []string
 	subject, client, tenant string
-	args, usage, at         string
+	args, usage             string
+	at                      time.Time
 	server, risk            string
 	annotations, input      string
 }
@@ -43,7 +44,7 @@ func (s *supposed) flags(c *cobra.Command) {
 	f.StringVar(&s.tenant, "tenant", "", "`TENANT` of whoever calls")
 	f.StringVar(&s.args, "args", "{}", "arguments as a `JSON` object; @FILE reads a file, - stdin")
 	f.StringVar(&s.usage, "usage", "", "what meters stand at, as `JSON` such as {\"day\":{\"calls\":3,\"sum\":900}} (default: as the state directory has it for --subject, else nothing was used)")
-	f.StringVar(&s.at, "time", "", "`TIME` of the call in RFC 3339 (default: now)")
+	f.Var((*moment)(&s.at), "time", "`TIME` of the call: RFC 3339, or how long ago (default: now)")
 	f.StringVar(&s.server, "server", "", "`SERVER` of the tool (default: as the configuration says)")
 	f.StringVar(&s.risk, "risk", "", "`RISK` of the server (default: as the configuration says)")
 	f.StringVar(&s.annotations, "annotations", "", "annotations of the tool as a `JSON` object (default: as the server said)")
@@ -61,7 +62,7 @@ func (e *env) call(ctx context.Context, s *supposed, tool string, cfg *config.Co
 	if tool == "" || !s.asks() {
 		return nil, usage(errors.New("name a tool and who calls it\nhint: --as ROLE TOOL --args '{…}'"))
 	}
-	in := &policy.Input{Request: policy.Request{ID: "1", Transport: "cli", TraceID: "trc_supposed", Time: time.Now().UTC()}}
+	in := &policy.Input{Request: policy.Request{ID: "1", Transport: "cli", TraceID: "trc_supposed", Time: cmp.Or(s.at, time.Now()).UTC()}}
 	in.Principal = s.principal(cfg)
 	for _, role := range s.roles {
 		e.noteUnknown("role", role, knownRoles(cfg, engine))
@@ -72,11 +73,6 @@ func (e *env) call(ctx context.Context, s *supposed, tool string, cfg *config.Co
 	}
 	if in.Arguments, err = e.object("args", s.args); err != nil {
 		return nil, err
-	}
-	if s.at != "" {
-		if in.Request.Time, err = time.Parse(time.RFC3339, s.at); err != nil {
-			return nil, usage(fmt.Errorf("--time %q is no time\nhint: --time 2026-03-02T15:04:05Z", s.at))
-		}
 	}
 	return in, e.supposedUsage(ctx, s, cfg, engine, in)
 }

@@ -286,7 +286,7 @@ func (e *env) cells(ctx context.Context, engine *rego.Engine, callers []policy.P
 
 // pairsText says how many pairs of a role and a tool were looked at.
 func pairsText(done, all int) string {
-	return fmt.Sprintf("%d of %d pairs of a role and a tool", done, all)
+	return fmt.Sprintf("%d of %s of a role and a tool", done, plural.Count(all, "pair"))
 }
 
 // toolsNamed are tools by their exposed names; what is known of them is used.

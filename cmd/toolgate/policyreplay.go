@@ -13,7 +13,6 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/plural"
-	"github.com/toolgate/toolgate/internal/report"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/rego"
@@ -210,20 +209,6 @@ func sharesText(all []replay.Share, name func(string) string) string {
 		words = append(words, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(words, ", ")
-}
-
-func causeText(c replay.Cause) string {
-	if c.DecisionID == "" {
-		return c.Cause
-	}
-	return c.Cause + " (such as " + c.DecisionID + ")"
-}
-
-func verdictMarkdown(v judgement.Verdict) string {
-	if v.Rule == "" {
-		return string(v.Effect)
-	}
-	return string(v.Effect) + " " + report.CodeMarkdown(v.Rule)
 }
 
 func policyVerify(e *env) *cobra.Command {

@@ -23,7 +23,7 @@ var reports = sync.OnceValue(func() *report.Templates {
 		"age":   func(t time.Time) string { return fmt.Sprintf("%dd", int(time.Since(t).Hours()/24)) },
 		"clock": clock, "local": func(t time.Time, layout string) string { return t.Local().Format(layout) },
 		"short": short, "ordinal": func(i int) int { return i + 1 }, "title": title, "span": span, "upper": func(v any) string { return strings.ToUpper(fmt.Sprint(v)) },
-		"annotation": annotation, "layout": layout, "approvers": approvers, "verdict": verdictMarkdown, "cause": causeText,
+		"annotation": annotation, "layout": layout, "approvers": approvers,
 		"shares":     func(all []replay.Share) string { return sharesText(all, report.OneLine) },
 		"codeShares": func(all []replay.Share) string { return sharesText(all, report.CodeMarkdown) },
 		"effects":    effects, "xml": xmlText, "firstLine": func(s string) string { first, _, _ := strings.Cut(s, "\n"); return first },

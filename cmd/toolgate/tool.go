@@ -316,19 +316,13 @@ func (e *env) showTool(ctx context.Context, name string) error {
 		return err
 	}
 	var out *shownTool
+	var asked policy.Tool
 	if err := e.withPins(ctx, func(p *registry.Pins) error {
-		out, err = findTool(ctx, p, cfg, name)
+		out, asked, err = findTool(ctx, p, cfg, name)
 		return err
 	}); err != nil {
 		return err
 	}
-	asked := toolNamed(cfg, name)
-	var definition struct{ Annotations json.RawMessage }
-	if err := json.Unmarshal(out.Definition, &definition); err != nil {
-		return fmt.Errorf("reading the definition of %s: %w", name, err)
-	}
-	asked.Server, asked.Name = out.Server, out.Tool
-	asked.Annotations, asked.Fingerprint = definition.Annotations, out.Accepted
 	for _, role := range app.RolesOf(cfg, engine, e.role) {
 		sight, err := sightOf(ctx, engine, app.CallerWith(cfg, role, e.role), asked)
 		if err != nil {
@@ -342,41 +336,35 @@ func (e *env) showTool(ctx context.Context, name string) error {
 
 // findTool returns the tool whose exposed name is name, from the definitions that the
 // state directory keeps. It keeps none for a server with pin off.
-func findTool(ctx context.Context, p *registry.Pins, cfg *config.Config, name string) (*shownTool, error) {
+func findTool(ctx context.Context, p *registry.Pins, cfg *config.Config, name string) (*shownTool, policy.Tool, error) {
 	pins, err := p.List(ctx)
 	if err != nil {
-		return nil, err
+		return nil, policy.Tool{}, err
 	}
 	var names []string
-	for _, s := range cfg.Servers {
-		for _, pin := range pins {
-			if pin.Server != s.Name || s.Disabled || s.Pin == config.PinOff || !s.Offers(pin.Tool) {
-				continue
-			}
-			if s.Prefix+pin.Tool == name {
-				return describePin(ctx, p, pin, name)
-			}
-			names = append(names, s.Prefix+pin.Tool)
+	for i := range pins {
+		t, s := pinned(cfg, &pins[i])
+		switch {
+		case s == nil || s.Pin == config.PinOff:
+		case t.Exposed == name:
+			return describePin(&pins[i], name), t, nil
+		default:
+			names = append(names, t.Exposed)
 		}
 	}
 	hint := cmp.Or(didYouMean(name, names), hintMark+"toolgate tool list shows the names; nothing is kept of servers with \"pin\": \"off\"")
-	return nil, usage(fmt.Errorf("no definition of a tool %q is kept%s", name, hint))
+	return nil, policy.Tool{}, usage(fmt.Errorf("no definition of a tool %q is kept%s", name, hint))
 }
 
-// describePin returns a pin with the definition that is accepted, or else offered.
-func describePin(ctx context.Context, p *registry.Pins, pin registry.Pin, name string) (*shownTool, error) {
-	accepted, offered, err := p.Diff(ctx, pin.Server, pin.Tool)
-	if err != nil {
-		return nil, err
-	}
-	out := &shownTool{Name: name, Pin: pin, State: "accepted", Definition: accepted, Roles: []roleSight{}}
+func describePin(pin *registry.Pin, name string) *shownTool {
+	out := &shownTool{Name: name, Pin: *pin, State: "accepted", Definition: pin.Definition(), Roles: []roleSight{}}
 	switch {
 	case pin.Accepted == "":
-		out.State, out.Definition = "new", offered
+		out.State = "new"
 	case pin.Offered != "":
 		out.State = "changed"
 	}
-	return out, nil
+	return out
 }
 
 // sightOf asks the policy about a caller and a tool.
