@@ -254,10 +254,12 @@ func (log *eventLog) postToSession(s *session, l outgoing) bool {
 	log.mu.Lock()
 	defer log.mu.Unlock()
 	o := &s.streams
-	for t := o.listen; t != nil; t = o.listen {
+	var tried *stream // it has ended, unless another took its place while it waited for its reader
+	for t := o.listen; t != nil && t != tried; t = o.listen {
 		if t.postLocked(l) {
 			return true
 		}
+		tried = t
 	}
 	for _, t := range slices.Backward(o.flying) {
 		if t.openLocked() {

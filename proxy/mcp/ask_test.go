@@ -383,6 +383,35 @@ func TestTellASlowReader(t *testing.T) {
 	})
 }
 
+// TestTellAfterTheEnd: a session that has ended is told nothing, and holds up nobody,
+// while its client still has to be disconnected from the stream.
+func TestTellAfterTheEnd(t *testing.T) {
+	enclose(t, nil, func(t *testing.T, c *inProcess) {
+		disconnected := make(chan struct{})
+		go func() {
+			defer close(disconnected)
+			req := httptest.NewRequest(http.MethodGet, "http://localhost/mcp", nil)
+			standardHeaders(req, "alice")
+			req.Header.Set("Mcp-Session-Id", c.session)
+			c.d.ServeHTTP(&stuck{header: http.Header{}}, req)
+		}()
+		synctest.Wait()
+		c.home.Tell("notifications/message", json.RawMessage(`{}`)) // the stream waits for its reader
+		synctest.Wait()
+		req := httptest.NewRequest(http.MethodDelete, "http://localhost/mcp", nil)
+		standardHeaders(req, "alice")
+		req.Header.Set("Mcp-Session-Id", c.session)
+		c.d.ServeHTTP(httptest.NewRecorder(), req)
+		select {
+		case <-disconnected:
+			t.Error("the reader has gone already")
+		default:
+		}
+		c.home.Tell("notifications/message", json.RawMessage(`{}`))
+		<-disconnected
+	})
+}
+
 // TestRecalled: what is given up before the client has heard of it, it never
 // hears of.
 func TestRecalled(t *testing.T) {

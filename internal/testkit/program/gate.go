@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -156,16 +157,24 @@ func Get(t testing.TB, url, accept string) *http.Response {
 }
 
 // FreeAddress returns a loopback address that was free a moment ago, for programs
-// that cannot report their port.
+// that cannot report their port. It never returns one twice.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := l.Addr().String()
+		_ = l.Close()
+		if _, again := freed.LoadOrStore(address, true); !again {
+			return address
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
 }
+
+// freed has the addresses that FreeAddress has returned.
+var freed sync.Map
 
 // LaunchAt starts a program that listens on a given address and waits until it does.
 // If another process takes the port first, it tries again. It returns the program
