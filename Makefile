@@ -7,7 +7,7 @@ LDFLAGS  = -s -w -X main.version=$(VERSION)
 TOOLS    = .cache/bin
 TIMEOUT ?= 25m
 
-.PHONY: build guardian run test test-conformance check lint vuln npm npm-soak bench bench-go fuzz mutate soak clean
+.PHONY: build guardian run test test-conformance check lint vuln npm npm-soak bench bench-go fuzz mutate soak chart image clean
 
 # The guardian of stdio servers is a program of its own inside toolgate. A toolgate that
 # is built without it starts itself as the guardian, which takes ten times as long.
@@ -28,7 +28,7 @@ run: build
 # so that CI=true go test ./... needs only what .ci/debian and node bring. The
 # packages that start whole programs, browsers and third-party clients run one after
 # the other, alone.
-WHOLE = cmd/toolgate internal/peers
+WHOLE = cmd/toolgate internal/deploy internal/peers
 test: npm guardian
 	$(GO) test $(RACE) -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v $(foreach p,$(WHOLE),-e '/$(p)$$'))
 	$(GO) test $(RACE) -timeout $(TIMEOUT) -p 1 $(addprefix ./,$(WHOLE))
@@ -108,6 +108,23 @@ mutate:
 # All tests three times, in their long form: TOOLGATE_SOAK=1.
 soak: npm npm-soak
 	TOOLGATE_SOAK=1 $(GO) test $(RACE) -timeout 2h -count=3 ./...
+
+# The Helm chart of docs/deploy, with Helm and the types of Kubernetes. They have their
+# own module, so that none of their dependencies is shipped.
+chart: build
+	cd .ci/deploy && $(GO) vet ./... && $(GO) test -count=1 ./...
+
+# The image of docs/deploy/container, with docker or what takes the same arguments:
+# make image BUILDER=buildah. AUTHORITIES are the certificates that it trusts.
+BUILDER     ?= docker
+IMAGE       ?= toolgate
+AUTHORITIES ?= /etc/ssl/certs/ca-certificates.crt
+CONTEXT      = .cache/image
+image: guardian
+	rm -rf $(CONTEXT) && mkdir -p $(CONTEXT)/volume
+	cp docs/deploy/container/passwd $(CONTEXT)/ && cp $(AUTHORITIES) $(CONTEXT)/ca-certificates.crt
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $(CONTEXT)/toolgate ./cmd/toolgate
+	$(BUILDER) build --file docs/deploy/container/Dockerfile --tag $(IMAGE) $(CONTEXT)
 
 clean:
 	rm -rf bin .cache .toolgate

@@ -12,10 +12,15 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
-func TestMain(m *testing.M) { os.Exit(program.Run(m)) }
+func TestMain(m *testing.M) {
+	if err := os.Setenv("CGO_ENABLED", "0"); err != nil { // for static, and make
+		panic(err)
+	}
+	os.Exit(program.Run(m))
+}
 
 // static is toolgate as it is released.
-var static = program.Built("github.com/toolgate/toolgate/cmd/toolgate", "-trimpath", "-ldflags=-s -w", "-tags=netgo,osusergo")
+var static = program.Built("github.com/toolgate/toolgate/cmd/toolgate", "-trimpath", "-ldflags=-s -w")
 
 // deployed returns the path of a file of docs/deploy.
 func deployed(t testing.TB, name string) string {

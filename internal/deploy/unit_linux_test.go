@@ -45,16 +45,22 @@ func boot(t *testing.T, install string) *host {
 	h := &host{}
 	t.Cleanup(func() { _ = exec.Command("kill", "-KILL", h.init).Run() }) // unshare ignores TERM
 	p.Await(t, "systemd starts", func() bool {
-		children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", p.Cmd.Process.Pid))
-		h.init = strings.TrimSpace(string(children))
-		_, booting := os.Stat(filepath.Join(dir, "booting"))
-		return err == nil && h.init != "" && booting == nil
+		h.init = firstInside(p)
+		_, err := os.Stat(filepath.Join(dir, "booting"))
+		return err == nil && h.init != ""
 	})
 	p.Await(t, "systemd answers", func() bool {
 		_, err := h.try("systemctl", "list-jobs")
 		return err == nil
 	})
 	return h
+}
+
+// firstInside returns the PID of the process that is the first in the namespace of p, an
+// unshare; "" = there is none yet.
+func firstInside(p *program.Process) string {
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", p.Cmd.Process.Pid)) // nothing is read = there is none
+	return strings.TrimSpace(string(children))
 }
 
 // try runs a command on the host.

@@ -1,0 +1,234 @@
+// Package deploy_test renders the Helm chart of docs/deploy with Helm's library and
+// decodes every object as the API server of Kubernetes would. It has a module of its
+// own, so that nothing of Helm or Kubernetes is in toolgate's.
+package deploy_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/action"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+	network "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	serializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+const chart = "../../docs/deploy/helm/toolgate"
+
+// values are YAML. identity is what the pod needs to be reached by others.
+const identity = `
+config:
+  mcpServers:
+    standard: { command: toolgate, args: [tools, --dir, /var/lib/toolgate-servers/tools] }
+  toolgate:
+    identity:
+      tokens: [{ subject: agent, roles: [researcher], sha256: 1e85597643745a860ddf8fa29ac9c6287331cb3e69435d56060df71a13709316 }]
+`
+
+// render returns the objects of the chart, by kind and name.
+func render(t *testing.T, values string) (map[string]runtime.Object, error) {
+	t.Helper()
+	c, err := loader.Load(chart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := chartutil.ReadValues([]byte(values))
+	if err != nil {
+		t.Fatal(err)
+	}
+	install := action.NewInstall(&action.Configuration{Log: t.Logf})
+	install.ReleaseName, install.Namespace, install.ClientOnly, install.DryRun = "gate", "agents", true, true
+	install.KubeVersion = &chartutil.KubeVersion{Version: "v1.30.0", Major: "1", Minor: "30"}
+	release, err := install.Run(c, v)
+	if err != nil {
+		return nil, err
+	}
+	return decode(t, release.Manifest), nil
+}
+
+func decode(t *testing.T, manifest string) map[string]runtime.Object {
+	t.Helper()
+	strict := serializer.NewSerializerWithOptions(serializer.DefaultMetaFactory, scheme.Scheme, scheme.Scheme, serializer.SerializerOptions{Yaml: true, Strict: true})
+	found := map[string]runtime.Object{}
+	for documents := yaml.NewYAMLReader(bufio.NewReader(strings.NewReader(manifest))); ; {
+		text, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return found
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(text, []byte("monitoring.coreos.com")) {
+			found["ServiceMonitor"] = nil
+			continue
+		}
+		object, kind, err := strict.Decode(text, nil, nil)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		name := object.(interface{ GetName() string }).GetName()
+		found[kind.Kind+"/"+name] = object
+	}
+}
+
+func TestLint(t *testing.T) {
+	v, err := chartutil.ReadValues([]byte(identity + "insecure: true\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range lint.AllWithKubeVersion(chart, v, "agents", &chartutil.KubeVersion{Version: "v1.30.0", Major: "1", Minor: "30"}).Messages {
+		if m.Severity > support.InfoSev {
+			t.Error(m)
+		}
+	}
+}
+
+// The pod has no right that it does not need, and nothing but its volumes is written.
+func TestPod(t *testing.T) {
+	objects, err := render(t, identity+"tls: { secret: gate-tls }\nserviceMonitor: { enabled: true }\npolicy: { configMap: rules }\n"+
+		"env: [{ name: KEY, valueFrom: { secretKeyRef: { name: payments, key: key } } }]\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := objects["StatefulSet/gate-toolgate"].(*apps.StatefulSet)
+	pod := set.Spec.Template.Spec
+	c := pod.Containers[0]
+	if *set.Spec.Replicas != 1 || len(set.Spec.VolumeClaimTemplates) != 3 {
+		t.Errorf("%d replicas with %d volumes", *set.Spec.Replicas, len(set.Spec.VolumeClaimTemplates))
+	}
+	if s := c.SecurityContext; !*s.ReadOnlyRootFilesystem || *s.AllowPrivilegeEscalation || len(s.Capabilities.Drop) != 1 || s.Capabilities.Drop[0] != "ALL" {
+		t.Errorf("the container may do too much: %v", s)
+	}
+	if s := pod.SecurityContext; !*s.RunAsNonRoot || s.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault || *pod.AutomountServiceAccountToken {
+		t.Errorf("the pod may do too much: %v", s)
+	}
+	for _, p := range []*core.Probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
+		if p.HTTPGet.Scheme != core.URISchemeHTTPS || p.HTTPGet.Port.StrVal != "admin" {
+			t.Errorf("a probe asks %v", p.HTTPGet)
+		}
+	}
+	mounted := map[string]bool{}
+	for _, m := range c.VolumeMounts {
+		mounted[m.Name] = true
+	}
+	for _, v := range append(volumeNames(pod.Volumes), claimNames(set.Spec.VolumeClaimTemplates)...) {
+		if !mounted[v] {
+			t.Errorf("volume %s is not mounted", v)
+		}
+		delete(mounted, v)
+	}
+	if len(mounted) > 0 {
+		t.Errorf("mounts without a volume: %v", mounted)
+	}
+	if _, ok := objects["ServiceMonitor"]; !ok {
+		t.Error("no ServiceMonitor")
+	}
+	for name := range objects {
+		if strings.HasPrefix(name, "Secret/") {
+			t.Errorf("the chart holds %s", name)
+		}
+	}
+}
+
+func volumeNames(volumes []core.Volume) (names []string) {
+	for _, v := range volumes {
+		names = append(names, v.Name)
+	}
+	return names
+}
+
+func claimNames(claims []core.PersistentVolumeClaim) (names []string) {
+	for _, c := range claims {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// Nobody reaches the people's listener unless the values name them.
+func TestNetworkPolicy(t *testing.T) {
+	for _, tc := range []struct {
+		name, values string
+		want         []string // ports that somebody may reach
+	}{
+		{"by default", "", []string{"agents"}},
+		{"with a peer for people", "networkPolicy: { admin: [{ namespaceSelector: {} }] }\n", []string{"agents", "admin"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			objects, err := render(t, identity+"insecure: true\n"+tc.values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, rule := range objects["NetworkPolicy/gate-toolgate"].(*network.NetworkPolicy).Spec.Ingress {
+				if len(rule.From) == 0 {
+					t.Errorf("everybody reaches %v", rule.Ports)
+				}
+				got = append(got, rule.Ports[0].Port.StrVal)
+			}
+			if strings.Join(got, " ") != strings.Join(tc.want, " ") {
+				t.Errorf("reachable are %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// Values that would serve more than they say are refused.
+func TestRefused(t *testing.T) {
+	for _, tc := range []struct{ name, values, want string }{
+		{"neither TLS nor insecure", "", "set tls.secret, or insecure: true"},
+		{"plain HTTP without a fence", "insecure: true\nnetworkPolicy: { enabled: false }\n", "has to be fenced"},
+		{"a listener of one's own", "insecure: true\nconfig: { toolgate: { listen: '0.0.0.0:1' } }\n", "/config/toolgate/listen"},
+		{"an unknown value", "insecure: true\nreplicas: 2\n", "replicas"},
+		{"a variable in the open", "insecure: true\nenv: [{ name: KEY, value: s3cret }]\n", "/env/0"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if _, err := render(t, tc.values); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// toolgate accepts the configuration that the chart writes.
+func TestConfiguration(t *testing.T) {
+	toolgate, err := filepath.Abs("../../bin/toolgate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := render(t, identity+"insecure: true\nallowedHosts: [gate.example]\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := objects["ConfigMap/gate-toolgate"].(*core.ConfigMap).Data["mcp.json"]
+	var c struct {
+		Toolgate struct {
+			Hosts []string `json:"allowed_hosts"`
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &c); err != nil || !strings.Contains(strings.Join(c.Toolgate.Hosts, " "), "gate-toolgate-admin.agents.svc.cluster.local gate.example") {
+		t.Errorf("the hosts are %v, %v", c.Toolgate.Hosts, err)
+	}
+	file := filepath.Join(t.TempDir(), "mcp.json")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(toolgate, "check", "--config", file).CombinedOutput(); err != nil {
+		t.Errorf("toolgate check: %v\n%s\n%s", err, out, text)
+	}
+}

@@ -1,0 +1,101 @@
+package deploy_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/toolgate/toolgate/internal/testkit/corpus"
+	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/program"
+)
+
+// builder is buildah with a storage of its own.
+type builder []string
+
+func (b builder) run(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(b[0], append(b[1:len(b):len(b)], args...)...).Output()
+	if err != nil {
+		t.Fatalf("buildah %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// imageConfig is what an image says about the program to start (OCI image-spec,
+// config.md).
+type imageConfig struct {
+	User, WorkingDir string
+	Entrypoint, Cmd  []string
+	Volumes          map[string]struct{}
+}
+
+// buildImage makes the image, and returns its root file system and what it says.
+func buildImage(t *testing.T) (root string, c imageConfig) {
+	t.Helper()
+	npm.Program(t, "setpriv")
+	if os.Getuid() != 0 {
+		t.Skip("an image is built by root")
+	}
+	dir := t.TempDir()
+	buildah := builder{npm.Program(t, "buildah"), "--root", filepath.Join(dir, "storage"), "--runroot", filepath.Join(dir, "run"), "--storage-driver", "vfs"}
+	cmd := exec.Command("make", "-s", "image", "CONTEXT="+filepath.Join(dir, "context"), "BUILDER="+strings.Join(buildah, " "))
+	cmd.Dir = corpus.Checkout(t)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("make image: %v\n%s", err, out)
+	}
+	var image struct{ OCIv1 struct{ Config imageConfig } }
+	if err := json.Unmarshal([]byte(buildah.run(t, "inspect", "--type", "image", "toolgate")), &image); err != nil {
+		t.Fatal(err)
+	}
+	container := buildah.run(t, "from", "toolgate")
+	return buildah.run(t, "mount", container), image.OCIv1.Config
+}
+
+// The image has toolgate and nothing else that runs, and serves from a root file system
+// that cannot be written.
+func TestImage(t *testing.T) {
+	root, image := buildImage(t)
+	t.Run("it has one program and no root", func(t *testing.T) {
+		out, err := exec.Command("find", root, "-type", "f", "-perm", "/111", "-printf", "/%P\n").Output()
+		if err != nil || string(out) != "/usr/bin/toolgate\n" {
+			t.Errorf("programs: %q, %v", out, err)
+		}
+		if image.User != "65532:65532" || len(image.Volumes) != 3 {
+			t.Errorf("it runs as %q with the volumes %v", image.User, image.Volumes)
+		}
+	})
+	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(dir, "config/mcp.json"), fmt.Appendf(nil, containerConfig, agents, admin), 0o644)
+	script, err := filepath.Abs("testdata/contain.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	user, _, _ := strings.Cut(image.User, ":")
+	args := append([]string{"--mount", "--pid", "--fork", "--kill-child", "sh", script, root, dir, user}, append(image.Entrypoint, image.Cmd...)...)
+	p := program.Launch(t, exec.Command("unshare", args...))
+	t.Cleanup(func() { _ = exec.Command("kill", "-TERM", firstInside(p)).Run() }) // unshare ignores TERM
+	g := program.Gate{Process: p, Admin: "http://" + admin}
+	if !p.Await(t, "its server is ready", func() bool { return program.Listens(admin) && g.State(t, "standard") == "ready" }) {
+		t.Fatalf("it ended: %v\n%s", p.Err, p.Log)
+	}
+	if status, answer := search(t, agents); status != http.StatusOK || !strings.Contains(answer, `"results"`) {
+		t.Errorf("the call is not answered: %d %s", status, answer)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "toolgate/state.db")); err != nil {
+		t.Errorf("the state is not in its volume: %v", err)
+	}
+}
+
+// containerConfig is served by the container.
+const containerConfig = `{"mcpServers": {"standard": {"command": "/usr/bin/toolgate", "args": ["tools", "--dir", "/var/lib/toolgate-servers/tools"]}},
+	"toolgate": {"listen": %q, "admin": %q, "servers": {"standard": {"prefix": ""}},
+		"identity": {"tokens": [{"subject": "agent", "roles": ["researcher"], "sha256": "1e85597643745a860ddf8fa29ac9c6287331cb3e69435d56060df71a13709316"}]}}}`
