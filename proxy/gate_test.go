@@ -188,7 +188,7 @@ func growing(result string) json.RawMessage {
 // request decodes a tools/call as a door does.
 func request(t testing.TB, params string) *proxy.Call {
 	t.Helper()
-	m, err := jsonrpc.Decode([]byte(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":`+params+`}`), jsonrpc.Limits{})
+	m, err := jsonrpc.Decode([]byte(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":`+params+`}`), jsonrpc.MostLimits())
 	if err != nil {
 		t.Fatal(err)
 	}

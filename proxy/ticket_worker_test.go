@@ -180,10 +180,11 @@ func (m *workerGate) get(t *testing.T, id string, after time.Duration) approval.
 }
 
 // An agent that does not come back has its call made: the bytes that were
-// approved, once, as itself; and its result is there when it comes back after all.
+// approved, however deep, once, as itself; and its result is there when it comes back after
+// all.
 func TestAnApprovedCallRunsWithoutItsAgent(t *testing.T) {
 	withWorkerGate(t, func(t *testing.T, m *workerGate) {
-		const args = `{ "n": 7 }`
+		args := `{ "n": 7, "deep":` + strings.Repeat("[", 900) + strings.Repeat("]", 900) + ` }`
 		id := m.ask(t, args)
 		if k := m.get(t, id, time.Minute); k.State != approval.StateProposed || len(m.arrivals()) != 0 {
 			t.Fatalf("%s before anybody approved, arrived %v", k.State, m.arrivals())

@@ -246,7 +246,7 @@ func (w *TicketWorker) call(t approval.Ticket) {
 // requester to be identified again. It belongs to no session, which may be over.
 func callOf(ticket approval.Ticket) (*Call, error) {
 	params := fmt.Appendf(nil, `{"name":%s,"arguments":%s}`, jsonrpc.Quote(ticket.Exposed), ticket.Arguments)
-	m, err := jsonrpc.Decode(jsonrpc.NewRequest(jsonrpc.Quote(ticket.ID), "tools/call", params), jsonrpc.Limits{})
+	m, err := jsonrpc.Decode(jsonrpc.NewRequest(jsonrpc.Quote(ticket.ID), "tools/call", params), jsonrpc.MostLimits())
 	if err != nil {
 		return nil, err
 	}

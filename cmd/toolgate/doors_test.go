@@ -115,6 +115,47 @@ func testDoors(t *testing.T, token string) {
 	}
 }
 
+// The bounds of messages that the configuration sets hold at every door, and those of no
+// door are narrower: a bridge leaves them to its endpoint. NDJSON has its own size, and the
+// command line that of the system.
+func TestDoorsLimits(t *testing.T) {
+	t.Parallel()
+	nested := func(n int) string { return `{"x":` + strings.Repeat("[", n) + strings.Repeat("]", n) + `}` }
+	long := func(mib float64) string { return `{"x":"` + strings.Repeat("x", int(mib*(1<<20))) + `"}` }
+	cases := []doorCase{
+		{"deeper than by default", "up__echo", nested(150), ""},
+		{"too deep", "up__echo", nested(300), "INVALID_ENVELOPE"},
+		{"larger than by default", "up__echo", long(4.5), ""},
+		{"too large", "up__echo", long(5.5), "TOO_LARGE"},
+	}
+	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
+	files := doorFiles()
+	files["mcp.json"] = strings.Replace(files["mcp.json"], `"limits": {`, `"limits": {"max_message_mib": 5, "max_depth": 200, `, 1)
+	write(t, dir, files)
+	start(t, dir, "serve", "--listen", agents, "--admin", admin)
+	ready(t, admin)
+	for name, call := range map[string]door{
+		"http":   throughHTTP(t, agents),
+		"rest":   throughREST(agents),
+		"rpc":    throughRPC(agents),
+		"cli":    throughCLI(dir, agents),
+		"stdio":  throughStdio(t, dir),
+		"bridge": throughStdio(t, dir, "--connect", "http://"+agents+"/mcp"),
+		"ndjson": throughNDJSON(t, dir),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, c := range cases {
+				if len(c.args) > 1<<16 && (name == "ndjson" || name == "cli") {
+					continue
+				}
+				if got := call(t, c); got != c.want {
+					t.Errorf("%s: %q, want %q", c.name, got, c.want)
+				}
+			}
+		})
+	}
+}
+
 var doorNames = []string{"http", "rest", "rpc", "cli", "stdio", "ndjson"}
 
 func doorToken(door string) string { return "token-of-" + door }
@@ -287,8 +328,8 @@ func talk(t *testing.T, dir string, args ...string) func(line []byte) []byte {
 	}
 }
 
-func throughStdio(t *testing.T, dir string) door {
-	say := talk(t, dir, "stdio", "--token", doorToken("stdio"))
+func throughStdio(t *testing.T, dir string, args ...string) door {
+	say := talk(t, dir, append([]string{"stdio", "--token", doorToken("stdio")}, args...)...)
 	say(jsonrpc.NewRequest(json.RawMessage("0"), "initialize", json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`)))
 	awaitTools(say, jsonrpc.NewRequest(json.RawMessage("0"), "tools/list", nil))
 	return func(t *testing.T, c doorCase) string {

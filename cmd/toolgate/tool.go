@@ -173,7 +173,7 @@ func (e *env) object(name, flag string) (json.RawMessage, error) {
 	if err != nil {
 		return nil, usage(fmt.Errorf("reading --%s: %w\nhint: @FILE reads a file, - stdin", name, err))
 	}
-	object, _, err := jsonrpc.CheckValue(text, jsonrpc.Limits{})
+	object, _, err := jsonrpc.CheckValue(text, jsonrpc.MostLimits())
 	if err == nil && !bytes.HasPrefix(object, []byte("{")) {
 		err = errors.New("a value that is no object")
 	}

@@ -138,7 +138,7 @@ func (k *argumentKeeper) mask(rule config.Arguments, r *audit.Record) (json.RawM
 		return nil, 0, false
 	}
 	secrets, ok := k.schemaOf(r)
-	v, err := jsonrpc.Value(r.Arguments, jsonrpc.DefaultLimits())
+	v, err := jsonrpc.Value(r.Arguments, jsonrpc.MostLimits())
 	if !ok || err != nil {
 		return nil, 0, false
 	}

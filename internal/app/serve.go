@@ -19,6 +19,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/plainhttp"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -125,7 +126,7 @@ func (a *App) ServeStdio(ctx context.Context, who identity.Credential, in io.Rea
 // streams until in ends or ctx does.
 func (a *App) ServeNDJSON(ctx context.Context, who identity.Credential, in io.Reader, out io.Writer) error {
 	door, err := ndjson.New(ndjson.Options{
-		Gate: a.gate, Refuser: a.gate, Credential: who,
+		Gate: a.gate, Refuser: a.gate, Credential: who, MaxDepth: a.Config().Limits.MaxDepth,
 		Ended: a.endSession, Log: a.log.Named("ndjson"),
 	})
 	if err != nil {
@@ -166,9 +167,14 @@ func (a *App) doorOptions(cfg *config.Config) mcp.Options {
 	return mcp.Options{
 		Gate: a.gate, Refuser: a.gate, Relayer: a.gate, Notifier: a.gate, Offers: a.upstreams.Offered, Introductions: a.upstreams.Introductions,
 		Version: a.options.Version, Errors: wire.Dialect(cfg.Errors),
-		Profile: wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: a.state.envelopes.Write, Tasks: true, StateKey: a.state.key,
+		Limits: limitsOf(cfg), Profile: wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: a.state.envelopes.Write, Tasks: true, StateKey: a.state.key,
 		Ended: a.endSession, Log: a.log.Named("mcp"),
 	}
+}
+
+// limitsOf returns what a message of a client may be.
+func limitsOf(cfg *config.Config) jsonrpc.Limits {
+	return jsonrpc.Limits{Bytes: cfg.Limits.MaxMessage << 20, Depth: cfg.Limits.MaxDepth}
 }
 
 // endSession forgets a session that is over, and closes its connections.
@@ -181,7 +187,7 @@ func (a *App) endSession(session string) {
 func (a *App) newREST(cfg *config.Config) (*rest.Handler, error) {
 	return rest.New(rest.Options{
 		Gate: a.gate, Refuser: a.gate, ToolIO: a.toolIO(), Artifacts: a.state.artifacts, Bus: a.bus,
-		Envelope: wire.Envelope{Deterministic: cfg.Deterministic}, Observe: a.state.envelopes.Write,
+		Envelope: wire.Envelope{Deterministic: cfg.Deterministic, Limits: limitsOf(cfg)}, Observe: a.state.envelopes.Write,
 		Hosts: hostsOf(cfg, cfg.Listen), Origins: cfg.AllowedOrigins, Version: a.options.Version, Log: a.log.Named("rest"),
 	})
 }

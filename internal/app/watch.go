@@ -137,6 +137,8 @@ func needRestart(begun, next *config.Config) (names []string) {
 		{"toolgate.allowed_origins", !slices.Equal(begun.AllowedOrigins, next.AllowedOrigins)},
 		{"toolgate.state", begun.State != next.State},
 		{"toolgate.keys", begun.Keys != next.Keys},
+		{"toolgate.limits.max_message_mib", begun.Limits.MaxMessage != next.Limits.MaxMessage},
+		{"toolgate.limits.max_depth", begun.Limits.MaxDepth != next.Limits.MaxDepth},
 		{"toolgate.errors", begun.Errors != next.Errors},
 		{"toolgate.envelope", begun.Envelope != next.Envelope},
 		{"toolgate.deterministic", begun.Deterministic != next.Deterministic},

@@ -62,6 +62,10 @@ type Limits struct {
 // 400 digits, exponents within ±400.
 func DefaultLimits() Limits { return defaults }
 
+// MostLimits are the most that the settings may allow a message of a client: 32 MiB and depth
+// 1000. They hold for what may have passed such settings before.
+func MostLimits() Limits { return Limits{Bytes: 32 << 20, Depth: 1000} }
+
 var defaults = Limits{Bytes: 4 << 20, Depth: 64, Digits: 400, Exponent: 400}
 
 // Message is one decoded message. ID, Params, Result and Error are subslices

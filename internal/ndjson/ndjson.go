@@ -109,16 +109,16 @@ func TooLong(line *jsonrpc.Outline) *Fault {
 	return &Fault{Text: Oversized, ID: cause.ID, Cause: cause}
 }
 
-// Decode reads one request line in one strict pass. It returns a request, or why
-// the line is none. Refused are: more than MaxLine bytes,
+// Decode reads one request line in one strict pass, with at most depth arrays and objects in
+// each other, 0 for the default of jsonrpc. It returns a request, or why the line is none. Refused are: more than MaxLine bytes,
 // what jsonrpc.CheckValue refuses, unknown members of the request and of the
 // payload, and members of another type than the protocol gives them. Names
 // that differ only by case may stand inside the input, which is judged later.
-func Decode(line []byte) (*Request, *Fault) {
+func Decode(line []byte, depth int) (*Request, *Fault) {
 	if len(line) > MaxLine {
 		return nil, TooLong(jsonrpc.OutlineOf(line))
 	}
-	raw, _, err := jsonrpc.CheckValue(line, jsonrpc.Limits{Bytes: MaxLine})
+	raw, _, err := jsonrpc.CheckValue(line, jsonrpc.Limits{Bytes: MaxLine, Depth: depth})
 	if err != nil {
 		return nil, faulty(line, err)
 	}

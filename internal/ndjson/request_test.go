@@ -16,7 +16,7 @@ type raw = json.RawMessage
 // decodeFault decodes and gives the fault.
 func decodeFault(t *testing.T, line string) (*ndjson.Request, *ndjson.Fault) {
 	t.Helper()
-	r, f := ndjson.Decode([]byte(line))
+	r, f := ndjson.Decode([]byte(line), 0)
 	if (r == nil) == (f == nil) {
 		t.Fatalf("request %v and fault %v, want exactly one", r, f)
 	}
@@ -177,7 +177,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {
-		r, fault := ndjson.Decode(line)
+		r, fault := ndjson.Decode(line, 0)
 		if fault != nil {
 			if r != nil || fault.Cause == nil || fault.Text == "" {
 				t.Fatalf("request %v, fault %+v", r, fault)
@@ -190,7 +190,7 @@ func FuzzDecode(f *testing.F) {
 		if r.Type == ndjson.ListActions {
 			return
 		}
-		again, fault := ndjson.Decode(ndjson.NewInvoke("x", jsonrpc.Quote(r.Action), r.Input))
+		again, fault := ndjson.Decode(ndjson.NewInvoke("x", jsonrpc.Quote(r.Action), r.Input), 0)
 		if len(line) < ndjson.MaxLine/8 && fault != nil {
 			t.Fatalf("reading again: %+v", fault)
 		}

@@ -151,7 +151,7 @@ func compile(raw json.RawMessage) (f *form, err error) {
 // failed or would have taken too much work (ErrTooCostly), or that instance is
 // not strict JSON (*jsonrpc.Fault): callers must refuse the call then.
 func (s *Schema) Validate(instance json.RawMessage) (faults []Fault, err error) {
-	instance, _, err = jsonrpc.CheckValue(instance, jsonrpc.Limits{Bytes: maxInstance})
+	instance, _, err = jsonrpc.CheckValue(instance, jsonrpc.Limits{Bytes: maxInstance, Depth: jsonrpc.MostLimits().Depth})
 	if err != nil {
 		return nil, fmt.Errorf("reading the value to validate: %w", err)
 	}

@@ -436,7 +436,7 @@ func element(list json.RawMessage, key string) json.RawMessage {
 
 // canonical writes a JSON value in the one form that all its spellings have.
 func canonical(raw json.RawMessage) (json.RawMessage, error) {
-	v, err := jsonrpc.Value(raw, jsonrpc.Limits{})
+	v, err := jsonrpc.Value(raw, jsonrpc.MostLimits())
 	if err != nil {
 		return nil, err
 	}

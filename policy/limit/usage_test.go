@@ -45,6 +45,16 @@ func newCounter(t testing.TB) *counter {
 	return c
 }
 
+// A value that is as deep as the settings allow is counted like any other.
+func TestMeterOfADeepValue(t *testing.T) {
+	meters := []policy.Meter{{Name: "m", Window: time.Hour, Per: []string{"/to"}}}
+	deep := strings.Repeat("[", 900) + strings.Repeat("]", 900)
+	c := newCounter(t)
+	if got, same := c.line(measure(t, who("ann"), `{"to":`+deep+`}`, meters)), c.line(measure(t, who("ann"), `{"to": `+deep+`}`, meters)); got != same {
+		t.Errorf("%s, spelled otherwise %s", got, same)
+	}
+}
+
 func openStore(t testing.TB, path string) *store.DB {
 	t.Helper()
 	db, err := store.Open(t.Context(), path, store.Migrations())

@@ -161,7 +161,7 @@ func newTransport(secure *tls.Config) *http.Transport {
 // closes it when it stops before the end of in.
 func (b *Bridge) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	t := newTalk(b, out)
-	err := ndjson.Serve(ctx, in, t.out, jsonrpc.DefaultLimits().Bytes, func(line []byte, long *jsonrpc.Outline) { t.queueLine(ctx, line, long) })
+	err := ndjson.Serve(ctx, in, t.out, jsonrpc.MostLimits().Bytes, func(line []byte, long *jsonrpc.Outline) { t.queueLine(ctx, line, long) })
 	return errors.Join(err, t.drain())
 }
 
@@ -254,7 +254,7 @@ func (t *talk) queueLine(ctx context.Context, line []byte, long *jsonrpc.Outline
 			<-before
 		}
 		if long != nil {
-			t.refuseFault(long.TooLarge(jsonrpc.DefaultLimits().Bytes))
+			t.refuseFault(long.TooLarge(jsonrpc.MostLimits().Bytes))
 			return
 		}
 		for _, message := range t.messages(line) {
@@ -279,7 +279,7 @@ func (t *talk) messages(line []byte) []json.RawMessage {
 // takeMessage handles one message of the client. It returns when the next one may
 // be handled.
 func (t *talk) takeMessage(data []byte) {
-	m, fault := wire.Envelope{}.Validate(data)
+	m, fault := wire.Envelope{Limits: jsonrpc.MostLimits()}.Validate(data) // the endpoint has limits of its own
 	switch {
 	case fault != nil:
 		t.refuseFault(fault)

@@ -285,9 +285,9 @@ func TestBadLines(t *testing.T) {
 		{`{"jsonrpc":"1.0","id":3,"method":"ping"}`, "3", "INVALID_ENVELOPE"},
 		{`{"jsonrpc":"2.0","id":3,"id":3,"method":"ping"}`, "null", "INVALID_ENVELOPE"},
 		{`{"jsonrpc":"2.0","id":3,"method":"ping","params":[]}`, "3", "INVALID_ENVELOPE"},
-		{`{"jsonrpc":"2.0","id":3,"method":"x","params":{"x":"` + strings.Repeat("x", 4<<20) + `"}}`, "3", "TOO_LARGE"},
-		{`{"method":"x","params":{"x":"` + strings.Repeat("x", 4<<20) + `"},"jsonrpc":"2.0","id":3}`, "3", "TOO_LARGE"},
-		{`{"method":"x","params":{"x":` + strings.Repeat("[", 70) + strings.Repeat("]", 70) + `},"jsonrpc":"2.0","id":3}`, "3", "INVALID_ENVELOPE"},
+		{`{"jsonrpc":"2.0","id":3,"method":"x","params":{"x":"` + strings.Repeat("x", 32<<20) + `"}}`, "3", "TOO_LARGE"},
+		{`{"method":"x","params":{"x":"` + strings.Repeat("x", 32<<20) + `"},"jsonrpc":"2.0","id":3}`, "3", "TOO_LARGE"},
+		{`{"method":"x","params":{"x":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `},"jsonrpc":"2.0","id":3}`, "3", "INVALID_ENVELOPE"},
 		{"{\"method\":\"x\",\"params\":{\"x\":\"\xff\"},\"jsonrpc\":\"2.0\",\"id\":3}", "3", "PARSE_ERROR"},
 	} {
 		c.fails(test.line, test.id, test.code)
@@ -297,7 +297,7 @@ func TestBadLines(t *testing.T) {
 	if len(e.requests()) > 0 {
 		t.Errorf("the endpoint got %v", e.requests())
 	}
-	big := `{"jsonrpc":"2.0","id":4,"method":"ping","params":{"x":"` + strings.Repeat("x", 4<<20-100) + `"}}`
+	big := `{"jsonrpc":"2.0","id":4,"method":"ping","params":{"x":"` + strings.Repeat("x", 8<<20-100) + `"}}`
 	if got := c.Ask(big); !strings.Contains(got, `"id":4,"result"`) {
 		t.Errorf("a large line: %.200s", got)
 	}

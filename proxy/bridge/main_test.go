@@ -165,7 +165,7 @@ func misbehave(t testing.TB, special map[string]handler) *endpoint {
 	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		s := seen{verb: r.Method, path: r.URL.RequestURI(), head: r.Header, body: string(body)}
-		m, _ := jsonrpc.Decode(body, jsonrpc.Limits{})
+		m, _ := jsonrpc.Decode(body, jsonrpc.MostLimits())
 		if m != nil {
 			s.method = m.Method
 		}

@@ -96,8 +96,8 @@ func bindingOf(x *exchange) digest {
 // canonical spells value so that equal values are spelled alike. Numbers stay as
 // they are.
 func canonical(value json.RawMessage) []byte {
-	plain, err := jsonrpc.Value(value, jsonrpc.Limits{})
-	if err != nil { // larger than a message may be by default
+	plain, err := jsonrpc.Value(value, jsonrpc.MostLimits())
+	if err != nil { // larger than a message may be
 		return value
 	}
 	text, err := json.Marshal(plain)

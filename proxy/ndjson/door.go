@@ -65,6 +65,9 @@ type Options struct {
 	// MaxFlights bounds the requests of one client in flight; 0 = 64. The next line is
 	// read when there is room for it.
 	MaxFlights int
+	// MaxDepth is how many arrays and objects of a line may be in each other; 0 = the
+	// default of jsonrpc.
+	MaxDepth int
 	// Drain bounds the wait of Serve, at the end of its input, for requests in
 	// flight; 0 = 30 s.
 	Drain time.Duration
@@ -242,7 +245,7 @@ func (d *Door) receive(session string, line []byte, long *jsonrpc.Outline) *exch
 	x := &exchange{call: proxy.Call{Transport: "ndjson", Credential: d.opts.Credential, Session: session}}
 	if long != nil {
 		x.fault = ndjson.TooLong(long)
-	} else if x.req, x.fault = ndjson.Decode(line); x.req != nil && x.req.Type == ndjson.Invoke {
+	} else if x.req, x.fault = ndjson.Decode(line, d.opts.MaxDepth); x.req != nil && x.req.Type == ndjson.Invoke {
 		x.setCall()
 	}
 	if x.fault != nil {
@@ -259,7 +262,7 @@ func (x *exchange) setCall() {
 		id = json.RawMessage(`""`)
 	}
 	params := slices.Concat([]byte(`{"name":`), jsonrpc.Quote(x.req.Action), []byte(`,"arguments":`), x.req.Input, []byte(`}`))
-	m, err := jsonrpc.Decode(jsonrpc.NewRequest(id, "tools/call", params), jsonrpc.Limits{})
+	m, err := jsonrpc.Decode(jsonrpc.NewRequest(id, "tools/call", params), jsonrpc.MostLimits())
 	if err != nil {
 		x.fault = &ndjson.Fault{Text: ndjson.InvalidEnvelope, ID: x.req.ID, Cause: &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: err.Error(), ID: x.req.ID}}
 		x.req = nil

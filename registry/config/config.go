@@ -265,11 +265,14 @@ type JWT struct {
 	Skew        time.Duration `json:"skew"`         // how far nbf and iat may be in the future, 1 minute unless configured
 }
 
-// Limits say how often tools may be called.
+// Limits say how often tools may be called, and how large messages of clients may be.
 type Limits struct {
 	Default *Rate       `json:"default"` // of what no rule matches; nil = explicitly "off"
 	Rules   []LimitRule `json:"rules"`   // in file order
 	Refused *Rate       `json:"refused"` // of refused calls of one principal; nil = explicitly "off"
+
+	MaxMessage int `json:"max_message_mib"` // largest message of a client, in MiB; 1 to 32
+	MaxDepth   int `json:"max_depth"`       // how many arrays and objects of one may be in each other; 16 to 1000
 }
 
 // LimitRule is one rate for the calls that match all of its non-empty fields.
