@@ -124,6 +124,9 @@ func rootCommand(e *env) *cobra.Command {
 	}
 	root.AddCommand(completionCommand(), versionCommand(e))
 	describe(e, root)
+	root.InitDefaultHelpCmd()
+	help, _, _ := root.Find([]string{"help"}) // it exists
+	help.Run, help.RunE = nil, helpAbout
 	return root
 }
 
@@ -141,6 +144,19 @@ func requireCommand(c *cobra.Command, args []string) error {
 		return usage(fmt.Errorf("%s needs a command%s", c.CommandPath(), all))
 	}
 	return usage(fmt.Errorf("unknown command %q for %q%s", args[0], c.CommandPath(), cmp.Or(didYouMean(args[0], names), all)))
+}
+
+// helpAbout prints the help of the command that args name. Cobra's own would print that of
+// the nearest command above a mistyped one.
+func helpAbout(c *cobra.Command, args []string) error {
+	found, rest, err := c.Root().Find(args)
+	switch {
+	case err != nil:
+		return err
+	case found.HasSubCommands() && len(rest) > 0:
+		return requireCommand(found, rest)
+	}
+	return found.Help()
 }
 
 // helpText has the long help and the examples of every command, each under a
