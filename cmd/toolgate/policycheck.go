@@ -62,23 +62,21 @@ func (e *env) checkPolicy(ctx context.Context, flags policyChecks) error {
 
 // checked is the report of policy check.
 type checked struct {
-	OK       bool        `json:"ok"`
-	Revision string      `json:"revision"`
-	Roles    []string    `json:"roles"`
-	Findings []finding   `json:"findings"`
-	Pairs    int         `json:"pairs"`
-	Whole    []wholePair `json:"whole"`
-	Visible  bool        `json:"visible"`
+	OK       bool      `json:"ok"`
+	Revision string    `json:"revision"`
+	Roles    []string  `json:"roles"`
+	Findings []finding `json:"findings"`
+	surveyed
+	Visible bool `json:"visible"`
 
-	Reasons []string `json:"-"`
-	Notes   int      `json:"-"` // that the table leaves out
+	Notes int `json:"-"` // that the table leaves out
 }
 
 func (e *env) printChecked(engine *rego.Engine, found []finding, s surveyed, flags policyChecks) error {
 	failed := flags.strict.refuse(found)
 	c := checked{
 		OK: failed == nil, Revision: engine.Revision(), Roles: engine.Roles(), Findings: found,
-		Pairs: s.pairs, Whole: s.whole, Visible: engine.DefinesVisible(), Reasons: s.reasons(),
+		surveyed: s, Visible: engine.DefinesVisible(),
 	}
 	for _, f := range found {
 		if f.Level == levelNote && !flags.notes {
@@ -93,8 +91,9 @@ const surveyTime = 20 * time.Second
 
 // surveyed is what a policy says about callers and tools before any call.
 type surveyed struct {
-	pairs int
-	whole []wholePair
+	Pairs int         `json:"pairs"`
+	Whole []wholePair `json:"whole"`
+
 	found []finding
 }
 
@@ -111,21 +110,21 @@ func (e *env) survey(ctx context.Context, engine *rego.Engine, callers []policy.
 	defer stop()
 	bar := e.progress(false)
 	defer bar.End()
-	s := surveyed{whole: []wholePair{}}
+	s := surveyed{Whole: []wholePair{}}
 	for _, t := range tools {
 		var covered bool
 		var hidden, useless []string // from callers who could be allowed, for those who never are
 		for _, who := range callers {
 			c, err := cellOf(ctx, engine, who, t)
 			if ctx.Err() != nil {
-				s.found = append(s.found, finding{Level: levelNote, Code: "survey-cut", Message: fmt.Sprintf("stopped after %v and %s of a role and a tool, which are not all", surveyTime, plural.Count(s.pairs, "pair"))})
+				s.found = append(s.found, finding{Level: levelNote, Code: "survey-cut", Message: fmt.Sprintf("stopped after %v and %s of a role and a tool, which are not all", surveyTime, plural.Count(s.Pairs, "pair"))})
 				return s
 			}
 			if err != nil {
 				c.May, c.Why = depends, err.Error()
 			}
-			if s.pairs++; c.May == depends {
-				s.whole = append(s.whole, wholePair{c.Caller(), t.Exposed, c.Why})
+			if s.Pairs++; c.May == depends {
+				s.Whole = append(s.Whole, wholePair{c.Caller(), t.Exposed, c.Why})
 			}
 			covered = covered || c.May != never
 			switch shown, may := sees(ctx, engine, who, t, c.May); {
@@ -135,7 +134,7 @@ func (e *env) survey(ctx context.Context, engine *rego.Engine, callers []policy.
 				hidden = append(hidden, c.Caller())
 			}
 			all := len(callers) * len(tools)
-			bar.Update(int64(s.pairs), int64(all), func() string { return pairsText(s.pairs, all) })
+			bar.Update(int64(s.Pairs), int64(all), func() string { return pairsText(s.Pairs, all) })
 		}
 		s.warn(!covered, "uncovered-tool", t, "no role may call it: every call is denied", "give it to a role, or leave it out of what the server exposes")
 		s.warn(hidden != nil, "hidden-tool", t, fmt.Sprintf("visible hides it from %s, who could be allowed to call it", firstThree(hidden)), "let visible be true for every caller whom some call may be allowed")
@@ -168,11 +167,11 @@ func sees(ctx context.Context, engine *rego.Engine, who policy.Principal, t poli
 	return shown, may
 }
 
-// reasons says why conditions are not known, and for which pairs, one line for each
+// Reasons says why conditions are not known, and for which pairs, one line for each
 // reason.
-func (s surveyed) reasons() []string {
+func (s surveyed) Reasons() []string {
 	pairs, lines := map[string][]string{}, []string{}
-	for _, w := range s.whole {
+	for _, w := range s.Whole {
 		pairs[w.Why] = append(pairs[w.Why], w.Role+" "+w.Tool)
 	}
 	for _, why := range slices.Sorted(maps.Keys(pairs)) {
