@@ -55,12 +55,16 @@ func TestDraftTool(t *testing.T) {
 func TestInitWithServers(t *testing.T) {
 	t.Parallel()
 	npm.Program(t, "node")
+	servers := map[string]string{}
+	for variable, name := range map[string]string{"EVERYTHING": "everything", "FILESYSTEM": "filesystem", "MEMORY": "memory"} {
+		servers[variable] = npm.File(t, "@modelcontextprotocol/server-"+name+"/dist/index.js") // which skips the test
+	}
 	p := params(t, "")
 	p.Dir, p.Files = "", []string{filepath.Join("testdata", "initservers.txtar")}
 	setup := p.Setup
 	p.Setup = func(e *testscript.Env) error {
-		for variable, name := range map[string]string{"EVERYTHING": "everything", "FILESYSTEM": "filesystem", "MEMORY": "memory"} {
-			e.Setenv(variable, npm.File(t, "@modelcontextprotocol/server-"+name+"/dist/index.js"))
+		for variable, file := range servers {
+			e.Setenv(variable, file)
 		}
 		return errors.Join(setup(e), fillHome(filepath.Join(e.WorkDir, "home")))
 	}
