@@ -149,9 +149,12 @@ func TestRestartDuringOpening(t *testing.T) {
 	}
 }
 
-// Clients are notified that resources and prompts may be others after a restart.
+// Clients are notified after a restart that resources and prompts may be others, where
+// toolgate cannot list and compare them.
 func TestRestartAnnouncesLists(t *testing.T) {
-	rec := recorder.HTTP(t, recorder.Config{Capabilities: json.RawMessage(`{"prompts":{},"resources":{}}`)})
+	rec := recorder.HTTP(t, recorder.Config{Capabilities: json.RawMessage(`{"prompts":{},"resources":{}}`), Answers: map[string]json.RawMessage{
+		"prompts/list": json.RawMessage(`[]`), "resources/list": json.RawMessage(`[]`),
+	}})
 	announced := make(chan string, 8)
 	r := start(t, httpServer(rec), upstream.Options{ListChanged: func(method string) { announced <- method }})
 	r.ready()
