@@ -159,6 +159,13 @@ func (l *Log) Instance() string { return l.opts.Instance }
 // Signing returns how the checkpoints of the chain are signed.
 func (l *Log) Signing() Signing { return l.opts.Signing }
 
+// LastWrite returns when the log last wrote records.
+func (l *Log) LastWrite() time.Time { return time.Unix(0, l.w.wrote.Load()) }
+
+// WriteErrors returns how many records could not be written in time, and how many times
+// HEAD could not. A full disk reserve is no error.
+func (l *Log) WriteErrors() uint64 { return l.w.failures.Load() }
+
 // Close writes the queued records and the close record, flushes them, and ends the
 // chain. Later calls return the result of the first.
 func (l *Log) Close() error {

@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -59,6 +60,7 @@ func (l *Log) Write(kind Kind, r *Record) error {
 	e.body, e.durable = appendRecord(e.body[:0], r, kind, l.opts.Now()), kind != KindOutcome && l.opts.Durability == Sync
 	if !l.writeAlone(e) {
 		if err := l.enqueue(e); err != nil {
+			l.w.failures.Add(1)
 			return err
 		}
 	}
@@ -67,6 +69,7 @@ func (l *Log) Write(kind Kind, r *Record) error {
 		l.entries.Put(e)
 	}
 	if err != nil {
+		l.w.failures.Add(1)
 		return fmt.Errorf("writing audit record: %w", err)
 	}
 	return nil
@@ -194,6 +197,9 @@ type writer struct {
 	// used under Sync only: OS promises no more than the write.
 	pending []byte
 	notary  *notary // nil = checkpoints are not signed
+
+	wrote    atomic.Int64  // when the last batch was written, in ns since 1970
+	failures atomic.Uint64 // see Log.WriteErrors
 }
 
 // end writes the close record, flushes, and closes the segment.
@@ -247,6 +253,7 @@ func (w *writer) commit(plain, durable []*entry) {
 		w.refuse("writing", cmp.Or(err, io.ErrShortWrite), plain, durable)
 		return
 	}
+	w.wrote.Store(w.opts.Now().UnixNano())
 	w.at, w.size = plainAt, w.size+int64(plainLen)
 	if w.opts.Durability == Sync {
 		w.pending = append(w.pending, w.buf[:plainLen]...)
@@ -318,6 +325,7 @@ func (w *writer) tick() {
 
 func (w *writer) tryCheckpoint() {
 	if err := w.checkpoint(); err != nil {
+		w.failures.Add(1)
 		w.opts.OnError("noting head", err)
 	}
 }

@@ -39,7 +39,9 @@ func (t *toolCall) forward(ctx context.Context) *Failure {
 	if t.task != nil {
 		out.Later = t.in.Later
 	}
+	begun := t.gate.opts.Now()
 	raw, err := t.gate.opts.Upstreams.Forward(ctx, t.tool, out)
+	t.upstream = t.gate.opts.Now().Sub(begun)
 	if err == nil {
 		t.raw = raw
 		return nil

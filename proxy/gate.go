@@ -197,10 +197,12 @@ type Observation struct {
 	Server, Tool string // "" when the call did not resolve
 	Effect       policy.Effect
 	Code         string // kernel code of a refusal, "" when the call was answered
+	Limit        string // that refused the call, as limit.Exceeded names it; "" for none
 	Duration     time.Duration
-	Warnings     []string // kernel codes of what was wrong with a call that was made all the same, or with its result
-	Hidden       []string // kinds of hidden characters in what From sent, nil for none
-	From         string   // the server that answered, or asked; "" for none
+	Upstream     time.Duration // of Duration, from handing the call to the server to its answer; 0 = it was not handed over
+	Warnings     []string      // kernel codes of what was wrong with a call that was made all the same, or with its result
+	Hidden       []string      // kinds of hidden characters in what From sent, nil for none
+	From         string        // the server that answered, or asked; "" for none
 }
 
 // Gate is the one chokepoint between agents and tools. It is safe for
@@ -236,6 +238,10 @@ func New(opts Options) (*Gate, error) {
 	g.Apply(opts.Settings)
 	return g, nil
 }
+
+// InFlight returns how many requests are on the road, those that wait for people
+// included.
+func (g *Gate) InFlight() int64 { return g.inFlight.Load() }
 
 // SetPolicy makes p judge every call that begins from now on. Calls in flight keep
 // the policy that they began with, until they are judged again after a hold.

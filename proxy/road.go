@@ -75,9 +75,10 @@ type call struct {
 	asked       *policy.Input   // what decision answers; nil = the policy was not asked
 	obligations json.RawMessage // of decision, as records hold them
 
-	sent     bool // a server may have the request
-	recorded bool // the decision record was offered to the trail
-	replayed bool // the reply is the stored result of an earlier run
+	upstream time.Duration // from handing a tool call to the server to its answer; 0 = it was not handed over
+	sent     bool          // a server may have the request
+	recorded bool          // the decision record was offered to the trail
+	replayed bool          // the reply is the stored result of an earlier run
 	reply    *Reply
 	unseen   []string              // kinds of hidden characters in a result, or in a question
 	warnings []*signal.KernelError // of a call that is made all the same, or of its result
@@ -211,7 +212,7 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 	if c.settle != nil {
 		c.settle(context.WithoutCancel(ctx))
 	}
-	o := Observation{Effect: c.decision.Effect, Duration: g.opts.Now().Sub(c.start)}
+	o := Observation{Effect: c.decision.Effect, Duration: g.opts.Now().Sub(c.start), Upstream: c.upstream}
 	rec := c.newRecord(!c.recorded) // what was judged is in the decision record, if there is one
 	rec.DurationMS = float64(o.Duration.Microseconds()) / 1000
 	if f != nil {
@@ -245,6 +246,9 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 	}
 	if f != nil {
 		o.Code, f.Errors = f.Kernel.Code, c.errorForm()
+		if o.Code == signal.CodeRateLimited {
+			o.Limit, _ = f.Kernel.Detail["rule"].(string)
+		}
 	}
 	o.Hidden, o.From = c.unseen, c.server
 	g.opts.Observe(o)

@@ -119,7 +119,7 @@ var deterministicEpoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 // when configuration or policy cannot serve. On an error nothing is left open.
 func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error) {
 	o.Log = cmp.Or(o.Log, hclog.NewNullLogger())
-	a := &App{options: o, log: o.Log, cfg: cfg, metrics: newMetrics(), confined: make(map[string]string)}
+	a := &App{options: o, log: o.Log, cfg: cfg, metrics: newMetrics(o.Version), confined: make(map[string]string)}
 	if _, err := fileModes(cfg); err != nil {
 		return nil, configError(err)
 	}

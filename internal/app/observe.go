@@ -1,7 +1,10 @@
 package app
 
 import (
+	"cmp"
 	"context"
+	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +19,9 @@ import (
 	"github.com/toolgate/toolgate/policy/shadow"
 	"github.com/toolgate/toolgate/policy/verify"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/mcp"
 	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/upstream"
 )
 
 // metrics are what /metrics shows. No label names a person, and tools appear
@@ -37,10 +42,17 @@ type metrics struct {
 	dropped     *prometheus.CounterVec
 	handshakes  *prometheus.CounterVec
 	doubts      prometheus.Counter
+	upstream    *prometheus.HistogramVec
+	evaluation  prometheus.Histogram
+	limited     *prometheus.CounterVec
+	reloads     *prometheus.CounterVec
 	credentials *prometheus.CounterVec
 }
 
-func newMetrics() *metrics {
+// callSeconds are the buckets of the time that calls take.
+var callSeconds = []float64{.0005, .001, .005, .01, .05, .1, .5, 1, 5, 30}
+
+func newMetrics(version string) *metrics {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -52,9 +64,8 @@ func newMetrics() *metrics {
 	m := &metrics{
 		registry: registry,
 		calls:    counter("toolgate_calls_total", "Tool calls that were closed, by the policy's effect and the kernel code of a refusal.", "server", "tool", "effect", "code"),
-		seconds: histogram("toolgate_call_duration_seconds", "Time from receiving a call to closing it.", "server",
-			.0005, .001, .005, .01, .05, .1, .5, 1, 5, 30),
-		notices: counter("toolgate_notices_total", "Attempts to deliver a notice about a ticket, by kind and host of the channel and by outcome.", "channel", "outcome"),
+		seconds:  histogram("toolgate_call_duration_seconds", "Time from receiving a call to closing it.", "server", callSeconds...),
+		notices:  counter("toolgate_notices_total", "Attempts to deliver a notice about a ticket, by kind and host of the channel and by outcome.", "channel", "outcome"),
 		waits: histogram("toolgate_approval_wait_seconds", "Time for which a held call waited for people, by the state that ended it, in all processes on this state.", "outcome",
 			1, 5, 15, 45, 120, 300, 900, 3600, 14400, 86400),
 		shipped: counter("toolgate_decision_log_shipped_total", "Decisions that a sink of the decision log has accepted.", "sink"),
@@ -69,6 +80,18 @@ func newMetrics() *metrics {
 		handshakes:  counter("toolgate_tls_handshake_failures_total", "TLS handshakes that failed: clients without a certificate that is asked for, plain HTTP, and others.", "listener"),
 		doubts:      counter("toolgate_state_doubts_total", "Times that the state could not be relied on: a row that toolgate did not write, or that is older than the audit trail (an alarm).").WithLabelValues(),
 		credentials: counter("toolgate_credentials_refused_total", "Credentials that named nobody, on both listeners and the streams, by reason.", "reason"),
+		upstream:    histogram("toolgate_upstream_duration_seconds", "Time from handing a call to a server to its answer.", "server", callSeconds...),
+		evaluation: promauto.With(registry).NewHistogram(prometheus.HistogramOpts{
+			Name: "toolgate_policy_evaluation_seconds", Help: "Time of evaluating the policy for a decision; decisions that are the same for all calls of a principal and a tool are not evaluated again.",
+			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25},
+		}),
+		limited: counter("toolgate_limited_total", "Calls that a rate limit refused, by the rule without its principal: default, refused = the limit of refused calls, policy = one that the policy asked for.", "rule"),
+		reloads: counter("toolgate_reloads_total", "Attempts to reload the configuration: applied = it serves, refused = the old one stays.", "outcome"),
+	}
+	promauto.With(registry).NewGauge(prometheus.GaugeOpts{Name: "toolgate_build_info", Help: "The program: 1, labelled with its version and that of Go.",
+		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()}}).Set(1)
+	for _, outcome := range []string{reloadApplied, reloadRefused} {
+		m.reloads.WithLabelValues(outcome)
 	}
 	for _, o := range verify.Outcomes() {
 		m.verified.WithLabelValues(string(o))
@@ -88,6 +111,23 @@ func (m *metrics) observe(o proxy.Observation) {
 		m.hidden.WithLabelValues(o.From, kind).Inc()
 	}
 	m.seconds.WithLabelValues(o.Server).Observe(o.Duration.Seconds())
+	if o.Upstream > 0 {
+		m.upstream.WithLabelValues(o.Server).Observe(o.Upstream.Seconds())
+	}
+	if o.Limit != "" {
+		m.limited.WithLabelValues(ruleLabel(o.Limit)).Inc()
+	}
+}
+
+// ruleLabel names a limit by what the configuration says of it: a rule without the
+// principal that it selects, and a limit of the policy without its key, which may be
+// anything.
+func ruleLabel(rule string) string {
+	if strings.HasPrefix(rule, "policy ") {
+		return "policy"
+	}
+	rule, _, _ = strings.Cut(rule, "principal=")
+	return cmp.Or(strings.TrimSpace(rule), "principal")
 }
 
 func (m *metrics) observeDecisions(sink string, o decisionlog.Outcome, n int) {
@@ -102,6 +142,15 @@ func (m *metrics) observeDecisions(sink string, o decisionlog.Outcome, n int) {
 // each scrape. Reading has a second.
 func (m *metrics) addGauge(name, help, label string, read func(context.Context) map[string]float64) {
 	m.registry.MustRegister(gauge{prometheus.NewDesc(name, help, []string{label}, nil), read})
+}
+
+// addValue adds a gauge that is read at each scrape. Reading has a second.
+func (m *metrics) addValue(name, help string, read func(context.Context) float64) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+		ctx, stop := context.WithTimeout(context.Background(), time.Second)
+		defer stop()
+		return read(ctx)
+	}))
 }
 
 type gauge struct {
@@ -127,10 +176,7 @@ func (a *App) addGauges() {
 		func(context.Context) map[string]float64 {
 			reachable := make(map[string]float64)
 			for _, is := range a.auth.Issuers() {
-				reachable[is.Issuer] = 0
-				if is.Ready && is.Fault == "" {
-					reachable[is.Issuer] = 1
-				}
+				reachable[is.Issuer] = truth(is.Ready && is.Fault == "")
 			}
 			return reachable
 		})
@@ -153,25 +199,82 @@ func (a *App) addGauges() {
 		})
 	a.metrics.addGauge("toolgate_secrets_redacted", "Messages of a server that had a secret which toolgate gave it, since the server was started; agents do not see it.", "server",
 		func(context.Context) map[string]float64 { return a.upstreams.Redacted() })
-	promauto.With(a.metrics.registry).NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "toolgate_approvals_open", Help: "1 when held calls and votes are accepted, 0 when they are refused: /readyz says why.",
-	}, func() float64 {
-		if a.approvalsClosed() != "" {
-			return 0
-		}
+	a.metrics.addGauge("toolgate_upstream_up", "Whether a server that is not disabled is ready: 1 = calls can be made, 0 = not.", "server",
+		func(context.Context) map[string]float64 {
+			up := make(map[string]float64)
+			for _, u := range a.upstreams.Status() {
+				if u.State != "disabled" {
+					up[u.Name] = truth(u.State == string(upstream.StateReady))
+				}
+			}
+			return up
+		})
+	a.metrics.addValue("toolgate_calls_in_flight", "Calls and other requests under way, those that wait for people included.",
+		func(context.Context) float64 { return float64(a.gate.InFlight()) })
+	a.metrics.addValue("toolgate_audit_last_write_timestamp_seconds", "When the audit trail last wrote records, in seconds since 1970.",
+		func(context.Context) float64 { return float64(a.state.trail.LastWrite().UnixMilli()) / 1000 })
+	a.metrics.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "toolgate_audit_write_errors_total", Help: "Records that the audit trail could not write in time, and failures to note its head.",
+	}, func() float64 { return float64(a.state.trail.WriteErrors()) }))
+	a.metrics.addValue("toolgate_config_last_reload_successful", "1 when the last reload went well, or none was needed yet; 0 when it was refused and the old configuration serves.",
+		func(context.Context) float64 {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return truth(a.reload.failed == "")
+		})
+	a.metrics.addValue("toolgate_approvals_open", "1 when held calls and votes are accepted, 0 when they are refused: /readyz says why.",
+		func(context.Context) float64 { return truth(a.approvalsClosed() == "") })
+	a.addQueueGauges()
+}
+
+// addQueueGauges adds the gauges of the calls that wait for people.
+func (a *App) addQueueGauges() {
+	a.metrics.addValue("toolgate_approvals_pending", "Calls that wait for people, of all processes on this state; -1 when they cannot be counted.",
+		func(ctx context.Context) float64 {
+			n, _, err := a.state.tickets.Queue(ctx)
+			if err != nil {
+				return -1
+			}
+			return float64(n)
+		})
+	a.metrics.addValue("toolgate_approvals_oldest_seconds", "How long the oldest call that waits for people has waited, of all processes on this state; 0 when none waits, -1 when that cannot be read.",
+		func(ctx context.Context) float64 {
+			switch n, oldest, err := a.state.tickets.Queue(ctx); {
+			case err != nil:
+				return -1
+			case n == 0:
+				return 0
+			default:
+				return max(0, time.Since(oldest).Seconds())
+			}
+		})
+}
+
+// addDoorGauges adds the gauges of what Run serves.
+func (a *App) addDoorGauges(door *mcp.Door) {
+	a.metrics.addGauge("toolgate_sessions", "Open sessions of MCP clients; clients of revisions without sessions have none.", "transport",
+		func(context.Context) map[string]float64 { return door.Sessions() })
+	a.metrics.addValue("toolgate_calls_parked", "Multi-round calls that wait for the next request of their clients.",
+		func(context.Context) float64 { return float64(door.Parked()) })
+	a.metrics.addGauge("toolgate_certificate_expiry_timestamp_seconds", "When the certificate of a listener expires, in seconds since 1970.", "listener",
+		func(context.Context) map[string]float64 {
+			ends := make(map[string]float64)
+			l := a.listeners.Load()
+			for listener, c := range map[string]*certificate{"agents": l.agents, "people": l.people} {
+				if c != nil {
+					ends[listener] = float64(c.current().Certificates[0].Leaf.NotAfter.Unix())
+				}
+			}
+			return ends
+		})
+}
+
+// truth is 1 for true, 0 for false.
+func truth(is bool) float64 {
+	if is {
 		return 1
-	})
-	promauto.With(a.metrics.registry).NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "toolgate_approvals_pending", Help: "Calls that wait for people, of all processes on this state; -1 when they cannot be counted.",
-	}, func() float64 {
-		ctx, stop := context.WithTimeout(context.Background(), time.Second)
-		defer stop()
-		n, err := a.state.tickets.Held(ctx)
-		if err != nil {
-			return -1
-		}
-		return float64(n)
-	})
+	}
+	return 0
 }
 
 // startSampling verifies a sample of the decisions until stopSampling is called,
@@ -201,6 +304,7 @@ type sampled struct {
 var _ proxy.Metered = (*sampled)(nil)
 
 func (a *App) sample(engine *rego.Engine) *sampled {
+	engine.Observe(func(took time.Duration) { a.metrics.evaluation.Observe(took.Seconds()) })
 	return &sampled{Engine: engine, reference: engine.Reference(), sampler: a.sampler}
 }
 

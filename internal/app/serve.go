@@ -58,6 +58,7 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	}
 	a.connect(door)
 	a.listeners.Store(l)
+	a.addDoorGauges(door)
 	for _, c := range a.certificates() {
 		a.logFindings(c.findings(time.Now()))
 	}

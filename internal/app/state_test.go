@@ -25,7 +25,7 @@ func stateOf(t *testing.T, dir string) *state {
 		t.Fatal(err)
 	}
 	cfg := &config.Config{State: dir, Keys: dir + "-keys"}
-	a := &App{log: hclog.NewNullLogger(), auth: auth, metrics: newMetrics(), policy: &policyFeed{}, cfg: cfg}
+	a := &App{log: hclog.NewNullLogger(), auth: auth, metrics: newMetrics("test"), policy: &policyFeed{}, cfg: cfg}
 	if err := errors.Join(a.openStore(t.Context(), cfg), a.openState(t.Context(), cfg)); err != nil {
 		t.Fatal(err)
 	}

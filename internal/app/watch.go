@@ -30,6 +30,12 @@ const (
 	maxLooks    = 8
 )
 
+// How reloads end, the outcomes of toolgate_reloads_total.
+const (
+	reloadApplied = "applied" // the configuration that was read serves
+	reloadRefused = "refused" // the old one stays
+)
+
 // reloadStatus describes the last reload for people.
 type reloadStatus struct {
 	failed  string   // why the last reload failed, "" when it went well
@@ -85,9 +91,11 @@ func (a *App) reloadOnce(ctx context.Context, r Reload, asked bool) {
 	a.mu.Unlock()
 	switch {
 	case err != nil:
+		a.metrics.reloads.WithLabelValues(reloadRefused).Inc()
 		a.log.Error("reload failed, the old configuration stays", "error", err)
 		a.recordRefusal(err)
 	case applied:
+		a.metrics.reloads.WithLabelValues(reloadApplied).Inc()
 		a.recordInventory()
 		a.log.Info("reloaded", "policy", short(a.Revision()), "servers", servers)
 		a.LogWarnings()

@@ -22,9 +22,10 @@ import (
 // Ceilings of the house. A change that needs more raises them in its own commit
 // and says why. Forty functions of a call, in seven files, and 1,000 lines are HTTP/1.1
 // with agents and upstreams, which net/http did before and nobody counted; six functions
-// bound how slowly a client may send. Two find out how a client is sent results.
+// bound how slowly a client may send. Two find out how a client is sent results. 120 lines
+// are the metrics and the debug line that operators need to write alerts and find refusals.
 const (
-	maxCodeLines     = 59_620 // of product code, without comments and blank lines
+	maxCodeLines     = 59_740 // of product code, without comments and blank lines
 	maxCallFunctions = 202    // that one allowed warm call enters
 	maxCallFiles     = 47     // that these are in
 	maxScans         = 2      // strict scans of JSON bytes

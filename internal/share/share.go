@@ -76,6 +76,9 @@ func (p *Pool[O]) Claim(owner O, holder Holder) *Place[O] {
 // Full reports whether every place is held.
 func (p *Pool[O]) Full() bool { return p.most > 0 && len(p.places) >= p.most }
 
+// Held returns how many places are held.
+func (p *Pool[O]) Held() int { return len(p.places) }
+
 // Settle gives places to those who wait. Call it when a holder is no longer busy.
 func (p *Pool[O]) Settle() {
 	for next := p.next(); next != nil && p.give(next); next = p.next() {

@@ -133,13 +133,21 @@ func jsonList[S ~string](list []S) string {
 
 // Held returns the number of calls that wait for a decision.
 func (t *Tickets) Held(ctx context.Context) (n int, err error) {
+	n, _, err = t.Queue(ctx)
+	return n, err
+}
+
+// Queue returns the number of calls that wait for a decision, and since when the oldest
+// waits.
+func (t *Tickets) Queue(ctx context.Context) (n int, oldest time.Time, err error) {
+	var created int64
 	if _, err = t.refresh(ctx); err == nil {
-		err = t.db.Read.QueryRowContext(ctx, "SELECT count(*) FROM approvals WHERE state = 'proposed'").Scan(&n)
+		err = t.db.Read.QueryRowContext(ctx, "SELECT count(*), coalesce(min(created), 0) FROM approvals WHERE state = 'proposed'").Scan(&n, &created)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("counting tickets: %w", err)
+		return 0, oldest, fmt.Errorf("counting tickets: %w", err)
 	}
-	return n, nil
+	return n, time.Unix(0, created), nil
 }
 
 // Wait returns nil once the ticket no longer waits for a decision, whoever created it,

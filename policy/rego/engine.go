@@ -90,6 +90,7 @@ type Engine struct {
 	pairs    *pairs
 	sights   atomic.Pointer[sights]
 	findings []Finding
+	observe  func(time.Duration) // see Observe
 }
 
 // Load reads, compiles and tries a policy. When the policy cannot serve, Load
@@ -138,10 +139,16 @@ func LoadUntried(ctx context.Context, o Options) (*Engine, error) {
 		revision: f.revision(),
 		pairs:    newPairs(cmp.Or(max(o.CacheSize, 0), DefaultCacheSize), p.reads),
 		findings: found,
+		observe:  func(time.Duration) {},
 	}
 	e.sights.Store(newSights())
 	return e, nil
 }
+
+// Observe has f called with the time of every evaluation for Decide. Verdicts that are
+// the same for all calls of a principal and a tool are not evaluated again. Observe must
+// not be called once the Engine judges calls.
+func (e *Engine) Observe(f func(took time.Duration)) { e.observe = f }
 
 // Revision is "sha256:<hex>" over the names and contents of the policy's files
 // and the data that was added: the same have the same revision, wherever they

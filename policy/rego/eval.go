@@ -44,7 +44,8 @@ func (e *Engine) Decide(ctx context.Context, in *policy.Input) (policy.Decision,
 		return e.failed(errors.New("no principal"))
 	}
 	if !in.Calls() {
-		return e.close(e.evaluate(ctx, in, nil, e.timeout))
+		d, _, err := e.judge(ctx, in, nil)
+		return d, err
 	}
 	known, err := e.pairs.find(&in.Principal, &in.Tool)
 	if err != nil {
@@ -54,9 +55,8 @@ func (e *Engine) Decide(ctx context.Context, in *policy.Input) (policy.Decision,
 	if looked != nil && looked.verdict != nil {
 		return cloneDecision(looked.verdict), nil
 	}
-	begin := time.Now()
-	d, err := e.close(e.evaluate(ctx, in, known, e.timeout))
-	switch within := e.timeout - time.Since(begin); {
+	d, took, err := e.judge(ctx, in, known)
+	switch within := e.timeout - took; {
 	case within <= 0 || known.forgotten:
 	case looked == nil:
 		_, _ = e.constantOf(ctx, known, within) // what it finds is for later calls
@@ -64,6 +64,15 @@ func (e *Engine) Decide(ctx context.Context, in *policy.Input) (policy.Decision,
 		e.keepFor(ctx, known, within)
 	}
 	return d, err
+}
+
+// judge evaluates in; see evaluate.
+func (e *Engine) judge(ctx context.Context, in *policy.Input, known *pair) (policy.Decision, time.Duration, error) {
+	begin := time.Now()
+	d, err := e.close(e.evaluate(ctx, in, known, e.timeout))
+	took := time.Since(begin)
+	e.observe(took)
+	return d, took, err
 }
 
 // Meters returns the meters of calls of t, data.usage[exposed], in the order of their

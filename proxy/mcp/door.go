@@ -267,6 +267,29 @@ func (d *Door) Close(ctx context.Context) error {
 	return err
 }
 
+// Sessions returns the number of open sessions by the transport of their clients, http
+// or sse.
+func (d *Door) Sessions() map[string]float64 {
+	open := map[string]float64{"http": 0, "sse": 0}
+	for _, s := range d.session.sessions.all() {
+		if s.sseClient != nil {
+			open["sse"]++
+		} else {
+			open["http"]++
+		}
+	}
+	return open
+}
+
+// Parked returns the number of multi-round calls that wait for the next attempt of their
+// clients.
+func (d *Door) Parked() int {
+	t := d.stateless.groups
+	t.mu.Lock()
+	defer t.unlock()
+	return t.parked.Held()
+}
+
 // reap ends idle sessions until the door closes.
 func (d *Door) reap() {
 	for wait.For(d.closing, max(d.opts.SessionTTL/10, time.Second)) {

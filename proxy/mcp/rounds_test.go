@@ -117,6 +117,9 @@ func TestRequestState(t *testing.T) {
 			}
 			d := newDoor(t, g, func(o *mcp.Options) { o.Now = clock.now; library{g}.serve(o) })
 			state := parkedCalls(t, d, "alice", askRoots)
+			if d.Parked() != 1 {
+				t.Errorf("%d calls are parked, want 1", d.Parked())
+			}
 			rec := serve(d, tt.retry(state))
 			if !strings.Contains(rec.Body.String(), tt.want) {
 				t.Errorf("%d %s, want %s", rec.Code, rec.Body, tt.want)
