@@ -126,7 +126,11 @@ func TestRealServerAsks(t *testing.T) {
 				{"trigger-elicitation-request", `{}`, "declined"},
 				{"get-roots-list", `{}`, "file:///nowhere/at/all"},
 			} {
-				offer := r.Profile(t.Context(), me).Offers(call.tool)
+				var offer string
+				r.await("the server offers "+call.tool, func() bool { // a busy machine opens it later than a list waits for it
+					offer = r.Profile(t.Context(), me).Offers(call.tool)
+					return offer != ""
+				})
 				result, e := r.Do(t.Context(), upstream.Call{Tool: call.tool, Fingerprint: offer, Arguments: json.RawMessage(call.arguments), From: me})
 				if e != nil || !strings.Contains(string(result), call.want) {
 					t.Errorf("%s: result %s, error %v", call.tool, result, e)
