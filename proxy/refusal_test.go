@@ -1,13 +1,17 @@
 package proxy_test
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -180,5 +184,48 @@ func TestShapePrecedence(t *testing.T) {
 				t.Errorf("got %+v, want %q", f, tt.errors)
 			}
 		})
+	}
+}
+
+// Every refused call leaves one debug line in the log, whatever refused it, without
+// arguments; a call that is answered leaves none, and there is none above debug.
+func TestRefusalsAreLogged(t *testing.T) {
+	const arguments = `{"q":"a secret"}`
+	for _, tt := range []struct {
+		what, name, arguments string
+		with                  func(*bench)
+		want                  []string // nil = no line
+	}{
+		{"answered", "web__find", arguments, func(*bench) {}, nil},
+		{"denied", "web__find", arguments, func(b *bench) { b.decision = policy.Decision{Effect: policy.Deny, Rule: "R2", Reason: "no"} },
+			[]string{"code=" + signal.CodePolicyDenied, "rule=R2", "stage=decide", "server=web", "tool=web__find", "subject=ann", "decision=dec_"}},
+		{"unknown", "web__fund", arguments, func(*bench) {}, []string{"code=" + signal.CodeToolNotFound, "tool=web__fund", "subject=ann"}},
+		{"limited", "web__find", arguments, func(b *bench) { b.exceeded = &limit.Exceeded{Rule: "default", Scope: "ann", Limit: "1/1m"} },
+			[]string{"code=" + signal.CodeRateLimited, "rule=default", "stage=limit"}},
+		{"malformed", "web__find", `{"n":"a secret"}`, func(*bench) {}, []string{"code=" + signal.CodeSchemaMismatch, "stage=validate"}},
+	} {
+		for _, level := range []hclog.Level{hclog.Debug, hclog.Info} {
+			b, log := newBench(t), &bytes.Buffer{}
+			tt.with(b)
+			g, err := proxy.New(proxy.Options{Identifier: b, Policy: b, Limiter: b, Tickets: b, Recorder: b, Log: hclog.New(&hclog.LoggerOptions{Output: log, Level: level}),
+				Upstreams: upstreams{bench: b, catalogue: registry.NewCatalogue([]string{"web"}, searcher)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Gate = g
+			_, f := b.callAs(t, "", tt.name, tt.arguments)
+			text := log.String()
+			if lines := strings.Count(text, "\n"); f == nil != (tt.want == nil) || lines != 0 && (f == nil || level != hclog.Debug) || lines != 1 && f != nil && level == hclog.Debug {
+				t.Errorf("%s at %s: failure %v, log:\n%s", tt.what, level, f, text)
+			}
+			for _, want := range tt.want {
+				if level == hclog.Debug && !strings.Contains(text, want) {
+					t.Errorf("%s: the line has no %s: %s", tt.what, want, text)
+				}
+			}
+			if strings.Contains(text, "secret") {
+				t.Errorf("%s: the line has arguments: %s", tt.what, text)
+			}
+		}
 	}
 }

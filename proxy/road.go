@@ -249,6 +249,9 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 		if o.Code == signal.CodeRateLimited {
 			o.Limit, _ = f.Kernel.Detail["rule"].(string)
 		}
+		if g.opts.Log.IsDebug() {
+			c.logRefusal(f, rec)
+		}
 	}
 	o.Hidden, o.From = c.unseen, c.server
 	g.opts.Observe(o)
@@ -256,6 +259,14 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 		c.publishOutcome(f)
 	}
 	return c.reply, f
+}
+
+// logRefusal logs that a request failed. Of what the caller sent it has the name of the
+// tool; a reason can quote arguments, so it has none.
+func (c *call) logRefusal(f *Failure, rec *audit.Record) {
+	rule := cmp.Or(f.Kernel.Detail["rule"], any(rec.Policy.Rule))
+	c.gate.opts.Log.Debug("refused", "decision", c.decisionID, "code", f.Kernel.Code, "rule", rule, "stage", rec.Stage,
+		"method", rec.Method, "server", rec.Server, "tool", rec.Exposed, "subject", rec.Principal.Subject)
 }
 
 // suggestDelay gives a transient failure that a retry may fix the configured delay
