@@ -59,7 +59,7 @@ func Serve(ctx context.Context, in io.Reader, out *Sink, limit int, handle Handl
 	turn.Unlock()
 	if c, ok := in.(io.Closer); ok {
 		_ = c.Close() // it is being abandoned
-		within(ended, stopGrace)
+		within(ended, stopGrace, nil, nil)
 	}
 	return nil
 }
@@ -139,6 +139,17 @@ func (s *Sink) Send(message []byte) {
 // Broken is closed when a Write has failed.
 func (s *Sink) Broken() <-chan struct{} { return s.broken }
 
+// Await waits for until. It returns false when ctx is done or a Write has failed first.
+func (s *Sink) Await(ctx context.Context, until <-chan struct{}) bool {
+	select {
+	case <-until:
+		return true
+	case <-s.broken:
+	case <-ctx.Done():
+	}
+	return false
+}
+
 // Err is why nothing more can be written, nil while it can.
 func (s *Sink) Err() error {
 	s.mu.Lock()
@@ -152,27 +163,34 @@ func (s *Sink) Err() error {
 // lastGrace is how long Drain waits for work that was cancelled.
 const lastGrace = 5 * time.Second
 
-// Drain waits until work is done, at most limit; then it calls cancel and waits
-// a little more. It reports false when work does not end even so.
-func Drain(work *sync.WaitGroup, limit time.Duration, cancel func()) bool {
+// Drain waits until work is done, at most limit after its call and after each token of
+// begun, which reports that work that had waited has begun. Then, or when a Write fails, it
+// calls cancel and waits a little more. It reports false when work does not end even so.
+func (s *Sink) Drain(work *sync.WaitGroup, begun <-chan struct{}, limit time.Duration, cancel func()) bool {
 	done := make(chan struct{})
 	go func() { // ends with the last piece of work
 		work.Wait()
 		close(done)
 	}()
-	if within(done, limit) {
+	if within(done, limit, begun, s.broken) {
 		return true
 	}
 	cancel()
-	return within(done, lastGrace)
+	return within(done, lastGrace, nil, nil)
 }
 
-// within reports whether done is closed before limit has passed.
-func within(done <-chan struct{}, limit time.Duration) bool {
-	select {
-	case <-done:
-		return true
-	case <-time.After(limit):
-		return false
+// within reports whether done is closed before limit has passed, which begins again with
+// each token of again, and before end is closed.
+func within(done <-chan struct{}, limit time.Duration, again, end <-chan struct{}) bool {
+	for {
+		select {
+		case <-done:
+			return true
+		case <-again:
+		case <-end:
+			return false
+		case <-time.After(limit):
+			return false
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package ndjson_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -50,19 +51,41 @@ func TestSink(t *testing.T) {
 	}
 }
 
-// Work may take as long as it is given, is cancelled then, and is given up a
-// little later.
+// Await ends with what it waits for, with the context, and when a Write fails.
+func TestAwait(t *testing.T) {
+	s, until := ndjson.NewSink(&pen{}), make(chan struct{}, 1)
+	until <- struct{}{}
+	if !s.Await(t.Context(), until) {
+		t.Error("what has happened was not seen")
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if s.Await(ctx, until) {
+		t.Error("the context has ended, and nothing has happened")
+	}
+	s.Send([]byte("x"))
+	if s.Await(t.Context(), until) {
+		t.Error("nobody reads, and nothing has happened")
+	}
+}
+
+// Work may take as long as it is given after other work has begun, is cancelled then or
+// when nobody reads the answers, and is given up a little later.
 func TestDrain(t *testing.T) {
 	for _, tt := range []struct {
 		name            string
 		takes           time.Duration // until it ends by itself
 		heeds           bool          // ends when it is cancelled
 		done, cancelled bool
+		begins, breaks  time.Duration // when other work begins and a Write fails
 		after           time.Duration
 	}{
-		{"in time", time.Second, false, true, false, time.Second},
-		{"when cancelled", time.Hour, true, true, true, 10 * time.Second},
-		{"never", time.Hour, false, false, true, 15 * time.Second},
+		{"in time", time.Second, false, true, false, 0, 0, time.Second},
+		{"when cancelled", time.Hour, true, true, true, 0, 0, 10 * time.Second},
+		{"never", time.Hour, false, false, true, 0, 0, 15 * time.Second},
+		{"after other work", time.Hour, true, true, true, 9 * time.Second, 0, 19 * time.Second},
+		{"in time after other work", 18 * time.Second, false, true, false, 9 * time.Second, 0, 18 * time.Second},
+		{"when nobody reads", time.Hour, true, true, true, 0, 3 * time.Second, 3 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -74,7 +97,14 @@ func TestDrain(t *testing.T) {
 					case <-stop:
 					}
 				})
-				done := ndjson.Drain(&work, 10*time.Second, func() {
+				begun, out := make(chan struct{}), ndjson.NewSink(&pen{})
+				if tt.begins > 0 {
+					time.AfterFunc(tt.begins, func() { begun <- struct{}{} })
+				}
+				if tt.breaks > 0 {
+					time.AfterFunc(tt.breaks, func() { out.Send([]byte("x")) })
+				}
+				done := out.Drain(&work, begun, 10*time.Second, func() {
 					cancelled = true
 					if tt.heeds {
 						close(stop)

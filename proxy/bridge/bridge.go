@@ -37,6 +37,7 @@ import (
 	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/ndjson"
 	"github.com/toolgate/toolgate/internal/paramheader"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -78,8 +79,13 @@ type Options struct {
 }
 
 const (
-	// maxFlights bounds the requests of one client in flight.
+	// maxFlights bounds the requests of one client that are sent side by side; the others
+	// wait, together at most as large as the largest message.
 	maxFlights = 256
+	// maxPings is the same for pings, which never wait for other requests.
+	maxPings = 16
+	// maxAsked bounds the open questions of the endpoint that the bridge counts.
+	maxAsked = 1024
 	// delivery bounds the sending of a message that has no answer.
 	delivery = 30 * time.Second
 	// farewell bounds the sending of each message at the end.
@@ -179,10 +185,13 @@ type talk struct {
 	out      *ndjson.Sink
 	life     context.Context // of every exchange
 	cancel   context.CancelCauseFunc
-	work     sync.WaitGroup  // lines, requests in flight
-	streams  sync.WaitGroup  // GET streams
-	queue    chan struct{}   // holds an element for each line that is queued or handled
-	last     <-chan struct{} // closed when the last line is handled; of Serve's goroutine only
+	work     sync.WaitGroup         // lines, requests in flight
+	streams  sync.WaitGroup         // GET streams
+	calls    *wait.Queue            // runs all requests but pings
+	pings    *wait.Queue            // runs pings
+	queue    chan struct{}          // holds an element for each line that is queued or handled
+	last     <-chan struct{}        // closed when the last line is handled; of Serve's goroutine only
+	asked    jsonrpc.Pool[struct{}] // requests of the endpoint that the client has not answered
 
 	mu       sync.Mutex // protects the fields below
 	flights  map[string]*flight
@@ -215,6 +224,7 @@ type flight struct {
 
 	granted             string // the session id that came with the answer; protected by talk.mu
 	answered, cancelled bool   // likewise
+	waits               bool   // likewise; nothing of it is sent yet
 }
 
 // sent permits messages after f to be sent.
@@ -223,6 +233,8 @@ func (f *flight) sent() { f.once.Do(func() { close(f.written) }) }
 func newTalk(b *Bridge, out io.Writer) *talk {
 	t := &talk{Bridge: b, flights: make(map[string]*flight), params: make(map[string][]paramheader.Parameter), queue: make(chan struct{}, maxQueue)}
 	t.out = ndjson.NewSink(out)
+	t.calls = wait.NewQueue(maxFlights, jsonrpc.DefaultLimits().Bytes, t.work.Go)
+	t.pings = wait.NewQueue(maxPings, jsonrpc.DefaultLimits().Bytes, t.work.Go)
 	t.endpoint = mcpclient.Endpoint{URL: b.url, Transport: t, MaxBytes: b.opts.MaxAnswerBytes, Pause: b.opts.Pause, Log: b.log}
 	if b.opts.Token != "" {
 		t.endpoint.Header = http.Header{"Authorization": {"Bearer " + b.opts.Token}}
@@ -286,6 +298,9 @@ func (t *talk) takeMessage(data []byte) {
 	case m.Kind == jsonrpc.Request:
 		t.request(m)
 	case m.Method != "notifications/cancelled" || !t.cancelFlight(m):
+		if m.Method == "" {
+			t.asked.Match(m.ID, nil)
+		}
 		t.deliver(m)
 	}
 }
@@ -305,44 +320,69 @@ func codeOf(f *jsonrpc.Fault) string {
 }
 
 // request sends m and waits for its answer: here for initialize, otherwise in a
-// goroutine.
+// goroutine, when its turn comes.
 func (t *talk) request(m *jsonrpc.Message) {
 	f := &flight{
 		id: m.ID, key: m.Key, method: m.Method, era: eraOf(m),
-		written: make(chan struct{}),
+		written: make(chan struct{}), waits: true,
 	}
 	f.ctx, f.cancel = context.WithCancel(t.life)
-	if code, reason := t.beginFlight(f); code != "" {
+	if !t.beginFlight(f) {
 		f.cancel()
-		t.reply(m.ID, refusal(code, reason))
+		t.reply(m.ID, refusal(signal.CodeEnvelopeInvalid, "a request with this id is in flight"))
 		return
 	}
 	exchange := func() {
 		defer t.finishFlight(f)
-		t.exchange(f, m)
+		if t.start(f) {
+			t.exchange(f, m)
+		}
 	}
-	if f.method == "initialize" {
+	q := t.calls
+	switch f.method {
+	case "initialize":
 		exchange()
 		return
+	case "ping":
+		q = t.pings
 	}
-	t.work.Go(exchange)
+	place := q.Add(len(m.Raw), exchange)
+	for ; place == wait.Full; place = q.Add(len(m.Raw), exchange) {
+		if t.asked.Len() > 0 || !t.out.Await(t.life, q.Moved()) {
+			t.fail(f, refusal(signal.CodeOverloaded, "too many requests of this client wait"))
+			t.finishFlight(f)
+			return
+		}
+	}
+	if place == wait.Began { // what comes next is sent after f
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		f.waits = false
+	}
 }
 
-// beginFlight registers f, or returns why it is refused.
-func (t *talk) beginFlight(f *flight) (code, reason string) {
+// beginFlight registers f. It returns false when its id is taken.
+func (t *talk) beginFlight(f *flight) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	switch {
-	case t.flights[f.key] != nil:
-		return signal.CodeEnvelopeInvalid, "a request with this id is in flight"
-	case len(t.flights) >= maxFlights:
-		return signal.CodeOverloaded, "too many requests of this client are in flight"
-	case t.life.Err() != nil:
-		return signal.CodeUpstreamUnavailable, "the bridge closed before the request was sent"
+	if t.flights[f.key] != nil {
+		return false
 	}
 	t.flights[f.key] = f
 	t.hangUpLocked(f)
-	return "", ""
+	return true
+}
+
+// start reports whether f, whose turn has come, is to be sent.
+func (t *talk) start(f *flight) bool {
+	if t.life.Err() != nil {
+		t.fail(f, refusal(signal.CodeUpstreamUnavailable, "the bridge closed before the request was sent"))
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f.waits = false
+	return !f.cancelled
 }
 
 // hangUpLocked ends the exchange f without an answer if it would never end by
@@ -400,8 +440,8 @@ func (t *talk) reply(id json.RawMessage, w wire.Failure) {
 }
 
 // cancelFlight handles a client's cancellation of a request. It reports whether
-// nothing has to be sent: closing the exchange cancels a stateless request, and
-// a message cancels any other.
+// nothing has to be sent: a request that waits is dropped, closing the exchange cancels
+// a stateless one, and a message cancels any other.
 func (t *talk) cancelFlight(m *jsonrpc.Message) bool {
 	id, _ := m.Param("requestId")
 	t.mu.Lock()
@@ -411,11 +451,12 @@ func (t *talk) cancelFlight(m *jsonrpc.Message) bool {
 		return t.session.n == 0 || eraOf(m).stateless
 	}
 	f.cancelled = true
-	if f.era.stateless {
+	local := f.waits || f.era.stateless
+	if local {
 		t.dropLocked(f)
 		f.cancel()
 	}
-	return f.era.stateless
+	return local
 }
 
 // drain waits for what is in flight, then ends the session.
@@ -426,16 +467,12 @@ func (t *talk) drain() error {
 		t.hangUpLocked(f)
 	}
 	t.mu.Unlock()
-	limit := t.opts.Drain
-	if t.out.Err() != nil {
-		limit = 0 // nobody reads the answers
-	}
 	var err error
 	stop := func() {
 		t.cancelAll()
 		t.cancel(errClosing)
 	}
-	if !ndjson.Drain(&t.work, limit, stop) {
+	if !t.out.Drain(&t.work, t.calls.Moved(), t.opts.Drain, stop) {
 		err = errors.New("serving stdio: requests do not end")
 	}
 	t.endSession(t.currentSession())

@@ -168,14 +168,16 @@ func (t *talk) deliver(m *jsonrpc.Message) {
 	t.log.Warn("a message was refused", "method", m.Method, "kind", m.Kind.String(), "status", res.StatusCode, "reason", p.reason(res))
 }
 
-// awaitWritten waits until all requests in flight are written, so that a
-// message without an answer arrives after them, as far as concurrent HTTP
-// requests have an order.
+// awaitWritten waits until all requests in flight are written but those that wait for
+// their turn, so that a message without an answer arrives after them, as far as concurrent
+// HTTP requests have an order.
 func (t *talk) awaitWritten() {
 	t.mu.Lock()
 	var before []*flight
 	for _, f := range t.flights {
-		before = append(before, f)
+		if !f.waits {
+			before = append(before, f)
+		}
 	}
 	t.mu.Unlock()
 	late := time.After(orderPatience)
@@ -247,9 +249,21 @@ func (t *talk) relay(f *flight, data []byte) {
 		return
 	}
 	for _, m := range all {
-		if m.method != "" || t.claim(f, m) {
+		if t.noteQuestion(m); m.method != "" || t.claim(f, m) {
 			t.out.Send(m.line)
 		}
+	}
+}
+
+// noteQuestion counts m among the open questions, if it is one, or takes back the one that
+// it withdraws.
+func (t *talk) noteQuestion(m message) {
+	switch {
+	case m.method == "notifications/cancelled":
+		id, _ := jsonrpc.At(m.line, "params", "requestId")
+		t.asked.Match(id, nil)
+	case m.method != "" && t.asked.Len() < maxAsked && t.asked.Put(m.id, struct{}{}):
+		t.calls.Wake()
 	}
 }
 

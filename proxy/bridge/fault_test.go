@@ -2,7 +2,6 @@ package bridge_test
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"log"
 	"net"
@@ -10,7 +9,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/proxy/bridge"
@@ -300,31 +298,6 @@ func TestBadLines(t *testing.T) {
 	big := `{"jsonrpc":"2.0","id":4,"method":"ping","params":{"x":"` + strings.Repeat("x", 8<<20-100) + `"}}`
 	if got := c.Ask(big); !strings.Contains(got, `"id":4,"result"`) {
 		t.Errorf("a large line: %.200s", got)
-	}
-}
-
-// Two requests with one id could not be told apart, and one client may not
-// have too many at once.
-func TestTooMany(t *testing.T) {
-	release := make(chan struct{})
-	e := misbehave(t, map[string]handler{"tools/call": func(w http.ResponseWriter, r *http.Request, _ int) {
-		<-release
-		answerJSON(w, []byte("1"), `{}`)
-	}, "tools/list": func(w http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() }})
-	c := connect(t, e.URL, func(o *bridge.Options) { o.Drain = 10 * time.Millisecond })
-	c.Send(call("1", "x"))
-	c.fails(call("1", "x"), "1", "INVALID_ENVELOPE")
-	for i := range 255 {
-		c.Send(fmt.Sprintf(`{"jsonrpc":"2.0","id":"l%d","method":"tools/list"}`, i))
-	}
-	c.fails(call("2", "x"), "2", "OVERLOADED")
-	close(release)
-	if got := c.Receive(); !strings.Contains(got, `"id":1,"result"`) {
-		t.Errorf("answered %s", got)
-	}
-	rest, _ := c.End()
-	if n := strings.Count(rest, "TOOL_FAILED"); n != 255 || strings.Count(rest, "\n") != 255 {
-		t.Errorf("%d of 255 requests were told that the bridge closes: %.300s", n, rest)
 	}
 }
 

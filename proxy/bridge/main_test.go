@@ -143,9 +143,10 @@ type seen struct {
 
 // endpoint is a server that behaves as a test says.
 type endpoint struct {
-	*httptest.Server
-	t    testing.TB
-	come chan seen // every request but those that are answered by the standard
+	*httptest.Server // nil in a bubble
+	t                testing.TB
+	handle           http.HandlerFunc
+	come             chan seen // every request but those that are answered by the standard
 
 	mu  sync.Mutex // protects the fields below
 	all []seen
@@ -161,8 +162,16 @@ type handler func(w http.ResponseWriter, r *http.Request, n int)
 // 204, GET with 405, any other request with a result.
 func misbehave(t testing.TB, special map[string]handler) *endpoint {
 	t.Helper()
+	e := newEndpoint(t, special)
+	e.Server = httptest.NewServer(e.handle)
+	t.Cleanup(e.Close)
+	return e
+}
+
+// newEndpoint makes the endpoint of misbehave, and no server.
+func newEndpoint(t testing.TB, special map[string]handler) *endpoint {
 	e := &endpoint{t: t, come: make(chan seen, 1000)}
-	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	e.handle = func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		s := seen{verb: r.Method, path: r.URL.RequestURI(), head: r.Header, body: string(body)}
 		m, _ := jsonrpc.Decode(body, jsonrpc.MostLimits())
@@ -179,8 +188,7 @@ func misbehave(t testing.TB, special map[string]handler) *endpoint {
 			return
 		}
 		standard(w, s, m, n)
-	}))
-	t.Cleanup(e.Close)
+	}
 	return e
 }
 

@@ -11,7 +11,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -232,7 +231,11 @@ func (s *sessionServer) run(x *exchange) (a answer) {
 			x.call.Later = progress(func(message []byte) { x.session.peer.send(outgoing{message: message}) }, x.token)
 		}
 	}
-	a = s.answerTo(x, x.row.run(s.core, x.ctx, x))
+	if x.ctx.Err() == nil {
+		a = s.answerTo(x, x.row.run(s.core, x.ctx, x))
+	} else {
+		a = s.refuse(x, signal.CodeCancelled, neverBegan)
+	}
 	if errors.Is(context.Cause(x.ctx), errCancelled) {
 		return answer{silent: true, status: http.StatusAccepted, decision: a.decision, trace: a.trace}
 	}
@@ -244,17 +247,12 @@ func (c *core) logPanic(x *exchange, fault any) {
 	c.opts.Log.Error("panic in the mcp door", "method", x.call.Message.Method, "panic", fmt.Sprint(fault), "stack", string(debug.Stack()))
 }
 
-// serveAsync admits x, runs it through spawn, and reports and replies with the
-// answer, for clients that accept answers in any order. At most MaxFlights calls
-// run at a time, counted in flying. reply is called once.
-func (s *sessionServer) serveAsync(x *exchange, flying *atomic.Int64, spawn func(func()), reply func(answer)) {
+// accept admits x, for clients that accept answers in any order. It returns the work
+// that is left, nil when x is served. reply is called once, by accept or by the work.
+func (s *sessionServer) accept(x *exchange, reply func(answer)) (work func()) {
 	settle := func(a answer) {
 		s.observe(x, a)
 		reply(a)
-	}
-	if flying.Load() >= int64(s.opts.MaxFlights) && x.isCall() {
-		settle(s.refuse(x, signal.CodeOverloaded, "too many calls of this client are in flight"))
-		return
 	}
 	a, done := s.admit(x)
 	if !done && x.flight == "" { // initialize and what came before it keep their order
@@ -262,14 +260,24 @@ func (s *sessionServer) serveAsync(x *exchange, flying *atomic.Int64, spawn func
 	}
 	if done {
 		settle(a)
-		return
+		return nil
 	}
-	flying.Add(1)
-	spawn(func() {
-		defer flying.Add(-1)
-		settle(s.run(x))
-	})
+	return func() { settle(s.run(x)) }
 }
+
+// overload refuses x, which accept has admitted, because too many requests wait.
+func (s *sessionServer) overload(x *exchange, reply func(answer)) {
+	x.session.finish(x.flight, s.opts.Now())
+	a := s.refuse(x, signal.CodeOverloaded, manyWait)
+	s.observe(x, a)
+	reply(a)
+}
+
+// Why a request that was admitted is refused.
+const (
+	manyWait   = "too many requests of this client wait"
+	neverBegan = "the request was cancelled while it waited"
+)
 
 // govern passes x to the gate, which alone judges it. A request that calls no
 // tool needs a Relayer.

@@ -31,15 +31,30 @@ type duplex struct {
 	door    *Door
 	session *session
 	send    func(message []byte) // sends one message
-	spawn   func(work func())    // runs the work of one request
+	spawn   func(work func())    // runs work on another goroutine
+	calls   *wait.Queue          // runs all requests but pings
+	pings   *wait.Queue          // runs pings, one after the other
 	arrays  bool                 // the answers to a batch are sent as one message
-	flying  atomic.Int64
+
+	// await waits until more may wait in the queue. It returns false when the request
+	// that has no room is to be refused.
+	await func(*wait.Queue) bool
 
 	ready atomic.Bool // the client has sent notifications/initialized
 
 	mu          sync.Mutex // protects the field below
 	initialized bool       // initialize has been answered, and session says what was agreed
 }
+
+// newDuplex returns a client of d whose requests run through spawn.
+func newDuplex(d *Door, s *session, send func([]byte), spawn func(func())) duplex {
+	most := d.opts.Limits.Bytes
+	return duplex{door: d, session: s, send: send, spawn: spawn,
+		calls: wait.NewQueue(d.opts.MaxFlights, most, spawn), pings: wait.NewQueue(1, most, spawn)}
+}
+
+// busy reports whether a request runs or waits.
+func (c *duplex) busy() bool { return c.calls.Busy() || c.pings.Busy() }
 
 // openSession stores what initialize negotiated.
 func (c *duplex) openSession(made *session) (*session, error) {
@@ -89,8 +104,26 @@ func (c *duplex) reply(a answer) {
 
 // serve serves one message and calls reply with its answer.
 func (c *duplex) serve(x *exchange, reply func(answer)) {
-	c.door.session.serveAsync(x, &c.flying, c.spawn, reply)
+	s := c.door.session
+	if work := s.accept(x, reply); work != nil && !c.start(x, work) {
+		s.overload(x, reply)
+	}
 	c.noteInitialized(x)
+}
+
+// start runs work, the rest of the request x, when its turn comes. It returns false when
+// too much waits already.
+func (c *duplex) start(x *exchange, work func()) bool {
+	q := c.calls
+	if x.row.anytime {
+		q = c.pings
+	}
+	for q.Add(len(x.call.Message.Raw), work) == wait.Full {
+		if !c.await(q) {
+			return false
+		}
+	}
+	return true
 }
 
 // serveBatch serves a batch of x's session and returns the transport's answer.
@@ -106,7 +139,7 @@ func (c *duplex) serveBatch(x *exchange, data []byte) answer {
 	if c.arrays {
 		tell = all.add
 	}
-	wait := d.session.runBatch(parts, &c.flying, tell)
+	wait := d.session.runBatch(parts, c.start, tell)
 	for _, x := range parts {
 		c.noteInitialized(x)
 	}
@@ -138,8 +171,13 @@ type stdioClient struct {
 // its end, so that no reader is left waiting.
 func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	c := &stdioClient{flights: wait.NewWorkers(), out: ndjson.NewSink(out)}
-	c.duplex = duplex{door: d, session: newSession(policy.Principal{}, "", "", ""), send: c.out.Send, spawn: c.flights.Go, arrays: true}
-	c.session.direct = func(o outgoing) bool { c.send(o.message); return true }
+	c.duplex = newDuplex(d, newSession(policy.Principal{}, "", "", ""), c.out.Send, c.flights.Go)
+	c.arrays = true
+	c.session.direct = func(o outgoing) bool {
+		c.calls.Wake() // it may be a question
+		c.send(o.message)
+		return true
+	}
 	c.listening, c.stopListening = context.WithCancel(d.base)
 	if !d.work.Enter() {
 		return fmt.Errorf("serving stdio: %w", errClosing)
@@ -151,6 +189,7 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(d.closing, stop)()
+	c.await = func(q *wait.Queue) bool { return c.session.questions.Len() == 0 && c.out.Await(ctx, q.Moved()) }
 	err := ndjson.Serve(ctx, in, c.out, d.opts.Limits.Bytes, c.serveLine)
 	return errors.Join(err, c.drain())
 }
@@ -207,7 +246,7 @@ func (c *stdioClient) answer(x *exchange, a answer) {
 func (c *stdioClient) drain() error {
 	c.stopListening()
 	c.session.closeToQuestions()
-	if !ndjson.Drain(c.flights.Finish(), c.door.opts.Drain, func() { c.session.abortAll(errClosing) }) {
+	if !c.out.Drain(c.flights.Finish(), c.calls.Moved(), c.door.opts.Drain, func() { c.session.abortAll(errClosing) }) {
 		return errors.New("serving stdio: calls do not end")
 	}
 	if s := c.current(); s != nil {
@@ -246,7 +285,8 @@ func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
 	s := newSession(who, route, "", "")
 	rd := d.events.openQueue(&s.streams, false)
 	c := &sseClient{out: rd.stream}
-	c.duplex = duplex{door: d, session: s, send: c.out.send, spawn: c.spawnFlight}
+	c.duplex = newDuplex(d, s, c.out.send, c.spawnFlight)
+	c.await = func(*wait.Queue) bool { return false }
 	s.sseClient, s.direct = c, c.out.post
 	defer rd.detach()
 	if _, err := d.session.openSession(s); err != nil {
@@ -255,7 +295,7 @@ func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
 	}
 	defer d.session.endSession(s)
 	out := d.respond(w, r)
-	out.wake, out.flush, out.busy = s.changes.wake, c.flushChanges, func() bool { return c.flying.Load() > 0 }
+	out.wake, out.flush, out.busy = s.changes.wake, c.flushChanges, c.busy
 	out.beginEvents()
 	if out.write([]byte("event: endpoint\ndata: "+messagesPath+"?sessionId="+s.id+"\n\n")) == nil {
 		d.pump(out, rd)
@@ -343,7 +383,7 @@ func (c *sseClient) spawnFlight(work func()) {
 		work()
 		select {
 		case <-d.closing.Done():
-			if c.flying.Load() == 0 {
+			if !c.busy() {
 				d.session.endSession(c.session)
 			}
 		default:
@@ -391,20 +431,33 @@ func (s *sessionServer) split(x *exchange, data []byte) ([]*exchange, bool) {
 	return parts, true
 }
 
-// runBatch admits parts in order, and then runs the requests among them
-// concurrently, so that no id is taken twice. It calls reply once for each answer,
-// from several goroutines. The caller must call wait, which returns after the last
-// reply.
-func (s *sessionServer) runBatch(parts []*exchange, flying *atomic.Int64, reply func(answer)) (wait func()) {
-	var work sync.WaitGroup
-	var left []func()
-	for _, x := range parts {
-		s.serveAsync(x, flying, func(run func()) { left = append(left, run) }, reply)
+// runBatch admits parts in order, so that no id is taken twice, and then has start run
+// the requests among them, each on another goroutine; start returns false to refuse one.
+// It calls reply once for each answer, from several goroutines. The caller must call
+// wait, which returns after the last reply.
+func (s *sessionServer) runBatch(parts []*exchange, start func(x *exchange, work func()) bool, reply func(answer)) (wait func()) {
+	work := make([]func(), len(parts))
+	for i, x := range parts {
+		work[i] = s.accept(x, reply)
 	}
-	for _, run := range left {
-		work.Go(run)
+	var all sync.WaitGroup
+	for i, x := range parts {
+		if work[i] == nil {
+			continue
+		}
+		all.Add(1)
+		if !start(x, func() { work[i](); all.Done() }) {
+			s.overload(x, reply)
+			all.Done()
+		}
 	}
-	return work.Wait
+	return all.Wait
+}
+
+// startNow runs the work of a request at once.
+func startNow(_ *exchange, work func()) bool {
+	go work() // the caller waits for it
+	return true
 }
 
 // replies collects the answers to one batch. It is safe for concurrent use.
@@ -462,9 +515,8 @@ func (d *Door) answerBatch(out *response, x *exchange, body []byte) {
 		d.answerBatchOnStream(out, parts)
 		return
 	}
-	var flying atomic.Int64
 	var all replies
-	d.session.runBatch(parts, &flying, all.add)()
+	d.session.runBatch(parts, startNow, all.add)()
 	a := answer{status: http.StatusAccepted, body: all.array()}
 	if a.body != nil {
 		a.status = http.StatusOK
@@ -480,8 +532,7 @@ func (d *Door) answerBatchOnStream(out *response, parts []*exchange) {
 		for _, x := range parts {
 			x.useStream(t)
 		}
-		var flying atomic.Int64
-		d.session.runBatch(parts, &flying, func(a answer) {
+		d.session.runBatch(parts, startNow, func(a answer) {
 			if a.body != nil && !a.silent {
 				t.send(a.message())
 			}

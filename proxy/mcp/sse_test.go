@@ -326,20 +326,27 @@ func TestOlderRoom(t *testing.T) {
 	close(g.release)
 }
 
-// TestOlderFlights: calls of one client are bounded, pings are not.
+// TestOlderFlights: requests of one client beyond those that run wait, and what they
+// take is bounded; pings do not wait.
 func TestOlderFlights(t *testing.T) {
 	g := newGate()
-	srv, _ := newServer(t, g, func(o *mcp.Options) { o.MaxFlights = 1 })
+	srv, _ := newServer(t, g, func(o *mcp.Options) { o.MaxFlights, o.Limits.Bytes = 1, 4096 })
 	o := openSSE(t, srv, "/sse", "alice").greet("2024-11-05")
 	o.post(waitCall)
 	<-g.started
-	if got := refusalOf(t, o.ask(strings.Replace(waitCall, `"id":1`, `"id":2`, 1)), g); got.Code != "OVERLOADED" {
+	o.post(sizedCall(2))
+	if got := refusalOf(t, o.ask(sizedCall(3)), g); got.Code != "OVERLOADED" {
 		t.Errorf("got %+v", got)
 	}
-	if got := o.ask(`{"jsonrpc":"2.0","id":3,"method":"ping"}`); !strings.Contains(got, `"id":3,"result"`) {
+	if got := o.ask(`{"jsonrpc":"2.0","id":4,"method":"ping"}`); !strings.Contains(got, `"id":4,"result"`) {
 		t.Errorf("ping: %s", got)
 	}
 	close(g.release)
+	for id := 1; id <= 2; id++ {
+		if got := o.receive(); !strings.Contains(got, fmt.Sprintf(`"id":%d,"result"`, id)) {
+			t.Errorf("answer %d: %.100s", id, got)
+		}
+	}
 }
 
 // TestOlderSlowReader: a client that does not read loses its session; the call

@@ -309,9 +309,12 @@ func (x *exchange) opensListener() bool { return x.call.Message.Method == listen
 func (s *statelessServer) serveStateless(ctx context.Context, x *exchange, notify func([]byte)) answer {
 	defer s.groups.leave(x.stateless.group)
 	var a answer
-	if x.opensListener() {
+	switch {
+	case ctx.Err() != nil:
+		a = s.refuse(x, signal.CodeCancelled, neverBegan)
+	case x.opensListener():
 		a = s.serveListener(ctx, x, notify)
-	} else {
+	default:
 		a = s.serveAttempt(ctx, x, notify)
 	}
 	s.observe(x, a)
@@ -330,10 +333,6 @@ func (c *stdioClient) serveStateless(x *exchange) {
 		d.stateless.groups.leave(x.stateless.group)
 		c.answer(x, d.refuse(x, code, reason))
 	}
-	if c.flying.Load() >= int64(d.opts.MaxFlights) {
-		refuse(signal.CodeOverloaded, "too many requests of this client are in flight")
-		return
-	}
 	key, base := x.call.Message.Key, d.base
 	if x.opensListener() {
 		base = c.listening // a stream of notifications has no other end to wait for
@@ -343,12 +342,15 @@ func (c *stdioClient) serveStateless(x *exchange) {
 		refuse(signal.CodeEnvelopeInvalid, err.Error())
 		return
 	}
-	c.flying.Add(1)
-	c.spawn(func() {
-		defer c.flying.Add(-1)
-		defer func() { c.session.finish(key, d.opts.Now()) }()
-		c.reply(d.stateless.serveStateless(ctx, x, c.send))
-	})
+	work := func() {
+		a := d.stateless.serveStateless(ctx, x, c.send)
+		c.session.finish(key, d.opts.Now())
+		c.reply(a)
+	}
+	if !c.start(x, work) {
+		c.session.finish(key, d.opts.Now())
+		refuse(signal.CodeOverloaded, manyWait)
+	}
 }
 
 // cancelRequest cancels the request without a session that x names, if x is

@@ -8,8 +8,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-
-	"github.com/toolgate/toolgate/proxy/mcp"
 )
 
 // TestStdioSideBySide: a slow call does not hold up the ones after it.
@@ -40,19 +38,6 @@ func TestStdioCancel(t *testing.T) {
 	if got := c.Ask(`{"jsonrpc":"2.0","id":2,"method":"ping"}`); got != `{"jsonrpc":"2.0","id":2,"result":{}}` {
 		t.Errorf("got %s", got)
 	}
-}
-
-// TestStdioFull: a client with too many calls under way is refused, and can
-// still cancel.
-func TestStdioFull(t *testing.T) {
-	g := newGate()
-	c := dial(t, newDoor(t, g, func(o *mcp.Options) { o.MaxFlights = 1 })).open()
-	c.Send(waitCall)
-	<-g.started
-	if got := refusalOf(t, c.Ask(strings.Replace(waitCall, `"id":1`, `"id":2`, 1)), g); got.Code != "OVERLOADED" {
-		t.Errorf("got %+v", got)
-	}
-	c.Send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
 }
 
 // TestStdioEnd: at the end of input the calls in flight are answered first.

@@ -155,13 +155,8 @@ func (c *client) serveLine(ctx context.Context, line []byte, long *jsonrpc.Outli
 		c.finishFlight(x, c.door.run(c.ctx, x))
 		<-c.room
 	})
-	if x.id() != nil {
-		return
-	}
-	select {
-	case <-done:
-	case <-c.out.Broken():
-	case <-ctx.Done():
+	if x.id() == nil {
+		c.out.Await(ctx, done)
 	}
 }
 
@@ -209,7 +204,7 @@ func (c *client) send(response []byte) { c.out.Send(jsonrpc.OneLine(response)) }
 // drain waits for the requests in flight. It returns the write error, if there
 // was one.
 func (c *client) drain() error {
-	if !ndjson.Drain(c.flights.Finish(), c.door.opts.Drain, func() { c.cancel(errClosing) }) {
+	if !c.out.Drain(c.flights.Finish(), nil, c.door.opts.Drain, func() { c.cancel(errClosing) }) {
 		return errors.New("serving ndjson: requests do not end")
 	}
 	return c.out.Err()
