@@ -103,15 +103,7 @@ func NewTicketWorker(opts TicketWorkerOptions) (*TicketWorker, error) {
 
 // Recheck has the ticket worker look at all live tickets again, because policy,
 // identities or the catalogue have changed. It does not block.
-func (w *TicketWorker) Recheck() { notifyOnce(w.sweep) }
-
-// notifyOnce puts a signal into a channel that holds one, unless it is full.
-func notifyOnce(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+func (w *TicketWorker) Recheck() { wait.Signal(w.sweep) }
 
 // Close begins no further call and waits for those under way; when ctx ends
 // before, they are cancelled, and its error is given. Closing again is allowed.
@@ -165,7 +157,7 @@ func (w *TicketWorker) handleChange(e approval.Event) {
 		w.opts.OnDecided(c.To, c.At.Sub(e.Ticket.Created))
 	}
 	if c.To == approval.StateApproved && e.Ticket.Execute {
-		notifyOnce(w.news)
+		wait.Signal(w.news)
 	}
 }
 

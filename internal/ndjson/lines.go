@@ -59,7 +59,7 @@ func Serve(ctx context.Context, in io.Reader, out *Sink, limit int, handle Handl
 	turn.Unlock()
 	if c, ok := in.(io.Closer); ok {
 		_ = c.Close() // it is being abandoned
-		within(ended, stopGrace, nil, nil)
+		within(ended, stopGrace)
 	}
 	return nil
 }
@@ -163,34 +163,38 @@ func (s *Sink) Err() error {
 // lastGrace is how long Drain waits for work that was cancelled.
 const lastGrace = 5 * time.Second
 
-// Drain waits until work is done, at most limit after its call and after each token of
-// begun, which reports that work that had waited has begun. Then, or when a Write fails, it
-// calls cancel and waits a little more. It reports false when work does not end even so.
-func (s *Sink) Drain(work *sync.WaitGroup, begun <-chan struct{}, limit time.Duration, cancel func()) bool {
+// Drain waits until work is done, at most limit. While ctx lasts, each token of begun begins
+// the limit again: work that had waited has begun. Then, or when a Write fails, Drain calls
+// cancel and waits a little more. It reports false when work does not end even so.
+func (s *Sink) Drain(ctx context.Context, work *sync.WaitGroup, begun <-chan struct{}, limit time.Duration, cancel func()) bool {
 	done := make(chan struct{})
 	go func() { // ends with the last piece of work
 		work.Wait()
 		close(done)
 	}()
-	if within(done, limit, begun, s.broken) {
-		return true
-	}
-	cancel()
-	return within(done, lastGrace, nil, nil)
-}
-
-// within reports whether done is closed before limit has passed, which begins again with
-// each token of again, and before end is closed.
-func within(done <-chan struct{}, limit time.Duration, again, end <-chan struct{}) bool {
-	for {
+	for late := time.After(limit); ; {
 		select {
 		case <-done:
 			return true
-		case <-again:
-		case <-end:
-			return false
-		case <-time.After(limit):
-			return false
+		case <-begun:
+			if ctx.Err() == nil {
+				late = time.After(limit)
+			}
+			continue
+		case <-late:
+		case <-s.broken: // nobody reads the answers
 		}
+		cancel()
+		return within(done, lastGrace)
+	}
+}
+
+// within reports whether done is closed before limit has passed.
+func within(done <-chan struct{}, limit time.Duration) bool {
+	select {
+	case <-done:
+		return true
+	case <-time.After(limit):
+		return false
 	}
 }

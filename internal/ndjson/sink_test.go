@@ -78,14 +78,16 @@ func TestDrain(t *testing.T) {
 		heeds           bool          // ends when it is cancelled
 		done, cancelled bool
 		begins, breaks  time.Duration // when other work begins and a Write fails
+		stops           time.Duration // when the context ends
 		after           time.Duration
 	}{
-		{"in time", time.Second, false, true, false, 0, 0, time.Second},
-		{"when cancelled", time.Hour, true, true, true, 0, 0, 10 * time.Second},
-		{"never", time.Hour, false, false, true, 0, 0, 15 * time.Second},
-		{"after other work", time.Hour, true, true, true, 9 * time.Second, 0, 19 * time.Second},
-		{"in time after other work", 18 * time.Second, false, true, false, 9 * time.Second, 0, 18 * time.Second},
-		{"when nobody reads", time.Hour, true, true, true, 0, 3 * time.Second, 3 * time.Second},
+		{"in time", time.Second, false, true, false, 0, 0, 0, time.Second},
+		{"when cancelled", time.Hour, true, true, true, 0, 0, 0, 10 * time.Second},
+		{"never", time.Hour, false, false, true, 0, 0, 0, 15 * time.Second},
+		{"after other work", time.Hour, true, true, true, 9 * time.Second, 0, 0, 19 * time.Second},
+		{"in time after other work", 18 * time.Second, false, true, false, 9 * time.Second, 0, 0, 18 * time.Second},
+		{"when nobody reads", time.Hour, true, true, true, 0, 3 * time.Second, 0, 3 * time.Second},
+		{"after the context", time.Hour, true, true, true, 9 * time.Second, 0, 8 * time.Second, 10 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -104,7 +106,12 @@ func TestDrain(t *testing.T) {
 				if tt.breaks > 0 {
 					time.AfterFunc(tt.breaks, func() { out.Send([]byte("x")) })
 				}
-				done := out.Drain(&work, begun, 10*time.Second, func() {
+				ctx, end := context.WithCancel(t.Context())
+				defer end()
+				if tt.stops > 0 {
+					time.AfterFunc(tt.stops, end)
+				}
+				done := out.Drain(ctx, &work, begun, 10*time.Second, func() {
 					cancelled = true
 					if tt.heeds {
 						close(stop)

@@ -8,25 +8,19 @@ const pieceCost = 512
 // A Queue begins pieces of work in the order in which they are added. Some run side by
 // side; the others wait, bounded by their bytes. It is safe for concurrent use.
 type Queue struct {
+	// Moved gets a Signal when work that waited has begun. Others may signal it too, to have
+	// whoever waits for room look again.
+	Moved chan struct{}
+
 	run   func(work func())
 	slots int
 	bytes int
-	moved chan struct{} // holds a token
 
 	mu      sync.Mutex // protects the fields below
 	running int
 	waiting []piece // in order; only while running == slots
 	held    int     // cost of waiting
 }
-
-// A Place is what Add has done with a piece of work.
-type Place uint8
-
-const (
-	Full  Place = iota // too much waits: it is dropped
-	Began              // it runs
-	Waits              // it begins when its turn comes
-)
 
 // A piece is one piece of work that waits.
 type piece struct {
@@ -38,11 +32,12 @@ type piece struct {
 // run, which calls it on another goroutine. Those that wait have at most the given bytes,
 // and 512 of them are counted for each in addition to its own; one may always wait.
 func NewQueue(slots, bytes int, run func(work func())) *Queue {
-	return &Queue{run: run, slots: slots, bytes: bytes, moved: make(chan struct{}, 1)}
+	return &Queue{run: run, slots: slots, bytes: bytes, Moved: make(chan struct{}, 1)}
 }
 
-// Add begins work, or lets it wait with its size in bytes, if there is room for it.
-func (q *Queue) Add(size int, work func()) Place {
+// Add begins work, or lets it wait with its size in bytes. It returns false for ok, and
+// drops work, when too much waits.
+func (q *Queue) Add(size int, work func()) (began, ok bool) {
 	q.mu.Lock()
 	if q.running < q.slots {
 		q.running++
@@ -52,15 +47,15 @@ func (q *Queue) Add(size int, work func()) Place {
 				work()
 			}
 		})
-		return Began
+		return true, true
 	}
 	defer q.mu.Unlock()
 	cost := size + pieceCost
 	if len(q.waiting) > 0 && q.held+cost > q.bytes {
-		return Full
+		return false, false
 	}
 	q.waiting, q.held = append(q.waiting, piece{work, cost}), q.held+cost
-	return Waits
+	return false, true
 }
 
 // next returns the work that has waited longest, nil when none waits.
@@ -74,20 +69,8 @@ func (q *Queue) next() func() {
 	first := q.waiting[0]
 	q.waiting[0] = piece{}
 	q.waiting, q.held = q.waiting[1:], q.held-first.cost
-	q.Wake()
+	Signal(q.Moved)
 	return first.work
-}
-
-// Moved returns a channel with one token, which is there after work that waited has begun,
-// and after Wake.
-func (q *Queue) Moved() <-chan struct{} { return q.moved }
-
-// Wake wakes who waits for Moved.
-func (q *Queue) Wake() {
-	select {
-	case q.moved <- struct{}{}:
-	default:
-	}
 }
 
 // Busy reports whether work runs or waits.

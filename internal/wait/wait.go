@@ -6,6 +6,14 @@ import (
 	"time"
 )
 
+// Signal puts a token into a channel with room for one, unless it holds one.
+func Signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
 // For waits for d and reports whether d has passed: false means that ctx ended
 // first. With d <= 0 it returns at once, false only if ctx has ended. It is safe for
 // concurrent use.

@@ -17,6 +17,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/toolgate/toolgate/internal/delivery"
+	"github.com/toolgate/toolgate/internal/wait"
 )
 
 // Faults of attempts are stored, logged and shown, so their texts are chosen here and
@@ -63,12 +64,7 @@ type channel struct {
 }
 
 // wake makes the channel's worker look for a due notice.
-func (c *channel) wake() {
-	select {
-	case c.due <- struct{}{}:
-	default: // the worker is going to look already
-	}
-}
+func (c *channel) wake() { wait.Signal(c.due) }
 
 // buildChannels builds the channels of a configuration. Its error says which one is
 // invalid.

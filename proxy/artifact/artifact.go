@@ -24,6 +24,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/filelock"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -239,10 +240,7 @@ func (s *Store) count(size int64) {
 		return
 	}
 	s.wrote.Store(0)
-	select {
-	case s.full <- struct{}{}:
-	default:
-	}
+	wait.Signal(s.full)
 }
 
 const dropGrants = "DELETE FROM artifact_grants WHERE artifact = ? AND granted <= ?"

@@ -168,12 +168,8 @@ func newTransport(secure *tls.Config) *http.Transport {
 func (b *Bridge) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	t := newTalk(b, out)
 	err := ndjson.Serve(ctx, in, t.out, jsonrpc.MostLimits().Bytes, func(line []byte, long *jsonrpc.Outline) { t.queueLine(ctx, line, long) })
-	return errors.Join(err, t.drain())
+	return errors.Join(err, t.drain(ctx))
 }
-
-// maxQueue bounds the lines that wait for the delivery of an earlier line. The end of
-// input is noticed after them.
-const maxQueue = 64
 
 // errClosing is the cause that cancels requests which outlive Serve.
 var errClosing = errors.New("the bridge is closing")
@@ -189,8 +185,7 @@ type talk struct {
 	streams  sync.WaitGroup         // GET streams
 	calls    *wait.Queue            // runs all requests but pings
 	pings    *wait.Queue            // runs pings
-	queue    chan struct{}          // holds an element for each line that is queued or handled
-	last     <-chan struct{}        // closed when the last line is handled; of Serve's goroutine only
+	lines    *wait.Queue            // handles lines, one after the other
 	asked    jsonrpc.Pool[struct{}] // requests of the endpoint that the client has not answered
 
 	mu       sync.Mutex // protects the fields below
@@ -231,10 +226,10 @@ type flight struct {
 func (f *flight) sent() { f.once.Do(func() { close(f.written) }) }
 
 func newTalk(b *Bridge, out io.Writer) *talk {
-	t := &talk{Bridge: b, flights: make(map[string]*flight), params: make(map[string][]paramheader.Parameter), queue: make(chan struct{}, maxQueue)}
+	t := &talk{Bridge: b, flights: make(map[string]*flight), params: make(map[string][]paramheader.Parameter)}
 	t.out = ndjson.NewSink(out)
-	t.calls = wait.NewQueue(maxFlights, jsonrpc.DefaultLimits().Bytes, t.work.Go)
-	t.pings = wait.NewQueue(maxPings, jsonrpc.DefaultLimits().Bytes, t.work.Go)
+	queue := func(slots int) *wait.Queue { return wait.NewQueue(slots, jsonrpc.DefaultLimits().Bytes, t.work.Go) }
+	t.calls, t.pings, t.lines = queue(maxFlights), queue(maxPings), queue(1)
 	t.endpoint = mcpclient.Endpoint{URL: b.url, Transport: t, MaxBytes: b.opts.MaxAnswerBytes, Pause: b.opts.Pause, Log: b.log}
 	if b.opts.Token != "" {
 		t.endpoint.Header = http.Header{"Authorization": {"Bearer " + b.opts.Token}}
@@ -243,28 +238,15 @@ func newTalk(b *Bridge, out io.Writer) *talk {
 	return t
 }
 
-// queueLine handles one line in a goroutine, after the lines before it. It waits while maxQueue lines are queued:
+// queueLine handles one line on another goroutine, after the lines before it. It waits while
+// too many bytes of lines are queued:
 //
 //	line -> envelope -> request:      side by side with others
 //	                 -> initialize:   answered before anything else is sent
 //	                 -> notification,
 //	                    answer:       delivered in order, after the requests before it are written
 func (t *talk) queueLine(ctx context.Context, line []byte, long *jsonrpc.Outline) {
-	select {
-	case t.queue <- struct{}{}:
-	case <-t.out.Broken():
-		return
-	case <-ctx.Done():
-		return
-	}
-	before, done := t.last, make(chan struct{})
-	t.last = done
-	t.work.Go(func() {
-		defer close(done)
-		defer func() { <-t.queue }()
-		if before != nil {
-			<-before
-		}
+	handle := func() {
 		if long != nil {
 			t.refuseFault(long.TooLarge(jsonrpc.MostLimits().Bytes))
 			return
@@ -272,7 +254,12 @@ func (t *talk) queueLine(ctx context.Context, line []byte, long *jsonrpc.Outline
 		for _, message := range t.messages(line) {
 			t.takeMessage(message)
 		}
-	})
+	}
+	for {
+		if _, ok := t.lines.Add(len(line), handle); ok || !t.out.Await(ctx, t.lines.Moved) {
+			return
+		}
+	}
 }
 
 // messages splits a line. In a session of 2025-03-26, the one revision that has
@@ -346,15 +333,15 @@ func (t *talk) request(m *jsonrpc.Message) {
 	case "ping":
 		q = t.pings
 	}
-	place := q.Add(len(m.Raw), exchange)
-	for ; place == wait.Full; place = q.Add(len(m.Raw), exchange) {
-		if t.asked.Len() > 0 || !t.out.Await(t.life, q.Moved()) {
+	began, ok := q.Add(len(m.Raw), exchange)
+	for ; !ok; began, ok = q.Add(len(m.Raw), exchange) {
+		if t.asked.Len() > 0 || !t.out.Await(t.life, q.Moved) {
 			t.fail(f, refusal(signal.CodeOverloaded, "too many requests of this client wait"))
 			t.finishFlight(f)
 			return
 		}
 	}
-	if place == wait.Began { // what comes next is sent after f
+	if began { // what comes next is sent after f
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		f.waits = false
@@ -460,7 +447,7 @@ func (t *talk) cancelFlight(m *jsonrpc.Message) bool {
 }
 
 // drain waits for what is in flight, then ends the session.
-func (t *talk) drain() error {
+func (t *talk) drain(ctx context.Context) error {
 	t.mu.Lock()
 	t.ending = true
 	for _, f := range t.flights {
@@ -472,7 +459,7 @@ func (t *talk) drain() error {
 		t.cancelAll()
 		t.cancel(errClosing)
 	}
-	if !t.out.Drain(&t.work, t.calls.Moved(), t.opts.Drain, stop) {
+	if !t.out.Drain(ctx, &t.work, t.calls.Moved, t.opts.Drain, stop) {
 		err = errors.New("serving stdio: requests do not end")
 	}
 	t.endSession(t.currentSession())

@@ -16,6 +16,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/mcpclient"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -263,7 +264,7 @@ func (t *talk) noteQuestion(m message) {
 		id, _ := jsonrpc.At(m.line, "params", "requestId")
 		t.asked.Match(id, nil)
 	case m.method != "" && t.asked.Len() < maxAsked && t.asked.Put(m.id, struct{}{}):
-		t.calls.Wake()
+		wait.Signal(t.calls.Moved)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/registry"
 )
@@ -314,7 +315,7 @@ func (c *listChanges) add(method string) bool {
 		return false
 	}
 	c.pending.Or(1 << i)
-	token(c.wake)
+	wait.Signal(c.wake)
 	return true
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/share"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
@@ -268,7 +269,7 @@ func (l *listener) deliver(method string, params json.RawMessage) {
 	same := func(other []byte) bool { return string(other) == string(message) }
 	if len(l.waiting) < maxWaiting && !slices.ContainsFunc(l.waiting, same) {
 		l.waiting = append(l.waiting, message)
-		token(l.wake)
+		wait.Signal(l.wake)
 	}
 }
 

@@ -84,7 +84,7 @@ func (c *duplex) noteInitialized(x *exchange) {
 		return
 	}
 	c.ready.Store(true)
-	token(c.session.changes.wake)
+	wait.Signal(c.session.changes.wake)
 }
 
 // flushChanges sends the pending list changes once the client accepts
@@ -118,12 +118,11 @@ func (c *duplex) start(x *exchange, work func()) bool {
 	if x.row.anytime {
 		q = c.pings
 	}
-	for q.Add(len(x.call.Message.Raw), work) == wait.Full {
-		if !c.await(q) {
-			return false
+	for {
+		if _, ok := q.Add(len(x.call.Message.Raw), work); ok || !c.await(q) {
+			return ok
 		}
 	}
-	return true
 }
 
 // serveBatch serves a batch of x's session and returns the transport's answer.
@@ -174,7 +173,7 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	c.duplex = newDuplex(d, newSession(policy.Principal{}, "", "", ""), c.out.Send, c.flights.Go)
 	c.arrays = true
 	c.session.direct = func(o outgoing) bool {
-		c.calls.Wake() // it may be a question
+		wait.Signal(c.calls.Moved) // it may be a question
 		c.send(o.message)
 		return true
 	}
@@ -189,20 +188,15 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(d.closing, stop)()
-	c.await = func(q *wait.Queue) bool { return c.session.questions.Len() == 0 && c.out.Await(ctx, q.Moved()) }
+	c.await = func(q *wait.Queue) bool { return c.session.questions.Len() == 0 && c.out.Await(ctx, q.Moved) }
 	err := ndjson.Serve(ctx, in, c.out, d.opts.Limits.Bytes, c.serveLine)
-	return errors.Join(err, c.drain())
+	return errors.Join(err, c.drain(ctx))
 }
 
 // sendChanges sends changes of lists until the client's input has ended.
 func (c *stdioClient) sendChanges() {
-	for {
-		select {
-		case <-c.session.changes.wake:
-			c.flushChanges()
-		case <-c.listening.Done():
-			return
-		}
+	for c.out.Await(c.listening, c.session.changes.wake) {
+		c.flushChanges()
 	}
 }
 
@@ -243,10 +237,10 @@ func (c *stdioClient) answer(x *exchange, a answer) {
 
 // drain waits for the requests in flight, whose open questions to the client
 // fail, then ends the session. It returns the write error, if there was one.
-func (c *stdioClient) drain() error {
+func (c *stdioClient) drain(ctx context.Context) error {
 	c.stopListening()
 	c.session.closeToQuestions()
-	if !c.out.Drain(c.flights.Finish(), c.calls.Moved(), c.door.opts.Drain, func() { c.session.abortAll(errClosing) }) {
+	if !c.out.Drain(ctx, c.flights.Finish(), c.calls.Moved, c.door.opts.Drain, func() { c.session.abortAll(errClosing) }) {
 		return errors.New("serving stdio: calls do not end")
 	}
 	if s := c.current(); s != nil {

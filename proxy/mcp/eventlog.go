@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/toolgate/toolgate/internal/wait"
 )
 
 // EventLog bounds the events kept for clients that lost their connection (SSE
@@ -459,15 +461,7 @@ func (t *stream) countLocked(n int) {
 // signalLocked wakes the reader. The caller must hold mu.
 func (t *stream) signalLocked() {
 	if t.reader != nil {
-		token(t.reader.wake)
-	}
-}
-
-// token puts a token into c unless one is there.
-func token(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+		wait.Signal(t.reader.wake)
 	}
 }
 
@@ -538,7 +532,7 @@ func (rd *reader) read() (id string, message []byte, ok, over bool) {
 		id = eventID(t.id, rd.next)
 	}
 	rd.next++
-	token(rd.taken)
+	wait.Signal(rd.taken)
 	return id, message, true, false
 }
 

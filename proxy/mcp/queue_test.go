@@ -268,15 +268,19 @@ func TestStdioQueueBatch(t *testing.T) {
 	}
 }
 
-// At the end of input and of the context the requests that wait are answered too, each
-// in the time that one has to end.
+// At the end of input the requests that wait are answered too, each in the time that one
+// has to end. When the context ends they have that time together, and the gate is not
+// asked about what is left.
 func TestStdioQueueEnd(t *testing.T) {
 	for name, stops := range map[string]bool{"input": false, "context": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := newGate()
 				g.behave["slow"] = func(ctx context.Context, g *fakeGate, in *proxyCall, args raw) (raw, *proxyFailure) {
-					time.Sleep(8 * time.Second) // of the bubble's clock
+					select {
+					case <-time.After(8 * time.Second): // of the bubble's clock
+					case <-ctx.Done():
+					}
 					return echo(ctx, g, in, args)
 				}
 				d := newDoor(t, g, func(o *mcp.Options) { o.MaxFlights, o.Drain = 1, 10*time.Second })
@@ -298,8 +302,15 @@ func TestStdioQueueEnd(t *testing.T) {
 				if err := <-ended; err != nil {
 					t.Error(err)
 				}
+				want, begun := 5, 5
+				if stops {
+					want, begun = 1, 2
+				}
 				lines := strings.SplitAfter(out.String(), "\n")
-				checkAnswered(t, 5, func() (line string) { line, lines = lines[0], lines[1:]; return line })
+				checkAnswered(t, want, func() (line string) { line, lines = lines[0], lines[1:]; return line })
+				if len(lines) != 1 || g.calls() != begun {
+					t.Errorf("then %q, and %d calls reached the gate", lines, g.calls())
+				}
 			})
 		})
 	}

@@ -16,7 +16,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -107,11 +106,9 @@ type client struct {
 	ctx     context.Context // of every call; outlives the context of Serve
 	cancel  context.CancelCauseFunc
 	flights *wait.Workers // run the requests
-	room    chan struct{} // has an element for each line that is handled
+	room    chan struct{} // has an element for each further line that may be handled
 	out     *ndjson.Sink
-
-	mu   sync.Mutex          // protects the field below
-	live map[string]struct{} // :: jsonrpc.Key of the id, "" for none => it is in flight
+	live    jsonrpc.Pool[struct{}] // by the ids of the requests in flight
 }
 
 // Serve serves one client over in and out until in ends or ctx is done. It then
@@ -125,35 +122,36 @@ type client struct {
 // reading or writing. If in is an io.Closer, Serve closes it when it stops
 // before the end of in, so that no reader stays blocked.
 func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
-	c := &client{door: d, session: "ses_" + rand.Text(), flights: wait.NewWorkers(), room: make(chan struct{}, d.opts.MaxFlights), out: ndjson.NewSink(out), live: make(map[string]struct{})}
+	c := &client{door: d, session: "ses_" + rand.Text(), flights: wait.NewWorkers(), room: make(chan struct{}, d.opts.MaxFlights), out: ndjson.NewSink(out)}
+	for range d.opts.MaxFlights {
+		c.room <- struct{}{}
+	}
 	c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer c.cancel(errClosing)
 	err := ndjson.Serve(ctx, in, c.out, ndjson.MaxLine, func(line []byte, long *jsonrpc.Outline) { c.serveLine(ctx, line, long) })
-	err = errors.Join(err, c.drain())
+	err = errors.Join(err, c.drain(ctx))
 	d.opts.Ended(c.session)
 	return err
 }
 
 // serveLine waits for room, handles one line, and waits for a request without an id.
 func (c *client) serveLine(ctx context.Context, line []byte, long *jsonrpc.Outline) {
-	select {
-	case c.room <- struct{}{}:
-	case <-c.out.Broken():
-		return
-	case <-ctx.Done():
+	if !c.out.Await(ctx, c.room) {
 		return
 	}
 	x := c.door.receive(c.session, line, long)
 	if refusal := c.refusalOf(x); refusal != nil {
 		c.send(refusal)
-		<-c.room
+		c.room <- struct{}{}
 		return
 	}
 	done := make(chan struct{})
 	c.flights.Go(func() {
 		defer close(done)
-		c.finishFlight(x, c.door.run(c.ctx, x))
-		<-c.room
+		response := c.door.run(c.ctx, x)
+		c.live.Match(x.id(), nil) // whoever has read the response may use the id again
+		c.send(response)
+		c.room <- struct{}{}
 	})
 	if x.id() == nil {
 		c.out.Await(ctx, done)
@@ -169,33 +167,11 @@ func (c *client) refusalOf(x *exchange) []byte {
 	if x.req == nil {
 		return c.door.run(c.ctx, x)
 	}
-	if !c.beginFlight(x) {
+	if x.id() != nil && !c.live.Put(x.id(), struct{}{}) {
 		x.at = "/id"
 		return c.door.refuse(c.ctx, x, signal.CodeEnvelopeInvalid, "a request with this id is in flight")
 	}
 	return nil
-}
-
-// beginFlight adds x to the requests in flight. It reports false when one of them has
-// its id.
-func (c *client) beginFlight(x *exchange) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	key := jsonrpc.Key(x.id())
-	if _, taken := c.live[key]; taken && key != "" {
-		return false
-	}
-	c.live[key] = struct{}{}
-	return true
-}
-
-// finishFlight removes x from the requests in flight and sends its response, in
-// one step: a client that has read the response may use the id again.
-func (c *client) finishFlight(x *exchange, response []byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.live, jsonrpc.Key(x.id()))
-	c.send(response)
 }
 
 // send writes one response as one line.
@@ -203,8 +179,8 @@ func (c *client) send(response []byte) { c.out.Send(jsonrpc.OneLine(response)) }
 
 // drain waits for the requests in flight. It returns the write error, if there
 // was one.
-func (c *client) drain() error {
-	if !c.out.Drain(c.flights.Finish(), nil, c.door.opts.Drain, func() { c.cancel(errClosing) }) {
+func (c *client) drain(ctx context.Context) error {
+	if !c.out.Drain(ctx, c.flights.Finish(), nil, c.door.opts.Drain, func() { c.cancel(errClosing) }) {
 		return errors.New("serving ndjson: requests do not end")
 	}
 	return c.out.Err()

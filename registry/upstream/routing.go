@@ -5,6 +5,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/mcpclient"
+	"github.com/toolgate/toolgate/internal/wait"
 )
 
 // recipient returns whom a request or notification of the server concerns: the
@@ -49,7 +50,7 @@ func (c *conn) notice(msg *jsonrpc.Message, during *mcpclient.Call) {
 		c.announced.Store(true)
 		c.signal()
 	case methodResources, methodPrompts:
-		mark(c.relist)
+		wait.Signal(c.relist)
 		c.listChanged(msg)
 	default:
 		peer, order, _ := c.recipient(during)
@@ -102,12 +103,4 @@ func (c *conn) progressed(params json.RawMessage) {
 }
 
 // signal asks for the tools to be listed again.
-func (c *conn) signal() { mark(c.changed) }
-
-// mark puts an element into a channel that has none.
-func mark(changed chan struct{}) {
-	select {
-	case changed <- struct{}{}:
-	default: // one is waiting already
-	}
-}
+func (c *conn) signal() { wait.Signal(c.changed) }

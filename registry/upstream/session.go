@@ -16,6 +16,7 @@ import (
 	"github.com/toolgate/toolgate/internal/keepalive"
 	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/share"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -188,7 +189,7 @@ func (s *session) paced(srv *Server, what string, changed chan struct{}, list fu
 		stop()
 		if err != nil && !s.conn.Dead() {
 			srv.log.Warn("listing changed "+what, "error", err)
-			mark(changed)
+			wait.Signal(changed)
 		}
 		if row == relists {
 			srv.log.Warn("the server announces changed " + what + " without end: they are listed less often")
