@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/keepalive"
 	"github.com/toolgate/toolgate/internal/paramheader"
+	"github.com/toolgate/toolgate/internal/wait"
 )
 
 // Options are what a Conn needs besides its transport.
@@ -304,17 +304,14 @@ const (
 // slowDown waits before a message that answers nothing, so that a server that sends them
 // without end costs little: it is read more slowly, and nothing is lost.
 func (c *Conn) slowDown() {
-	wait := c.unasked.Reserve().Delay()
-	if wait <= 0 {
+	pause := c.unasked.Reserve().Delay()
+	if pause <= 0 {
 		return
 	}
 	if c.flooded.CompareAndSwap(false, true) {
 		c.opts.Log.Warn("the server sends more messages than it may: it is read more slowly", "most_per_second", unaskedRate)
 	}
-	select {
-	case <-time.After(wait):
-	case <-c.life.Done():
-	}
+	wait.For(c.life, pause)
 }
 
 // receive handles one message of the server. The error is ErrMalformed with the

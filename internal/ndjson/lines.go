@@ -46,13 +46,8 @@ func Serve(ctx context.Context, in io.Reader, out *Sink, limit int, handle Handl
 		defer close(ended)
 		err = readLines(bufio.NewReaderSize(in, 64<<10), limit, take)
 	}()
-	select {
-	case <-ended:
-		if ctx.Err() == nil {
-			return err
-		}
-	case <-out.broken: // Err says why
-	case <-ctx.Done():
+	if out.Await(ctx, ended) && ctx.Err() == nil {
+		return err
 	}
 	turn.Lock()
 	stop()
@@ -135,9 +130,6 @@ func (s *Sink) Send(message []byte) {
 		close(s.broken)
 	}
 }
-
-// Broken is closed when a Write has failed.
-func (s *Sink) Broken() <-chan struct{} { return s.broken }
 
 // Await waits for until. It returns false when ctx is done or a Write has failed first.
 func (s *Sink) Await(ctx context.Context, until <-chan struct{}) bool {

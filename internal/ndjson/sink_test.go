@@ -36,9 +36,7 @@ func TestSink(t *testing.T) {
 		t.Error(err)
 	}
 	s.Send([]byte("c"))
-	select {
-	case <-s.Broken():
-	default:
+	if s.Await(t.Context(), nil) {
 		t.Error("nobody is told that it broke")
 	}
 	p.fails = 9

@@ -88,6 +88,7 @@ type exchange struct {
 	began     time.Time                        // when it was received; zero when nobody observes
 	ctx       context.Context                  // of the work, set by admit
 	flight    string                           // key in session's flights; "" = not entered
+	crowded   bool                             // it has no room to wait
 }
 
 // An outcome is the result of a request before it is worded for its revision.
@@ -231,10 +232,9 @@ func (s *sessionServer) run(x *exchange) (a answer) {
 			x.call.Later = progress(func(message []byte) { x.session.peer.send(outgoing{message: message}) }, x.token)
 		}
 	}
-	if x.ctx.Err() == nil {
+	a, refused := s.refuseUnbegun(x.ctx, x)
+	if !refused {
 		a = s.answerTo(x, x.row.run(s.core, x.ctx, x))
-	} else {
-		a = s.refuse(x, signal.CodeCancelled, neverBegan)
 	}
 	if errors.Is(context.Cause(x.ctx), errCancelled) {
 		return answer{silent: true, status: http.StatusAccepted, decision: a.decision, trace: a.trace}
@@ -265,19 +265,17 @@ func (s *sessionServer) accept(x *exchange, reply func(answer)) (work func()) {
 	return func() { settle(s.run(x)) }
 }
 
-// overload refuses x, which accept has admitted, because too many requests wait.
-func (s *sessionServer) overload(x *exchange, reply func(answer)) {
-	x.session.finish(x.flight, s.opts.Now())
-	a := s.refuse(x, signal.CodeOverloaded, manyWait)
-	s.observe(x, a)
-	reply(a)
+// refuseUnbegun refuses x if it was admitted and had no room to wait, or was cancelled
+// while it waited.
+func (c *core) refuseUnbegun(ctx context.Context, x *exchange) (a answer, ok bool) {
+	switch {
+	case x.crowded:
+		return c.refuse(x, signal.CodeOverloaded, "too many requests of this client wait"), true
+	case ctx.Err() != nil:
+		return c.refuse(x, signal.CodeCancelled, "the request was cancelled while it waited"), true
+	}
+	return a, false
 }
-
-// Why a request that was admitted is refused.
-const (
-	manyWait   = "too many requests of this client wait"
-	neverBegan = "the request was cancelled while it waited"
-)
 
 // govern passes x to the gate, which alone judges it. A request that calls no
 // tool needs a Relayer.

@@ -36,8 +36,8 @@ type duplex struct {
 	pings   *wait.Queue          // runs pings, one after the other
 	arrays  bool                 // the answers to a batch are sent as one message
 
-	// await waits until more may wait in the queue. It returns false when the request
-	// that has no room is to be refused.
+	// await waits until more may wait in the queue. It returns false to refuse the request
+	// that has no room; nil always does.
 	await func(*wait.Queue) bool
 
 	ready atomic.Bool // the client has sent notifications/initialized
@@ -104,23 +104,25 @@ func (c *duplex) reply(a answer) {
 
 // serve serves one message and calls reply with its answer.
 func (c *duplex) serve(x *exchange, reply func(answer)) {
-	s := c.door.session
-	if work := s.accept(x, reply); work != nil && !c.start(x, work) {
-		s.overload(x, reply)
+	if work := c.door.session.accept(x, reply); work != nil {
+		c.start(x, work)
 	}
 	c.noteInitialized(x)
 }
 
-// start runs work, the rest of the request x, when its turn comes. It returns false when
-// too much waits already.
-func (c *duplex) start(x *exchange, work func()) bool {
+// start runs work, the rest of the request x, when its turn comes, or at once to refuse x
+// when too much waits.
+func (c *duplex) start(x *exchange, work func()) {
 	q := c.calls
 	if x.row.anytime {
 		q = c.pings
 	}
 	for {
-		if _, ok := q.Add(len(x.call.Message.Raw), work); ok || !c.await(q) {
-			return ok
+		if _, ok := q.Add(len(x.call.Message.Raw), work); ok {
+			return
+		} else if x.crowded = c.await == nil || !c.await(q); x.crowded {
+			work()
+			return
 		}
 	}
 }
@@ -280,7 +282,6 @@ func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
 	rd := d.events.openQueue(&s.streams, false)
 	c := &sseClient{out: rd.stream}
 	c.duplex = newDuplex(d, s, c.out.send, c.spawnFlight)
-	c.await = func(*wait.Queue) bool { return false }
 	s.sseClient, s.direct = c, c.out.post
 	defer rd.detach()
 	if _, err := d.session.openSession(s); err != nil {
@@ -375,12 +376,8 @@ func (c *sseClient) spawnFlight(work func()) {
 	d.calls.Go(func() {
 		defer d.work.Leave()
 		work()
-		select {
-		case <-d.closing.Done():
-			if !c.busy() {
-				d.session.endSession(c.session)
-			}
-		default:
+		if d.closing.Err() != nil && !c.busy() {
+			d.session.endSession(c.session)
 		}
 	})
 }
@@ -426,33 +423,25 @@ func (s *sessionServer) split(x *exchange, data []byte) ([]*exchange, bool) {
 }
 
 // runBatch admits parts in order, so that no id is taken twice, and then has start run
-// the requests among them, each on another goroutine; start returns false to refuse one.
-// It calls reply once for each answer, from several goroutines. The caller must call
-// wait, which returns after the last reply.
-func (s *sessionServer) runBatch(parts []*exchange, start func(x *exchange, work func()) bool, reply func(answer)) (wait func()) {
+// the requests among them, side by side. It calls reply once for each answer, from several
+// goroutines. The caller must call wait, which returns after the last reply.
+func (s *sessionServer) runBatch(parts []*exchange, start func(x *exchange, work func()), reply func(answer)) (wait func()) {
+	var all sync.WaitGroup
 	work := make([]func(), len(parts))
 	for i, x := range parts {
 		work[i] = s.accept(x, reply)
 	}
-	var all sync.WaitGroup
 	for i, x := range parts {
-		if work[i] == nil {
-			continue
-		}
-		all.Add(1)
-		if !start(x, func() { work[i](); all.Done() }) {
-			s.overload(x, reply)
-			all.Done()
+		if work[i] != nil {
+			all.Add(1)
+			start(x, func() { work[i](); all.Done() })
 		}
 	}
 	return all.Wait
 }
 
-// startNow runs the work of a request at once.
-func startNow(_ *exchange, work func()) bool {
-	go work() // the caller waits for it
-	return true
-}
+// startNow runs the work of a request, for which its caller waits, beside others.
+func startNow(_ *exchange, work func()) { go work() }
 
 // replies collects the answers to one batch. It is safe for concurrent use.
 type replies struct {

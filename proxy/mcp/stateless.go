@@ -308,10 +308,9 @@ func (x *exchange) opensListener() bool { return x.call.Message.Method == listen
 // serveStateless serves x, which has joined its group.
 func (s *statelessServer) serveStateless(ctx context.Context, x *exchange, notify func([]byte)) answer {
 	defer s.groups.leave(x.stateless.group)
-	var a answer
+	a, refused := s.refuseUnbegun(ctx, x)
 	switch {
-	case ctx.Err() != nil:
-		a = s.refuse(x, signal.CodeCancelled, neverBegan)
+	case refused:
 	case x.opensListener():
 		a = s.serveListener(ctx, x, notify)
 	default:
@@ -329,28 +328,21 @@ func (c *stdioClient) serveStateless(x *exchange) {
 		c.answer(x, a)
 		return
 	}
-	refuse := func(code, reason string) {
-		d.stateless.groups.leave(x.stateless.group)
-		c.answer(x, d.refuse(x, code, reason))
-	}
 	key, base := x.call.Message.Key, d.base
 	if x.opensListener() {
 		base = c.listening // a stream of notifications has no other end to wait for
 	}
 	ctx, err := c.session.begin(base, key)
 	if err != nil {
-		refuse(signal.CodeEnvelopeInvalid, err.Error())
+		d.stateless.groups.leave(x.stateless.group)
+		c.answer(x, d.refuse(x, signal.CodeEnvelopeInvalid, err.Error()))
 		return
 	}
-	work := func() {
+	c.start(x, func() {
 		a := d.stateless.serveStateless(ctx, x, c.send)
 		c.session.finish(key, d.opts.Now())
 		c.reply(a)
-	}
-	if !c.start(x, work) {
-		c.session.finish(key, d.opts.Now())
-		refuse(signal.CodeOverloaded, manyWait)
-	}
+	})
 }
 
 // cancelRequest cancels the request without a session that x names, if x is
