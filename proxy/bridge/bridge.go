@@ -26,6 +26,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -216,10 +217,10 @@ type flight struct {
 	cancel  context.CancelFunc
 	written chan struct{} // closed when the request is written, or will not be
 	once    sync.Once     // closes written
+	begun   atomic.Bool   // its turn has come, so it may have been sent
 
 	granted             string // the session id that came with the answer; protected by talk.mu
 	answered, cancelled bool   // likewise
-	waits               bool   // likewise; nothing of it is sent yet
 }
 
 // sent permits messages after f to be sent.
@@ -311,7 +312,7 @@ func codeOf(f *jsonrpc.Fault) string {
 func (t *talk) request(m *jsonrpc.Message) {
 	f := &flight{
 		id: m.ID, key: m.Key, method: m.Method, era: eraOf(m),
-		written: make(chan struct{}), waits: true,
+		written: make(chan struct{}),
 	}
 	f.ctx, f.cancel = context.WithCancel(t.life)
 	if !t.beginFlight(f) {
@@ -342,9 +343,7 @@ func (t *talk) request(m *jsonrpc.Message) {
 		}
 	}
 	if began { // what comes next is sent after f
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		f.waits = false
+		f.begun.Store(true)
 	}
 }
 
@@ -368,7 +367,7 @@ func (t *talk) start(f *flight) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	f.waits = false
+	f.begun.Store(true)
 	return !f.cancelled
 }
 
@@ -438,7 +437,7 @@ func (t *talk) cancelFlight(m *jsonrpc.Message) bool {
 		return t.session.n == 0 || eraOf(m).stateless
 	}
 	f.cancelled = true
-	local := f.waits || f.era.stateless
+	local := !f.begun.Load() || f.era.stateless
 	if local {
 		t.dropLocked(f)
 		f.cancel()

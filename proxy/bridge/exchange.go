@@ -176,7 +176,7 @@ func (t *talk) awaitWritten() {
 	t.mu.Lock()
 	var before []*flight
 	for _, f := range t.flights {
-		if !f.waits {
+		if f.begun.Load() {
 			before = append(before, f)
 		}
 	}

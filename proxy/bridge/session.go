@@ -122,7 +122,7 @@ func (t *talk) waiting() []json.RawMessage {
 	defer t.mu.Unlock()
 	var ids []json.RawMessage
 	for _, f := range t.flights {
-		if !f.era.stateless && !f.cancelled && !f.waits && f.method != "initialize" {
+		if !f.era.stateless && !f.cancelled && f.begun.Load() && f.method != "initialize" {
 			ids = append(ids, f.id)
 		}
 	}
