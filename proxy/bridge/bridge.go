@@ -159,8 +159,14 @@ func newTransport(secure *tls.Config) *http.Transport {
 
 // Serve serves one client, one JSON-RPC message per line, until in ends or ctx is
 // done. It then waits for the requests in flight, at most Options.Drain, cancels the
-// rest, and ends the session. A line that is not a message is answered with an error.
-// Serve writes only messages to out, one Write per message.
+// rest, and ends the session. At the end of in that time begins when the last request that
+// waited was sent. A line that is not a message is answered with an error. Serve writes only
+// messages to out, one Write per message.
+//
+// At most 256 requests are sent side by side, and 16 pings; the others wait, each kind with
+// at most the bytes of the largest message. While one has no room, no further line is
+// handled, unless the client has a question of the endpoint to answer: then that request is
+// refused.
 //
 // A refusal of the endpoint is the answer to its request, and does not end Serve.
 // Serve returns ErrUnauthorised or ErrUnreachable when the endpoint accepted no

@@ -87,7 +87,9 @@ type Options struct {
 	// MaxSessions is how many sessions are kept; 0 = 10,000. Beyond it the oldest
 	// idle session ends of the principal that has the most.
 	MaxSessions int
-	// MaxFlights is how many requests of one stdio client run at a time; 0 = 256.
+	// MaxFlights is how many requests of one stdio or HTTP+SSE client run at a time; 0 =
+	// 256. Pings are not counted. Further ones wait, with at most Limits.Bytes together;
+	// see Serve for what has no room. An HTTP+SSE client is refused then.
 	MaxFlights int
 	// PageSize is the number of tools in one answer to tools/list; 0 = 1,000.
 	PageSize int

@@ -163,9 +163,15 @@ type stdioClient struct {
 
 // Serve talks to one client over in and out, one JSON-RPC message per line,
 // until in ends, ctx is done or the door closes; then it waits for the calls
-// in flight, at most Options.Drain, and cancels what is left. A line beyond
+// in flight, at most Options.Drain, and cancels what is left. At the end of in
+// that time begins when the last request that waited has begun. A line beyond
 // the size limit is refused and the next one is read. Nothing but protocol is
 // written to out, one Write per message.
+//
+// Requests are admitted as they are read, and Options.MaxFlights of them run. A
+// request that has no room to wait for them stops the reading until it has,
+// unless a question to the client is open: its answer may be the next line, so
+// the request is refused.
 //
 // Serve returns nil at the end of input and on ctx; otherwise why reading or
 // writing failed. If in is an io.Closer it is closed when Serve stops before
