@@ -81,7 +81,7 @@ type Options struct {
 
 const (
 	// maxFlights bounds the requests of one client that are sent side by side; the others
-	// wait, together at most as large as the largest message.
+	// wait, together with at most 4 MiB.
 	maxFlights = 256
 	// maxPings is the same for pings, which never wait for other requests.
 	maxPings = 16
@@ -164,7 +164,7 @@ func newTransport(secure *tls.Config) *http.Transport {
 // messages to out, one Write per message.
 //
 // At most 256 requests are sent side by side, and 16 pings; the others wait, each kind with
-// at most the bytes of the largest message. While one has no room, no further line is
+// at most 4 MiB, or one that is larger. While one has no room, no further line is
 // handled, unless the client has a question of the endpoint to answer: then that request is
 // refused.
 //
