@@ -23,9 +23,10 @@ import (
 // and says why. Forty functions of a call, in seven files, and 1,000 lines are HTTP/1.1
 // with agents and upstreams, which net/http did before and nobody counted; six functions
 // bound how slowly a client may send. Two find out how a client is sent results. 120 lines
-// are the metrics and the debug line that operators need to write alerts and find refusals.
+// are the metrics and the debug line that operators need to write alerts and find refusals. 90
+// are the requests that wait for their turn at the stdio doors.
 const (
-	maxCodeLines     = 59_740 // of product code, without comments and blank lines
+	maxCodeLines     = 59_830 // of product code, without comments and blank lines
 	maxCallFunctions = 202    // that one allowed warm call enters
 	maxCallFiles     = 47     // that these are in
 	maxScans         = 2      // strict scans of JSON bytes
