@@ -158,8 +158,9 @@ func (m *moment) String() string { return "" }
 // Type implements pflag.Value.
 func (m *moment) Type() string { return "time" }
 
-// completionTime bounds how long a shell waits for the values of a word.
-const completionTime = time.Second
+// completionTime bounds how long a shell waits for the values of a word. Tests wait
+// longer.
+var completionTime = time.Second
 
 // A source lists the values that a word of a Use line or of a flag stands for. c is the
 // command whose line is completed, with args before the word. A source reads files and
