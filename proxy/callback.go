@@ -59,11 +59,14 @@ func (c *peer) Ask(ctx context.Context, questions []registry.Question) []registr
 	defer c.gate.asking.Add(-int64(len(questions)))
 	r := &round{door: c.door}
 	last := len(callbackRoad) - 1
-	all, failures := make([]*question, len(questions)), make([]*Failure, len(questions))
+	all, failures, spans := make([]*question, len(questions)), make([]*Failure, len(questions)), make([]context.Context, len(questions))
 	for i := range questions {
 		q := c.newQuestion(questions[i])
 		q.round, q.at = r, len(r.asked)
-		all[i], failures[i] = q, walk(ctx, q, &q.call, callbackRoad[:last])
+		if spans[i] = ctx; c.gate.opts.Tracer != nil {
+			spans[i] = q.startTrace(ctx)
+		}
+		all[i], failures[i] = q, walk(spans[i], q, &q.call, callbackRoad[:last])
 		if failures[i] == nil {
 			ask := questions[i]
 			ask.Params = q.in.Message.Params
@@ -76,9 +79,9 @@ func (c *peer) Ask(ctx context.Context, questions []registry.Question) []registr
 	answers := make([]registry.Answer, len(questions))
 	for i, q := range all {
 		if failures[i] == nil {
-			failures[i] = walk(ctx, q, &q.call, callbackRoad[last:])
+			failures[i] = walk(spans[i], q, &q.call, callbackRoad[last:])
 		}
-		answers[i] = answerOf(q.close(ctx, failures[i]))
+		answers[i] = answerOf(q.close(spans[i], failures[i]))
 	}
 	return answers
 }
@@ -116,6 +119,9 @@ func (c *peer) newQuestion(ask registry.Question) *question {
 func (c *call) foresee(ctx context.Context, parentID string, ask registry.Question) input {
 	from := peer{gate: c.gate, server: c.server, origin: &origin{*c.in, c.principal}, parentID: parentID, traceID: c.traceID}
 	q := from.newQuestion(ask)
+	if c.trace != nil {
+		ctx = q.startTrace(ctx)
+	}
 	f := walk(ctx, q, &q.call, callbackRoad[:len(callbackRoad)-1])
 	if f == nil {
 		f = q.replyOK(nil)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/schema"
+	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -469,12 +470,17 @@ func (t *toolCall) approve(ctx context.Context) *Failure {
 		return nil
 	}
 	claim, f := t.claim(ctx)
+	if f == nil && waits(claim) {
+		t.note(span.EventHeld, string(claim.Ticket.State))
+	}
 	// A caller that asked for a task gets one in every state of the ticket.
 	if f == nil && claim.Ticket.ID != "" && (t.task != nil || waits(claim)) && t.knowsTasks() {
 		return t.replyTask(claim)
 	}
 	if f == nil && waits(claim) && t.in.resumed == nil {
-		claim, f = t.await(ctx, claim)
+		if claim, f = t.await(ctx, claim); f != nil || !waits(claim) {
+			t.note(span.EventDecided, string(claim.Ticket.State))
+		}
 	}
 	if f != nil || t.reply != nil {
 		return f

@@ -39,9 +39,18 @@ func (t *toolCall) forward(ctx context.Context) *Failure {
 	if t.task != nil {
 		out.Later = t.in.Later
 	}
+	var traced *outgoing
+	if t.trace != nil {
+		traced, out.Trace = t.gate.startOutgoing(ctx, t.server, "tools/call", t.tool.Name)
+		defer traced.done()
+		ctx = traced.ctx
+	}
 	begun := t.gate.opts.Now()
 	raw, err := t.gate.opts.Upstreams.Forward(ctx, t.tool, out)
 	t.upstream = t.gate.opts.Now().Sub(begun)
+	if traced != nil {
+		traced.note(raw, err)
+	}
 	if err == nil {
 		t.raw = raw
 		return nil

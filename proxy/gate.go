@@ -29,6 +29,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -166,7 +167,7 @@ type Settings struct {
 }
 
 // Options are the parts of a Gate. All but Refused, Fold, Usage, Waiter, Book,
-// Servers, Artifacts, Bus, Observe, Log, Now and Settings are required.
+// Servers, Artifacts, Bus, Tracer, Observe, Log, Now and Settings are required.
 type Options struct {
 	Identifier Identifier
 	Policy     Policy
@@ -185,6 +186,7 @@ type Options struct {
 	Servers   Servers   // nil: requests that call no tool are refused
 	Artifacts Artifacts // nil: no bytes are kept, and FILE signals name them only
 	Bus       Bus       // nil: nobody listens
+	Tracer    Tracer    // nil: nothing is traced
 	Settings  Settings
 	// Observe is called with every closed call; it must not block.
 	Observe func(Observation)
@@ -203,6 +205,7 @@ type Observation struct {
 	Warnings     []string      // kernel codes of what was wrong with a call that was made all the same, or with its result
 	Hidden       []string      // kinds of hidden characters in what From sent, nil for none
 	From         string        // the server that answered, or asked; "" for none
+	TraceID      string        // of a trace that is recorded, "" for none
 }
 
 // Gate is the one chokepoint between agents and tools. It is safe for
@@ -286,6 +289,9 @@ type Call struct {
 	// TraceID continues a trace, "" = that of params._meta.traceparent, or a
 	// new one.
 	TraceID string
+	// Trace is the trace context of the transport's own request, such as the headers
+	// of HTTP; nil = none. It matters only to a Gate with a Tracer.
+	Trace span.Carrier
 	// Progress receives params of notifications/progress for this call without
 	// a progressToken member; nil means none is wanted. It is called from one
 	// goroutine at a time and never after Call has returned.

@@ -161,6 +161,10 @@ func (g *Gate) List(ctx context.Context, in *Call, who policy.Principal) []*regi
 // long as policy and catalogue are the same, unless the policy reads what clients say
 // of themselves. Principals of other rights who see the same share it.
 func (g *Gate) Listing(ctx context.Context, in *Call, who policy.Principal) *Listing {
+	if g.opts.Tracer != nil && in.Message != nil && in.Message.Method == "tools/list" {
+		c := g.newCall(in)
+		defer c.traceList(ctx, who)()
+	}
 	engine, view := *g.policy.Load(), g.view(ctx, in, who)
 	status := g.offersStatus(ctx, view, who)
 	tools, catalogue := view.List()

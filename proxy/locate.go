@@ -162,9 +162,13 @@ const (
 // server's page; where all servers are, one list follows the other, prompts under
 // their exposed names, and a server that fails is left out: its neighbours' lists
 // are worth having without it. Cursors are our own. Like List it leaves no record.
-func (g *Gate) Enumerate(ctx context.Context, in *Call, who policy.Principal) (json.RawMessage, *Failure) {
+func (g *Gate) Enumerate(ctx context.Context, in *Call, who policy.Principal) (_ json.RawMessage, failed *Failure) {
 	r := g.newRelayed(in)
 	r.principal = who
+	if g.opts.Tracer != nil {
+		ctx = r.startTrace(ctx)
+		defer func() { r.endTrace(ctx, failed, g.opts.Now().Sub(r.start)) }()
+	}
 	if f := r.receive(ctx); f != nil {
 		return nil, f
 	}

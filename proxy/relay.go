@@ -223,7 +223,15 @@ func (r *relayed) replyRedacted(result json.RawMessage, kernel signal.Result, po
 // enquire is the one place where servers are asked for what is no tool call:
 // judged requests, and lists, whose elements are judged one by one.
 func (g *Gate) enquire(ctx context.Context, server string, ask registry.Ask) (json.RawMessage, error) {
-	return g.opts.Servers.Ask(ctx, server, ask)
+	if g.opts.Tracer == nil {
+		return g.opts.Servers.Ask(ctx, server, ask)
+	}
+	traced, trace := g.startOutgoing(ctx, server, ask.Method, "")
+	defer traced.done()
+	ask.Trace = trace
+	result, err := g.opts.Servers.Ask(traced.ctx, server, ask)
+	traced.note(result, err)
+	return result, err
 }
 
 // askFailure says why an upstream gave no result.

@@ -13,6 +13,7 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/judgement"
@@ -58,6 +59,9 @@ type call struct {
 	decisionID string
 	signalID   string // of the call, the parent of every signal that it causes
 	parentID   string // of the call that caused this one, "" for none
+
+	trace  span.Carrier // of the span of the call; nil = it is not traced
+	events []span.Event // in its course
 
 	principal policy.Principal
 	method    string           // "" for tools/call
@@ -135,6 +139,9 @@ func (g *Gate) Refuse(ctx context.Context, in *Call, code, reason string) *Failu
 	if code != signal.CodeUnauthenticated {
 		_ = c.identify(ctx) // for the record; a caller without a name is no second fault
 	}
+	if g.opts.Tracer != nil {
+		ctx = c.startTrace(ctx)
+	}
 	_, f := c.close(ctx, c.fail(code, reason))
 	return f
 }
@@ -158,6 +165,9 @@ func (g *Gate) newCall(in *Call) call {
 // runRoad takes r down a road and closes c, its call. Too many requests at once are
 // refused.
 func runRoad[R any](ctx context.Context, r R, c *call, stages []stage[R]) (*Reply, *Failure) {
+	if c.gate.opts.Tracer != nil {
+		ctx = c.startTrace(ctx)
+	}
 	defer c.gate.inFlight.Add(-1)
 	if c.gate.inFlight.Add(1) > int64(c.gate.settings.Load().InFlight) {
 		return c.close(ctx, c.fail(signal.CodeOverloaded, "too many calls are in flight").remedy(callLater))
@@ -178,7 +188,12 @@ func walk[R any](ctx context.Context, r R, c *call, stages []stage[R]) (f *Failu
 	}()
 	for _, s := range stages {
 		c.source.Function = s.name
-		if f := s.run(r, ctx); f != nil || c.reply != nil {
+		if c.trace != nil {
+			f = traceStage(ctx, r, c, s)
+		} else {
+			f = s.run(r, ctx)
+		}
+		if f != nil || c.reply != nil {
 			return f
 		}
 	}
@@ -254,6 +269,12 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 		}
 	}
 	o.Hidden, o.From = c.unseen, c.server
+	if c.trace != nil {
+		c.endTrace(ctx, f, o.Duration)
+		if c.trace.Sampled() {
+			o.TraceID = c.traceID
+		}
+	}
 	g.opts.Observe(o)
 	if g.opts.Bus.Listening(c.principal) {
 		c.publishOutcome(f)

@@ -35,6 +35,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/sandbox"
+	"github.com/toolgate/toolgate/internal/telemetry"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -98,6 +99,7 @@ type App struct {
 	worker    *proxy.TicketWorker
 	sampler   *verify.Sampler
 	bus       *bus.Bus
+	telemetry *telemetry.Telemetry // nil = nothing is sent
 
 	listeners    atomic.Pointer[Listeners] // that Run serves
 	stopSampling func()
@@ -158,6 +160,9 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err = trial.Wait(); err != nil {
 		return nil, configError(err)
 	}
+	if err = a.openTelemetry(ctx, cfg); err != nil {
+		return nil, err
+	}
 	if err = a.openGate(cfg); err != nil {
 		return nil, err
 	}
@@ -187,13 +192,16 @@ func (a *App) openPolicyAndStore(ctx context.Context, cfg *config.Config, trial 
 func (a *App) openGate(cfg *config.Config) (err error) {
 	tickets := a.state.tickets
 	a.startSampling(cfg)
-	a.gate, err = proxy.New(proxy.Options{
+	opts := proxy.Options{
 		Identifier: a.callers, Policy: a.sample(a.policy.current()), Limiter: a.limits, Refused: a.refused, Fold: a.state.fold.Add, Usage: limit.NewUsage(a.state.db, nil),
 		Tickets: tickets, Waiter: tickets, Repeats: tickets, Book: tickets, Recorder: a.state.records,
 		Upstreams: a.upstreams, Servers: a.upstreams, Artifacts: a.state.artifacts, Bus: a.bus, Settings: gateSettings(cfg),
 		Observe: a.metrics.observe, Log: a.log.Named("gate"),
-	})
-	if err != nil {
+	}
+	if a.telemetry != nil {
+		opts.Tracer = a.telemetry
+	}
+	if a.gate, err = proxy.New(opts); err != nil {
 		return err
 	}
 	a.upstreams.OnListChanged(a.gate.ListChanged)
@@ -228,6 +236,9 @@ func (a *App) Close() error {
 	}
 	if a.stopSampling != nil {
 		a.stopSampling()
+	}
+	if a.telemetry != nil { // its last metrics read the state
+		a.telemetry.Close(ctx)
 	}
 	if a.state != nil {
 		errs = append(errs, a.state.close())

@@ -110,13 +110,23 @@ func (m *metrics) observe(o proxy.Observation) {
 	for _, kind := range o.Hidden {
 		m.hidden.WithLabelValues(o.From, kind).Inc()
 	}
-	m.seconds.WithLabelValues(o.Server).Observe(o.Duration.Seconds())
+	observeSeconds(m.seconds.WithLabelValues(o.Server), o.Duration, o.TraceID)
 	if o.Upstream > 0 {
-		m.upstream.WithLabelValues(o.Server).Observe(o.Upstream.Seconds())
+		observeSeconds(m.upstream.WithLabelValues(o.Server), o.Upstream, o.TraceID)
 	}
 	if o.Limit != "" {
 		m.limited.WithLabelValues(ruleLabel(o.Limit)).Inc()
 	}
+}
+
+// observeSeconds adds a duration to a histogram, with an exemplar of a trace unless that
+// is "".
+func observeSeconds(to prometheus.Observer, took time.Duration, traceID string) {
+	if traced, ok := to.(prometheus.ExemplarObserver); ok && traceID != "" {
+		traced.ObserveWithExemplar(took.Seconds(), prometheus.Labels{"trace_id": traceID})
+		return
+	}
+	to.Observe(took.Seconds())
 }
 
 // ruleLabel names a limit by what the configuration says of it: a rule without the

@@ -320,7 +320,7 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 		Audit: func(ctx context.Context, n int, follow bool) iter.Seq2[[]byte, error] {
 			return audit.Tail(ctx, TrailDir(cfg.State), audit.TailOptions{Records: n, Follow: follow})
 		},
-		Metrics: promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}), Hosts: hostsOf(cfg, cfg.Admin), Version: a.options.Version, Log: a.log.Named("console"),
+		Metrics: promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{EnableOpenMetrics: a.telemetry != nil}), Hosts: hostsOf(cfg, cfg.Admin), Version: a.options.Version, Log: a.log.Named("console"),
 	})
 }
 

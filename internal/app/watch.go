@@ -152,6 +152,7 @@ func needRestart(begun, next *config.Config) (names []string) {
 		{"toolgate.deterministic", begun.Deterministic != next.Deterministic},
 		{"toolgate.artifacts.ttl", begun.Artifacts.TTL != next.Artifacts.TTL},
 		{"toolgate.artifacts.max_mib", begun.Artifacts.MaxMiB != next.Artifacts.MaxMiB},
+		{"toolgate.telemetry", !reflect.DeepEqual(begun.Telemetry, next.Telemetry)},
 		{"toolgate.console", !reflect.DeepEqual(begun.Console, next.Console)},
 		{"toolgate.audit.reserve_mib", begun.Audit.ReserveMiB != next.Audit.ReserveMiB},
 		{"toolgate.audit.durability", begun.Audit.Durability != next.Audit.Durability},

@@ -19,6 +19,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/keepalive"
 	"github.com/toolgate/toolgate/internal/paramheader"
+	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/internal/wait"
 )
 
@@ -150,6 +151,8 @@ type Call struct {
 	Params json.RawMessage // sent as they are, nil for none
 	// Bound are the parameters that headers repeat (paramheader).
 	Bound []paramheader.Parameter
+	// Trace is sent in headers of HTTP; nil = none.
+	Trace span.Carrier
 	// Loose accepts a result that strict decoding refuses, if its envelope is
 	// sound: the elements of a list are judged one by one later.
 	Loose bool

@@ -17,6 +17,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/keepalive"
 	"github.com/toolgate/toolgate/internal/paramheader"
+	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/internal/wait"
 )
 
@@ -135,19 +136,35 @@ func (w *httpWire) exchange(ctx context.Context, p *Call) (body []byte, res *htt
 		if said.stateless {
 			post.Extra, plain = said.repeat(p)
 		}
+		if p.Trace != nil {
+			said.eachTrace(p, func(name, value string) { post.Extra, _ = keepalive.AppendHeader(post.Extra, name, value) })
+		}
 		if plain {
 			body, res, err = w.e.Transport.(poster).Post(ctx, post)
 			return body, res, w.e.failed(err)
 		}
 	}
 	header := said.header
-	if said.stateless {
-		header = make(http.Header, len(said.header)+3)
-		paramheader.Set(header, p.Method, p.Params, p.Bound)
+	if said.stateless || p.Trace != nil {
+		header = make(http.Header, len(said.header)+5)
+		if said.stateless {
+			paramheader.Set(header, p.Method, p.Params, p.Bound)
+		}
+		said.eachTrace(p, header.Set)
 		maps.Copy(header, said.header)
 	}
 	res, err = w.e.Post(ctx, header, p.line, p.claim)
 	return nil, res, err
+}
+
+// eachTrace calls set with each header of the trace of a call, but for those that every
+// request has.
+func (s *spoken) eachTrace(p *Call, set func(name, value string)) {
+	for _, name := range span.Fields {
+		if value := p.Trace[name]; value != "" && s.header[http.CanonicalHeaderKey(name)] == nil {
+			set(name, value)
+		}
+	}
 }
 
 // repeat returns the header lines that repeat the method and the parameters of a

@@ -15,6 +15,7 @@ import (
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/ndjson"
+	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/proxy"
@@ -318,7 +319,7 @@ func (d *Door) message(w http.ResponseWriter, r *http.Request, _ string) {
 	out := d.respond(w, r)
 	out.plain = true
 	x := &exchange{versions: olderVersions}
-	x.call = proxy.Call{Transport: "http"}
+	x.call = proxy.Call{Transport: "http", Trace: span.FromHeader(r.Header)}
 	body, ok := d.readBody(out, r, x)
 	if !ok {
 		return

@@ -10,6 +10,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
@@ -148,7 +149,7 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 	}
 	out := &response{w: w, rc: *http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events, asked: r.Header, client: r.Context()}
 	x := &exchange{versions: httpVersions, open: d.session.openSession, owned: true}
-	x.call = proxy.Call{Route: route, Transport: "http"}
+	x.call = proxy.Call{Route: route, Transport: "http", Trace: span.FromHeader(r.Header)}
 	body, ok := d.readBody(out, r, x)
 	if !ok || x.denied == nil && r.Header[headerSession] != nil && jsontext.Value(body).Kind() == '[' && d.postBatch(out, x, r, body) {
 		return

@@ -12,6 +12,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
@@ -53,7 +54,7 @@ func (h *Handler) readRequest(w http.ResponseWriter, r *http.Request) (*intake, 
 		return nil, false
 	}
 	in := &intake{begun: h.opts.Now(), limits: h.opts.Envelope.Limits}
-	in.call = proxy.Call{Transport: "rest"}
+	in.call = proxy.Call{Transport: "rest", Trace: span.FromHeader(r.Header)}
 	in.call.Principal, in.call.Credential, in.unauthenticated = h.identify(r)
 	if f := in.unauthenticated; f != nil && f.Kernel.Code == signal.CodeRateLimited {
 		h.refuseCaller(w, r, f)

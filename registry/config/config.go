@@ -64,7 +64,7 @@ type Pin string
 // Config is everything that mcp.json and the overlay say, defaults filled in.
 // Fields with a tag are keys of the toolgate object. A Config is not changed
 // after Load and then safe for concurrent use. It holds secrets (Server.Env,
-// Server.Headers, Policy, Notify, OIDC.ClientSecret): do not print it.
+// Server.Headers, Policy, Notify, OIDC.ClientSecret, Telemetry): do not print it.
 type Config struct {
 	Servers        []Server  // in file order, disabled ones included
 	Listen         string    `json:"listen"`          // host:port of the agents' listener
@@ -90,6 +90,7 @@ type Config struct {
 	// and that know no delay of their own; at least 1 s.
 	RetryAfter    time.Duration `json:"retry_after"`
 	Artifacts     Artifacts     `json:"artifacts"`
+	Telemetry     *Telemetry    `json:"telemetry"`     // nil = nothing is sent
 	Sandbox       string        `json:"sandbox"`       // auto, require or off: of servers that say nothing else
 	Envelope      string        `json:"envelope"`      // mcp or strict
 	Deterministic bool          `json:"deterministic"` // ids and times come from a counter, and strict ids must be UUIDs: for golden runs
@@ -332,6 +333,27 @@ type Artifacts struct {
 	TTL       time.Duration `json:"ttl"`        // since somebody last read them; more than 0
 	MaxMiB    int           `json:"max_mib"`    // of all together, oldest first beyond it; at least 1
 	InlineKiB int           `json:"inline_kib"` // most of one text that results "signals" leaves inline; at least 1
+}
+
+// Telemetry says where traces and metrics are sent, by OTLP over HTTP. It holds secrets
+// (Headers).
+type Telemetry struct {
+	Endpoint string            `json:"endpoint"` // base URL: https, or http on loopback
+	Headers  map[string]string `json:"headers"`  // sent with every request, names as written
+	CA       string            `json:"ca"`       // absolute path of the collector's root certificates in PEM; "" = the system's
+	Traces   Traces            `json:"traces"`
+	Metrics  Metrics           `json:"metrics"`
+}
+
+// Traces say which traces are recorded.
+type Traces struct {
+	Ratio       float64 `json:"ratio"`        // share of traces, from 0 to 1
+	ParentBased bool    `json:"parent_based"` // what the caller decided takes precedence over Ratio
+}
+
+// Metrics say how often metrics are sent.
+type Metrics struct {
+	Interval time.Duration `json:"interval"` // a second or more
 }
 
 // Audit says how durable a record is before its call goes out, what it holds, and who

@@ -32,6 +32,7 @@ var formats = map[string]func(string) error{
 	"web-url":         webURL(),
 	"secure-url":      webURL(secure),
 	"collector-url":   webURL(secure, anonymous),
+	"otlp-url":        webURL(secure, anonymous, extensible),
 	"origin":          webURL(bare),
 	"policy-path":     func(s string) error { return unless(!remote(s), webURL(), s) },
 	"smtp-url":        checkMailServer,
@@ -126,6 +127,14 @@ func secure(u *url.URL) error {
 func anonymous(u *url.URL) error {
 	if u.User != nil || u.Fragment != "" {
 		return complain("URL contains a user or a fragment", `write "token" or "headers" next to it`)
+	}
+	return nil
+}
+
+// extensible refuses an address to which no path can be added.
+func extensible(u *url.URL) error {
+	if u.RawQuery != "" {
+		return complain("URL contains a query", "write the base URL: /v1/traces and /v1/metrics are added to it")
 	}
 	return nil
 }

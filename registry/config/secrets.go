@@ -130,6 +130,9 @@ func (c *Config) secrets() (found []string) {
 			}
 		}
 	}
+	if t := c.Telemetry; t != nil {
+		headers = append(headers, t.Headers)
+	}
 	for _, h := range headers {
 		for name, value := range h {
 			if lock.Secret(name) {

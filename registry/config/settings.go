@@ -48,6 +48,7 @@ func (l *loader) finishSettings() {
 	l.finishApprovals(n.get("approvals"))
 	l.finishConsole(n.get("console"))
 	l.finishPolicy(n.get("policy"))
+	l.finishTelemetry(n.get("telemetry"))
 	servers := l.root.get(l.entries)
 	for i, r := range l.cfg.Limits.Rules {
 		at := n.at("limits", "rules", strconv.Itoa(i), "server")
@@ -141,6 +142,20 @@ func (l *loader) finishApprovals(n *node) {
 			l.warn(at.get("secret"), "is a secret of less than 24 bytes", "openssl rand -base64 32 makes one that nobody guesses")
 		}
 	}
+}
+
+func (l *loader) finishTelemetry(n *node) {
+	t := l.cfg.Telemetry
+	if t == nil {
+		return
+	}
+	t.CA = n.get("ca").resolve(t.CA)
+	l.checkHeaders(n.get("headers"))
+	if n.at("traces", "ratio") == nil {
+		t.Traces.Ratio = 1
+	}
+	t.Traces.ParentBased = t.Traces.ParentBased || n.at("traces", "parent_based") == nil
+	t.Metrics.Interval = cmp.Or(t.Metrics.Interval, time.Minute)
 }
 
 func (l *loader) finishConsole(n *node) {

@@ -13,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -24,6 +25,7 @@ type Call struct {
 	Meta        json.RawMessage // params._meta without progressToken, nil for none
 	Task        json.RawMessage // params.task (MCP 2025-11-25, tasks), nil for none
 	From        Downstream      // for whom
+	Trace       span.Carrier    // sent in params._meta, in place of what is there, and in headers of HTTP; nil = none
 	Timeout     time.Duration   // without progress; 0 = the server's
 	MaxTimeout  time.Duration   // with progress, at least Timeout; 0 = the server's
 	// Progress receives notifications/progress without our token, in order, from
@@ -53,6 +55,7 @@ type Ask struct {
 	Method string
 	Params json.RawMessage // sent as they are, nil for none
 	From   Downstream      // for whom
+	Trace  span.Carrier    // as in Call
 	// Progress is as in Call.
 	Progress func(params json.RawMessage)
 }
@@ -64,7 +67,7 @@ func (s *Server) Ask(ctx context.Context, ask Ask) (json.RawMessage, *Error) {
 	if page := s.recalled(ask); page != nil {
 		return page, nil
 	}
-	return s.send(ctx, &request{Call: Call{From: ask.From, Progress: ask.Progress}, method: ask.Method, params: ask.Params})
+	return s.send(ctx, &request{Call: Call{From: ask.From, Trace: ask.Trace, Progress: ask.Progress}, method: ask.Method, params: ask.Params})
 }
 
 // Notify passes a client's notification to the connection of its downstream

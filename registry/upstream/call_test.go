@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -72,6 +73,26 @@ func TestMeta(t *testing.T) {
 		}
 		if !strings.Contains(string(calls[1].Raw), `"_meta":{"traceparent":"00-1","big":9007199254740993,"progressToken":"`) {
 			t.Errorf("with progress: %s", calls[1].Raw)
+		}
+	})
+}
+
+// A trace replaces the context of the caller, and no other member of _meta.
+func TestTraceInMeta(t *testing.T) {
+	overAll(t, recorder.Config{Tools: []recorder.Tool{{Name: "echo"}}}, func(t *testing.T, rec *recorder.Recorder, r *running) {
+		prints := r.ready()
+		const meta = `{"baggage":"k=v","traceparent":"00-1","tracestate":"a=1","big":9007199254740993}`
+		for _, m := range []json.RawMessage{json.RawMessage(meta), nil} {
+			if _, e := r.Do(context.Background(), upstream.Call{
+				Tool: "echo", Fingerprint: prints["echo"], Arguments: json.RawMessage(`{}`), Meta: m, Trace: span.Carrier{"traceparent": "00-2"},
+			}); e != nil {
+				t.Fatal(e)
+			}
+		}
+		for i, want := range []string{`"_meta":{"baggage":"k=v","traceparent":"00-2","big":9007199254740993}`, `"_meta":{"traceparent":"00-2"}`} {
+			if got := string(rec.Calls()[i].Raw); !strings.Contains(got, want) {
+				t.Errorf("sent %s, want %s", got, want)
+			}
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/paramheader"
+	"github.com/toolgate/toolgate/internal/span"
 )
 
 // conn is one connection to an upstream, and what belongs to the downstream
@@ -102,7 +103,7 @@ func pendingOf(call *mcpclient.Call) *pending {
 // do sends a request and waits for its answer, or until ctx ends.
 func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 	p := &pending{request: r, life: ctx}
-	p.Call = mcpclient.Call{ID: c.NextID(), Method: r.method, Params: r.params, Bound: r.bound, Loose: r.loose, Owner: p}
+	p.Call = mcpclient.Call{ID: c.NextID(), Method: r.method, Params: r.params, Bound: r.bound, Trace: r.Trace, Loose: r.loose, Owner: p}
 	if r.clock != nil {
 		p.Stop = r.clock.stop
 	}
@@ -112,6 +113,9 @@ func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 	}
 	if c.Stateless() {
 		meta = c.appendClientMeta(meta, r)
+	}
+	if r.Trace != nil {
+		meta = appendTrace(meta, r.Trace)
 	}
 	if meta != nil {
 		if p.Params == nil {
@@ -137,6 +141,19 @@ func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 		c.Offer(jsonrpc.NewNotification("notifications/cancelled", object(member{"requestId", jsonrpc.Quote(p.ID)}, member{"reason", jsonrpc.Quote(e.Kind.String())})))
 	}
 	return result, e
+}
+
+// appendTrace appends the _meta that carries a trace. What the caller wrote there is
+// replaced: its own span is not the parent of the server's.
+func appendTrace(meta []jsonrpc.Change, trace span.Carrier) []jsonrpc.Change {
+	for _, name := range span.Fields {
+		change := jsonrpc.Change{Name: name}
+		if value, ok := trace[name]; ok {
+			change.Value, change.Checked = jsonrpc.Quote(value), true
+		}
+		meta = append(meta, change)
+	}
+	return meta
 }
 
 // initialize opens the MCP session (MCP basic/lifecycle), where there is one.

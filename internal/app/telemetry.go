@@ -1,0 +1,53 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"net/url"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/toolgate/toolgate/internal/telemetry"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// openTelemetry begins to send traces and metrics where cfg says, if it does.
+func (a *App) openTelemetry(ctx context.Context, cfg *config.Config) error {
+	t := cfg.Telemetry
+	if t == nil {
+		return nil
+	}
+	roots, err := ReadRoots(t.CA)
+	if err != nil {
+		return configError(err)
+	}
+	dropped := promauto.With(a.metrics.registry).NewCounterVec(prometheus.CounterOpts{
+		Name: "toolgate_telemetry_dropped_total", Help: "What the collector of telemetry did not receive: spans, and exports of metrics.",
+	}, []string{"signal"})
+	for _, signal := range []string{telemetry.Traces, telemetry.Metrics} {
+		dropped.WithLabelValues(signal)
+	}
+	a.telemetry, err = telemetry.New(ctx, telemetry.Options{
+		Endpoint: t.Endpoint, Header: t.Headers, TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		Ratio: t.Traces.Ratio, ParentBased: t.Traces.ParentBased, Interval: t.Metrics.Interval,
+		Version: a.options.Version, Gatherer: a.metrics.registry, Upstream: a.reached, Log: a.log.Named("telemetry"),
+		Dropped: func(signal string, n int) { dropped.WithLabelValues(signal).Add(float64(n)) },
+	})
+	return configError(err)
+}
+
+// reached returns how a server is reached, for telemetry.
+func (a *App) reached(server string) (transport, host, port string) {
+	servers := a.Config().Servers
+	i := slices.IndexFunc(servers, func(s config.Server) bool { return s.Name == server })
+	if i < 0 {
+		return "", "", ""
+	}
+	u, err := url.Parse(servers[i].URL)
+	if err != nil {
+		return servers[i].Type, "", ""
+	}
+	return servers[i].Type, u.Hostname(), u.Port()
+}
