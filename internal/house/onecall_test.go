@@ -24,9 +24,11 @@ import (
 // with agents and upstreams, which net/http did before and nobody counted; six functions
 // bound how slowly a client may send. Two find out how a client is sent results. 120 lines
 // are the metrics and the debug line that operators need to write alerts and find refusals. 90
-// are the requests that wait for their turn at the stdio doors.
+// are the requests that wait for their turn at the stdio doors. Eight hundred are traces and
+// metrics by OTLP: the libraries know neither the road nor a bound of what waits for a
+// collector. No function of them is entered without telemetry.
 const (
-	maxCodeLines     = 59_830 // of product code, without comments and blank lines
+	maxCodeLines     = 60_630 // of product code, without comments and blank lines
 	maxCallFunctions = 202    // that one allowed warm call enters
 	maxCallFiles     = 47     // that these are in
 	maxScans         = 2      // strict scans of JSON bytes

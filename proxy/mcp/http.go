@@ -149,7 +149,10 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 	}
 	out := &response{w: w, rc: *http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events, asked: r.Header, client: r.Context()}
 	x := &exchange{versions: httpVersions, open: d.session.openSession, owned: true}
-	x.call = proxy.Call{Route: route, Transport: "http", Trace: span.FromHeader(r.Header)}
+	x.call = proxy.Call{Route: route, Transport: "http"}
+	if r.Header["Traceparent"] != nil {
+		x.call.Trace = span.FromHeader(r.Header)
+	}
 	body, ok := d.readBody(out, r, x)
 	if !ok || x.denied == nil && r.Header[headerSession] != nil && jsontext.Value(body).Kind() == '[' && d.postBatch(out, x, r, body) {
 		return
