@@ -3,13 +3,20 @@ package proxy_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/telemetry"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/policy/rego"
@@ -28,7 +35,7 @@ func BenchmarkGateCall(b *testing.B) {
 	} {
 		for _, durability := range []audit.Durability{audit.OS, audit.Sync} {
 			b.Run(bb.name+"/"+string(durability), func(b *testing.B) {
-				g := benchGate(b, durability)
+				g := benchGate(b, durability, nil)
 				in := request(b, bb.params)
 				in.Credential = identity.Credential{Bearer: "t"}
 				b.ReportAllocs()
@@ -42,10 +49,37 @@ func BenchmarkGateCall(b *testing.B) {
 	}
 }
 
+// The same road with traces, of which a share is recorded. The collector answers at once.
+func BenchmarkTracedCall(b *testing.B) {
+	for _, ratio := range []float64{0, .01, 1} {
+		b.Run(fmt.Sprint(ratio), func(b *testing.B) {
+			collector := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			defer collector.Close()
+			tracer, err := telemetry.New(b.Context(), telemetry.Options{
+				Endpoint: collector.URL, Ratio: ratio, Interval: time.Minute, Gatherer: prometheus.NewRegistry(), Log: hclog.NewNullLogger(),
+				Upstream: func(string) (_, _, _ string) { return "stdio", "", "" }, Dropped: func(string, int) {},
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer tracer.Close(b.Context())
+			g := benchGate(b, audit.OS, tracer)
+			in := request(b, `{"name":"search_internet","arguments":{"query":"model context protocol","num_results":5}}`)
+			in.Credential = identity.Credential{Bearer: "t"}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, f := g.Call(context.Background(), in); f != nil {
+					b.Fatal(f)
+				}
+			}
+		})
+	}
+}
+
 // TestCallAllocations: the allocations of one call with a constant verdict. A change
 // that needs more of them says why.
 func TestCallAllocations(t *testing.T) {
-	g := benchGate(t, audit.OS)
+	g := benchGate(t, audit.OS, nil)
 	in := request(t, `{"name":"search_internet","arguments":{"query":"model context protocol","num_results":5}}`)
 	in.Credential = identity.Credential{Bearer: "t"}
 	least := math.Inf(1)
@@ -62,7 +96,7 @@ func TestCallAllocations(t *testing.T) {
 	}
 }
 
-func benchGate(b testing.TB, durability audit.Durability) *proxy.Gate {
+func benchGate(b testing.TB, durability audit.Durability, tracer proxy.Tracer) *proxy.Gate {
 	b.Helper()
 	engine, err := rego.Load(b.Context(), rego.Options{Timeout: 10 * time.Second})
 	if err != nil {
@@ -90,7 +124,7 @@ func benchGate(b testing.TB, durability audit.Durability) *proxy.Gate {
 		return &registry.Tool{Server: "standard", Name: name, Exposed: name, Fingerprint: "sha256:" + name, Input: schema, OutputMode: "warn"}
 	}
 	g, err := proxy.New(proxy.Options{
-		Identifier: auth, Policy: engine, Limiter: limit.New(limit.Rules{Default: &rate}), Usage: limit.NewUsage(db, time.Now), Tickets: &bench{}, Recorder: trail,
+		Identifier: auth, Policy: engine, Limiter: limit.New(limit.Rules{Default: &rate}), Usage: limit.NewUsage(db, time.Now), Tickets: &bench{}, Recorder: trail, Tracer: tracer,
 		Upstreams: memory{registry.NewCatalogue([]string{"standard"}, tool("search_internet"), tool("manage_wallet"))},
 	})
 	if err != nil {

@@ -188,7 +188,7 @@ func walk[R any](ctx context.Context, r R, c *call, stages []stage[R]) (f *Failu
 	}()
 	for _, s := range stages {
 		c.source.Function = s.name
-		if c.trace != nil {
+		if c.trace != nil && c.trace.Sampled() {
 			f = traceStage(ctx, r, c, s)
 		} else {
 			f = s.run(r, ctx)
