@@ -94,8 +94,8 @@ func (l *loader) alternatives(n *node, v schema.Violation) {
 func (l *loader) unknown(n *node, key string, v schema.Violation) {
 	m := n.get(key)
 	m.faulty, m.unset = true, nil
-	message, hint := "unknown key", ""
-	near := Nearest(key, v.Want)
+	message, near := "unknown key", Nearest(key, v.Want)
+	var hint string
 	switch {
 	case len(v.Want) == 0:
 		message, hint = "invalid name", v.Description
