@@ -26,10 +26,10 @@ import (
 // are the metrics and the debug line that operators need to write alerts and find refusals. 90
 // are the requests that wait for their turn at the stdio doors. Eight hundred are traces and
 // metrics by OTLP: the libraries know neither the road nor a bound of what waits for a
-// collector. No function of them is entered without telemetry.
+// collector. A call enters two functions for its metrics, and none for traces without telemetry.
 const (
 	maxCodeLines     = 60_630 // of product code, without comments and blank lines
-	maxCallFunctions = 202    // that one allowed warm call enters
+	maxCallFunctions = 204    // that one allowed warm call enters
 	maxCallFiles     = 47     // that these are in
 	maxScans         = 2      // strict scans of JSON bytes
 )
