@@ -3,7 +3,6 @@ package deploy_test
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -74,7 +73,7 @@ func TestImage(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, filepath.Join(dir, "config/mcp.json"), fmt.Appendf(nil, containerConfig, agents, admin), 0o644)
+	writeFile(t, filepath.Join(dir, "config/mcp.json"), fmt.Appendf(nil, config, agents, admin, "auto"), 0o644)
 	script, err := filepath.Abs("testdata/contain.sh")
 	if err != nil {
 		t.Fatal(err)
@@ -83,19 +82,8 @@ func TestImage(t *testing.T) {
 	args := append([]string{"--mount", "--pid", "--fork", "--kill-child", "sh", script, root, dir, user}, append(image.Entrypoint, image.Cmd...)...)
 	p := program.Launch(t, exec.Command("unshare", args...))
 	t.Cleanup(func() { _ = exec.Command("kill", "-TERM", firstInside(p)).Run() }) // unshare ignores TERM
-	g := program.Gate{Process: p, Admin: "http://" + admin}
-	if !p.Await(t, "its server is ready", func() bool { return program.Listens(admin) && g.State(t, "standard") == "ready" }) {
-		t.Fatalf("it ended: %v\n%s", p.Err, p.Log)
-	}
-	if status, answer := search(t, agents); status != http.StatusOK || !strings.Contains(answer, `"results"`) {
-		t.Errorf("the call is not answered: %d %s", status, answer)
-	}
+	serves(t, agents, admin)
 	if _, err := os.Stat(filepath.Join(dir, "toolgate/state.db")); err != nil {
 		t.Errorf("the state is not in its volume: %v", err)
 	}
 }
-
-// containerConfig is served by the container.
-const containerConfig = `{"mcpServers": {"standard": {"command": "/usr/bin/toolgate", "args": ["tools", "--dir", "/var/lib/toolgate-servers/tools"]}},
-	"toolgate": {"listen": %q, "admin": %q, "servers": {"standard": {"prefix": ""}},
-		"identity": {"tokens": [{"subject": "agent", "roles": ["researcher"], "sha256": "1e85597643745a860ddf8fa29ac9c6287331cb3e69435d56060df71a13709316"}]}}}`

@@ -1,12 +1,9 @@
 package deploy_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -97,60 +94,26 @@ func installUnit(t *testing.T) (root, agents, admin string) {
 	install(t, root, "usr/bin/toolgate", static(t), 0o755)
 	install(t, root, "etc/systemd/system/toolgate.service", deployed(t, "systemd/toolgate.service"), 0o644)
 	install(t, root, "usr/lib/sysusers.d/toolgate.conf", deployed(t, "systemd/toolgate.sysusers"), 0o644)
-	writeFile(t, filepath.Join(root, "etc/toolgate/mcp.json"), fmt.Appendf(nil, config, agents, admin), 0o644)
+	writeFile(t, filepath.Join(root, "etc/toolgate/mcp.json"), fmt.Appendf(nil, config, agents, admin, "require"), 0o644)
 	return root, agents, admin
 }
 
-// config is served by the unit. Its server is started with a whole sandbox or not at
-// all.
+// config is what the unit and the container serve, with the addresses of the listeners
+// and the sandbox.
 const config = `{"mcpServers": {"standard": {"command": "/usr/bin/toolgate", "args": ["tools", "--dir", "/var/lib/toolgate-servers/tools"]}},
-	"toolgate": {"listen": %q, "admin": %q, "sandbox": "require", "servers": {"standard": {"prefix": ""}},
+	"toolgate": {"listen": %q, "admin": %q, "sandbox": %q, "servers": {"standard": {"prefix": ""}},
 		"identity": {"tokens": [{"subject": "agent", "roles": ["researcher"], "sha256": "1e85597643745a860ddf8fa29ac9c6287331cb3e69435d56060df71a13709316"}]}}}`
-
-// search makes a governed call, and returns the status and the answer.
-func search(t testing.TB, agents string) (int, string) {
-	t.Helper()
-	ctx, stop := context.WithTimeout(context.Background(), program.Timeout)
-	defer stop()
-	body, err := json.Marshal(map[string]any{
-		"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-		"params": map[string]any{"name": "search_internet", "arguments": map[string]any{"query": "policy"}, "_meta": map[string]any{
-			"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": map[string]any{},
-			"io.modelcontextprotocol/clientInfo": map[string]any{"name": "deploy", "version": "1"},
-		}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+agents+"/mcp", bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, value := range map[string]string{
-		"Authorization": "Bearer demo-researcher", "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-		"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "search_internet",
-	} {
-		req.Header.Set(name, value)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	answer, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res.StatusCode, string(answer)
-}
 
 // serves waits until toolgate and its server are ready, and makes a governed call.
 func serves(t testing.TB, agents, admin string) {
 	t.Helper()
 	g := program.Gate{Admin: "http://" + admin}
 	program.Await(t, "the server is ready", func() bool { return program.Listens(admin) && g.State(t, "standard") == "ready" })
-	if status, answer := search(t, agents); status != http.StatusOK || !strings.Contains(answer, `"results"`) {
-		t.Fatalf("the call is not answered: %d %s", status, answer)
+	ctx, stop := context.WithTimeout(context.Background(), program.Timeout)
+	defer stop()
+	call := exec.CommandContext(ctx, static(t), "tool", "call", "search_internet", "--args", `{"query": "policy"}`, "--addr", "http://"+agents, "--token", "demo-researcher")
+	if out, err := call.CombinedOutput(); err != nil || !strings.Contains(string(out), `"results"`) {
+		t.Fatalf("the call is not answered: %v\n%s", err, out)
 	}
 }
 
