@@ -120,8 +120,7 @@ func (s *start) awaitListed(t *testing.T) {
 	s.page(t, "prompts/get", registry.Downstream{}) // whose answer comes later
 }
 
-// Of lists that differ from those that were kept, each is announced; the new ones are
-// kept.
+// Each list that differs from the kept list is announced, and replaces it.
 func TestSeenListsThatChange(t *testing.T) {
 	for name, tc := range map[string]struct {
 		now  recorder.Config

@@ -131,7 +131,7 @@ func (s *setup) write() (err error) {
 // The roles that init drafts. An agent with the first two may call every tool.
 const (
 	roleReader   = "reader"   // tools that only read, and nothing outside their server
-	roleWriter   = "writer"   // all other tools; a person decides on those that may destroy
+	roleWriter   = "writer"   // all other tools; a person decides on a call that may destroy
 	roleApprover = "approver" // no tools: it decides on calls that are held
 )
 

@@ -45,7 +45,7 @@ func (e *env) withTool(ctx context.Context, server, tool string, f func(*registr
 			return err
 		}
 		var known []string
-		pins, _ := p.List(ctx) // without them there is no nearest one
+		pins, _ := p.List(ctx) // a failure leaves the message without a suggestion
 		for _, pin := range pins {
 			known = append(known, pin.Server+" "+pin.Tool)
 		}

@@ -68,9 +68,9 @@ func (e *env) openPolicy(ctx context.Context, path string) (*rego.Engine, *confi
 	return engine, cfg, nil
 }
 
-// knownTools returns the tools that a policy command covers, by exposed name:
-// those that the upstreams list, when live, else those whose definitions the
-// state directory keeps, and those that data.roles names.
+// knownTools returns the tools that a policy command covers, by exposed name: the
+// tools that data.roles names, and the tools that the upstreams list. If live is false, it
+// takes the tools whose definitions the state directory keeps, and asks no upstream.
 func (e *env) knownTools(ctx context.Context, cfg *config.Config, engine *rego.Engine, live bool) (tools []policy.Tool, err error) {
 	if live {
 		tools, err = e.listLive(ctx, cfg)

@@ -50,7 +50,7 @@ func serverRestart(e *env) *cobra.Command {
 		var after console.Upstream
 		err := e.fetch(ctx, peopleListener, http.MethodPost, "/v1/servers/"+url.PathEscape(args[0])+"/restart", nil, &after)
 		if refused := (*exit)(nil); errors.As(err, &refused) && refused.word == "NO_SERVER" {
-			found, _ := e.servers(ctx) // without it there is no nearest name
+			found, _ := e.servers(ctx) // a failure leaves the message without a suggestion
 			return refused.withHint(cmp.Or(didYouMean(args[0], names(found)), hintMark+"toolgate server list"))
 		}
 		if err != nil {

@@ -129,9 +129,9 @@ func observeSeconds(to prometheus.Observer, took time.Duration, traceID string) 
 	to.Observe(took.Seconds())
 }
 
-// ruleLabel names a limit by what the configuration says of it: a rule without the
-// principal that it selects, and a limit of the policy without its key, which may be
-// anything.
+// ruleLabel returns the label of a limit, which names no principal. A rule of the
+// configuration is named by its other selectors. Every limit of the policy has the label
+// policy, because its key may be anything.
 func ruleLabel(rule string) string {
 	if strings.HasPrefix(rule, "policy ") {
 		return "policy"

@@ -146,7 +146,7 @@ type endpoint struct {
 	*httptest.Server // nil in a bubble
 	t                testing.TB
 	handle           http.HandlerFunc
-	come             chan seen // every request but those that are answered by the standard
+	come             chan seen // every request that has no standard answer
 
 	mu  sync.Mutex // protects the fields below
 	all []seen

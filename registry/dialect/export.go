@@ -240,8 +240,9 @@ func (e *exporter) form(k Key, value any) any {
 
 var wholeReference = regexp.MustCompile(`^\$\{([A-Za-z_][A-Za-z0-9_]*)\}$`)
 
-// variables takes the members that are variables, as name ⇒ variable; with same, those that
-// are the variable of their own name.
+// variables removes the members of object whose value is a reference to a variable, and
+// returns the name of the variable by the name of the member. If same is true, it takes
+// only members that have the name of their variable.
 func variables(object map[string]any, same bool) map[string]any {
 	found := map[string]any{}
 	for name, value := range object {

@@ -195,7 +195,7 @@ func (r *Receiver) Raw() []byte {
 	return bytes.Clone(r.raw.Bytes())
 }
 
-// Asked returns the number of requests, those that failed included.
+// Asked returns the number of requests, failed ones included.
 func (r *Receiver) Asked() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
