@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -79,7 +80,9 @@ func TestImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	user, _, _ := strings.Cut(image.User, ":")
-	args := append([]string{"--mount", "--pid", "--fork", "--kill-child", "sh", script, root, dir, user}, append(image.Entrypoint, image.Cmd...)...)
+	namespaces := []string{"--mount", "--pid", "--fork", "--kill-child"}
+	requireNamespaces(t, namespaces)
+	args := slices.Concat(namespaces, []string{"sh", script, root, dir, user}, image.Entrypoint, image.Cmd)
 	p := program.Launch(t, exec.Command("unshare", args...))
 	t.Cleanup(func() { _ = exec.Command("kill", "-TERM", firstInside(p)).Run() }) // unshare ignores TERM
 	serves(t, agents, admin)

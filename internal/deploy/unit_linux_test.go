@@ -30,9 +30,7 @@ func boot(t *testing.T, install string) *host {
 		npm.Program(t, p)
 	}
 	namespaces := []string{"--mount", "--pid", "--fork", "--kill-child", "--uts", "--ipc", "--cgroup"}
-	if out, err := exec.Command("unshare", append(namespaces, "true")...).CombinedOutput(); err != nil {
-		t.Skipf("this machine gives no namespaces: %s", out)
-	}
+	requireNamespaces(t, namespaces)
 	script, err := filepath.Abs("testdata/boot.sh")
 	if err != nil {
 		t.Fatal(err)
@@ -51,6 +49,14 @@ func boot(t *testing.T, install string) *host {
 		return err == nil
 	})
 	return h
+}
+
+// requireNamespaces skips the test where unshare cannot make namespaces with these flags.
+func requireNamespaces(t testing.TB, flags []string) {
+	t.Helper()
+	if out, err := exec.Command("unshare", append(flags[:len(flags):len(flags)], "true")...).CombinedOutput(); err != nil {
+		t.Skipf("this machine gives no namespaces: %s", out)
+	}
 }
 
 // firstInside returns the PID of the process that is the first in the namespace of p, an
