@@ -36,8 +36,9 @@ func doctorCommand(e *env) *cobra.Command {
 
 // examination collects what doctor finds.
 type examination struct {
-	found []finding
-	code  int // exit code of the first fault
+	found   []finding
+	code    int  // exit code of the first fault
+	running bool // a toolgate answers at the admin listener
 }
 
 func (x *examination) ok(where, message string) {
@@ -51,12 +52,27 @@ func (x *examination) fault(code int, where, message, hint string) {
 	x.found = append(x.found, finding{Level: levelFault, Where: where, Message: message, Hint: hint})
 }
 
-// doctor examines the configuration as check does, then what surrounds it.
+// doctor prints what is found.
 func (e *env) doctor(ctx context.Context) error {
 	s, err := e.checkFiles(ctx)
 	if err != nil {
 		return err
 	}
+	x, err := e.examine(ctx, s)
+	if err != nil {
+		return err
+	}
+	err = e.Print("doctor", x.document())
+	return errors.Join(err, exitIf(x.code != exitOK, x.code))
+}
+
+// document is an examination as it is printed.
+func (x *examination) document() map[string]any {
+	return map[string]any{"ok": x.code == exitOK, "running": x.running, "findings": x.found}
+}
+
+// examine examines the configuration as check does, then what surrounds it.
+func (e *env) examine(ctx context.Context, s *filesCheck) (*examination, error) {
 	x := &examination{}
 	x.ok("configuration", plural.Count(len(s.cfg.Servers), "server")+", policy "+short(s.engine.Revision()))
 	x.found = append(x.found, s.found...)
@@ -64,21 +80,20 @@ func (e *env) doctor(ctx context.Context) error {
 	x.disk(s.cfg)
 	x.commands(s.cfg)
 	if err := x.clients(e, s.cfg); err != nil {
-		return err
+		return nil, err
 	}
 	var status console.Status
-	running := e.readStatus(ctx, &status) == nil
-	x.listeners(s.cfg, running)
-	if running {
+	x.running = e.readStatus(ctx, &status) == nil
+	x.listeners(s.cfg, x.running)
+	if x.running {
 		x.gateway(&status)
 	} else if x.code == exitOK {
 		began := time.Now()
 		if err := e.withUpstreams(ctx, liveBound, s.cfg, func(a *app.App) { x.servers(a, began) }); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	err = e.Print("doctor", map[string]any{"ok": x.code == exitOK, "running": running, "findings": x.found})
-	return errors.Join(err, exitIf(x.code != exitOK, x.code))
+	return x, nil
 }
 
 // directories reports whether files can be made in the state and key directories.

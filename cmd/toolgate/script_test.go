@@ -122,7 +122,7 @@ func params(t *testing.T, dir string) testscript.Params {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ready": cmdReady, "exits": cmdExits, "repeat": cmdRepeat, "ticket": cmdTicket, "tamper": cmdTamper, "forge": cmdForge,
 			"replace": cmdReplace, "eventually": cmdEventually, "await": cmdAwait, "get": cmdGet, "signal": cmdSignal, "until": cmdUntil,
-			"post": cmdPost, "artifact": cmdArtifact, "keep": cmdKeep, "mistake": cmdMistake, "certify": cmdCertify,
+			"post": cmdPost, "artifact": cmdArtifact, "keep": cmdKeep, "mistake": cmdMistake, "certify": cmdCertify, "secretless": cmdSecretless,
 		},
 	}
 }

@@ -224,6 +224,20 @@ func WaitingIDs(ctx context.Context, db *store.DB) ([]string, error) {
 		"SELECT id FROM approvals WHERE state = 'proposed' ORDER BY seq DESC LIMIT 100")
 }
 
+// Counts returns the number of tickets in db by state. It authenticates nothing.
+func Counts(ctx context.Context, db *store.DB) (map[State]int, error) {
+	type count struct {
+		state State
+		n     int
+	}
+	rows, err := store.Select(ctx, db.Read, func(c *count) []any { return []any{&c.state, &c.n} }, "SELECT state, count(*) FROM approvals GROUP BY state")
+	counts := make(map[State]int, len(rows))
+	for _, c := range rows {
+		counts[c.state] = c.n
+	}
+	return counts, err
+}
+
 // answered is the largest number of tickets that Answering returns.
 const answered = 100
 

@@ -53,6 +53,12 @@ func readSource(where string, keep func(name string) bool) (files, error) {
 	return readArchive(f, keep)
 }
 
+// Modules returns the Rego of the policy at where by file: a directory, an archive, or "" for
+// the embedded default.
+func Modules(where string) (map[string][]byte, error) {
+	return readSource(where, func(name string) bool { return wanted(name) && path.Ext(name) == ".rego" })
+}
+
 // wanted reports whether name belongs to a policy. Hidden files and folders do
 // not: mounted configuration keeps its older versions there.
 func wanted(name string) bool {

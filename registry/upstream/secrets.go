@@ -28,6 +28,10 @@ type secrets struct {
 	found    atomic.Int64 // messages that had one
 }
 
+// NewRedactor returns a function that replaces secrets in a text, in every form in which
+// they are looked for in what servers send.
+func NewRedactor(values []string) func(text string) string { return newSecrets(values).redactText }
+
 // newSecrets returns the forms of secrets, nil when there are none.
 func newSecrets(values []string) *secrets {
 	var all, pairs []string

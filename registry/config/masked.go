@@ -1,0 +1,157 @@
+package config
+
+import (
+	"encoding/json"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/toolgate/toolgate/registry/lock"
+)
+
+// masked stands for a value that Masked does not show.
+const masked = "***"
+
+var (
+	defaultValue = regexp.MustCompile(`(\$\{[^}]*:-)[^}]*\}`)
+	onlyVariable = regexp.MustCompile(`^([A-Za-z]+ )?\$\{[^}]*\}$`) // with Bearer or Basic before it
+	anyReference = regexp.MustCompile(`\$\{[^}]*\}`)
+	plainWord    = regexp.MustCompile(`^[a-z]+$`)
+	random       = regexp.MustCompile(`^[A-Za-z0-9_+=-]{20,}$`) // with a digit: no text that somebody has thought of
+	digit        = regexp.MustCompile(`[0-9]`)
+)
+
+// hiddenMembers have nothing but values that are not shown: an operator may put a secret in
+// any of them.
+var hiddenMembers = []string{"env", "headers", "data"}
+
+// Masked returns what mcp.json and the overlay say, without comments and without secrets:
+// values of env, headers and policy.data, and of every member, flag and member of a query
+// whose name looks like a secret's, passwords, paths of webhooks, defaults of variables,
+// and texts that look random. References to variables are shown and not expanded.
+//
+// The secrets are the values that are not shown and those of all references, for texts
+// that may repeat them: not words under a harmless name, and not names of files that exist. The error
+// is *Faults; what could be read is returned with it.
+func Masked(opts Options) (document json.RawMessage, secrets []string, err error) {
+	m := &masker{l: &loader{opts: opts.withDefaults(), cfg: defaults()}}
+	m.l.readRoot()
+	if len(m.l.faults) > 0 {
+		err = &Faults{List: m.l.faults}
+	}
+	m.mask(m.l.root, "", false)
+	return m.l.root.json(true), m.secrets, err
+}
+
+// masker masks the nodes of a configuration, and collects what it masks.
+type masker struct {
+	l       *loader
+	secrets []string
+}
+
+// mask masks what is below n, whose member or list is called name. It shows no value when
+// hidden is set.
+func (m *masker) mask(n *node, name string, hidden bool) {
+	for _, c := range n.members {
+		m.mask(c, c.key, hidden || slices.Contains(hiddenMembers, c.key))
+	}
+	for i, c := range n.items {
+		m.mask(c, name, hidden)
+		if _, secret, ok := lock.SecretArg(texts(n.items), i); ok {
+			m.hide(c, secret, true)
+		}
+	}
+	switch {
+	case n.kind == kindObject || n.kind == kindArray:
+	case lock.Secret(name) || name == "sha256" || random.MatchString(n.text) && digit.MatchString(n.text):
+		m.hide(n, n.text, true)
+	case hidden:
+		m.hide(n, n.text, !plainWord.MatchString(n.text))
+	case n.kind == kindString:
+		m.show(n, name == "webhook")
+	}
+}
+
+func texts(nodes []*node) (all []string) {
+	for _, n := range nodes {
+		all = append(all, n.text)
+	}
+	return all
+}
+
+// hide masks the secret with which a scalar ends, unless it refers to a variable. One that is
+// not sure is not collected.
+func (m *masker) hide(n *node, secret string, sure bool) {
+	if m.collect(n); sure {
+		m.add(secret)
+	}
+	before := defaultValue.ReplaceAllString(strings.TrimSuffix(n.text, secret), "$1"+masked+"}")
+	secret = defaultValue.ReplaceAllString(secret, "$1"+masked+"}")
+	if !onlyVariable.MatchString(secret) {
+		secret = masked
+	}
+	n.kind, n.value = kindString, before+secret
+}
+
+// show masks the parts of a text that are secrets wherever they are: what is before the
+// host of an address, its query, and with bare all that follows its host.
+func (m *masker) show(n *node, bare bool) {
+	m.collect(n)
+	n.value = lock.NewOrigin("", "", nil, defaultValue.ReplaceAllString(n.text, "$1"+masked+"}")).URL
+	if scheme, rest, ok := strings.Cut(n.value, "://"); ok && bare {
+		host, _, _ := strings.Cut(rest, "/")
+		n.value = scheme + "://" + host + "/" + masked
+	}
+}
+
+// collect collects what the references in n stand for, and the secrets in an address.
+func (m *masker) collect(n *node) {
+	for _, ref := range anyReference.FindAllString(n.text, -1) {
+		value, _ := m.l.expand(ref, n.file) // without a value there is nothing to collect
+		m.add(value)
+	}
+	whole, _ := m.l.expand(n.text, n.file) // as above
+	if n.key == "envFile" {
+		m.addFile(n, whole)
+	}
+	u, err := url.Parse(whole)
+	if err != nil || u.Host == "" {
+		return
+	}
+	password, _ := u.User.Password()
+	m.add(password)
+	m.add(u.User.Username())
+	for _, values := range u.Query() {
+		m.add(values[0])
+	}
+	if n.key == "webhook" {
+		for part := range strings.SplitSeq(u.Path, "/") {
+			if !plainWord.MatchString(part) {
+				m.add(part)
+			}
+		}
+	}
+}
+
+// addFile adds the values in an envFile.
+func (m *masker) addFile(n *node, name string) {
+	at := n.as(kindString, n.text)
+	at.value = name
+	for name, value := range m.l.environmentFile(at) { // what is wrong with it is for Load
+		if lock.Secret(name) || !plainWord.MatchString(value) {
+			m.add(value)
+		}
+	}
+}
+
+// add adds a secret, and what follows Bearer or Basic in it.
+func (m *masker) add(secret string) {
+	_, credentials, _ := strings.Cut(secret, " ")
+	for _, s := range []string{secret, credentials} {
+		if _, err := os.Stat(s); len(s) >= minSecret && err != nil && !strings.Contains(s, "${") {
+			m.secrets = append(m.secrets, s)
+		}
+	}
+}
