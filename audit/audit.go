@@ -123,6 +123,7 @@ const (
 	EventConfined      = "server_confined"       // a server's command starts; the reason says how it is confined
 	EventArchived      = "trail_archived"        // records were moved to an archive
 	EventRestarted     = "server_restarted"      // a person restarted a server, or was refused to
+	EventProfile       = "profile_taken"         // a person took the profile of toolgate that Added names, or was refused to
 
 	EventCredentialRefused = "credential_refused" // a credential named nobody; the reason is an identity.Kind
 	EventCallsRefused      = "calls_refused"      // a call was refused beyond limits.refused; the reason is its kernel code

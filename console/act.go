@@ -20,6 +20,7 @@ const (
 	ActVoteRefused   = "vote_refused"
 	ActTrailRead     = "trail_read"
 	ActServerRestart = "server_restarted"
+	ActProfile       = "profile_taken"
 )
 
 // An Act is something that a person did or tried at this listener and that changed no
@@ -31,6 +32,7 @@ type Act struct {
 	Credential string           // bearer, session, token or provider
 	Ticket     string           // that the act is about, "" = none
 	Server     string           // that the act is about, "" = none
+	Profile    string           // that was taken, "" = none
 	Reason     string           // why it was refused, "" = it was not
 }
 

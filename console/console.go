@@ -88,8 +88,10 @@ type Options struct {
 	// Restart restarts a server that Status lists, and returns its state when it has
 	// answered, failed or taken long. Nil = there is no such server.
 	Restart func(ctx context.Context, server string) (Upstream, error)
+	// Profiles reports whether a principal may take profiles of toolgate; nil = nobody.
+	Profiles func(p policy.Principal) bool
 	// Record records an act; nil = nothing is recorded. Without their record, nobody
-	// signs in, nobody reads the trail and no server is restarted.
+	// signs in, nobody reads the trail, and no server is restarted and no profile taken.
 	Record func(a Act) error
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
@@ -211,6 +213,7 @@ func (c *Console) routes() map[string]map[string]handler {
 		"/v1/approvals/{id}/reconcile":      {http.MethodPost: c.as(c.reconcile)},
 		"/v1/audit/tail":                    {http.MethodGet: c.as(c.audit)},
 		"/v1/servers/{name}/restart":        {http.MethodPost: c.as(c.restart)},
+		"/debug/pprof/{name}":               {http.MethodGet: c.as(c.profile)},
 	}
 }
 

@@ -304,7 +304,7 @@ type metering struct {
 // uncounted refuses a call that the store of usage could not serve.
 func (t *toolCall) uncounted(ctx context.Context, doing string, err error) *Failure {
 	if ctx.Err() != nil {
-		return t.fail(signal.CodeCancelled, "the caller cancelled the call")
+		return t.cancelled(ctx, false, "the caller cancelled the call")
 	}
 	t.gate.opts.Log.Error(doing, "decision", t.decisionID, "tool", t.subject.Exposed, "error", err)
 	if !errors.Is(err, limit.ErrBusy) {

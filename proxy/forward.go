@@ -60,7 +60,7 @@ func (t *toolCall) forward(ctx context.Context) *Failure {
 	if errors.Is(err, registry.ErrMaxTimeout) {
 		late = "the tool reported progress and did not answer within " + t.tool.MaxTimeout.String()
 	}
-	f := t.elicited(ctx, t.upstreamFailure(fe, late))
+	f := t.elicited(ctx, t.upstreamFailure(ctx, fe, late))
 	t.sent = fe.Sent
 	t.ends(approval.StateUnknown, nil, f.Reason)
 	if fe.Kind == registry.Failed && fe.RPC != nil {
@@ -80,12 +80,12 @@ func forwardError(err error) *registry.ForwardError {
 
 // upstreamFailure says why an upstream gave no result; late is the reason of a
 // timeout.
-func (c *call) upstreamFailure(fe *registry.ForwardError, late string) *Failure {
+func (c *call) upstreamFailure(ctx context.Context, fe *registry.ForwardError, late string) *Failure {
 	switch fe.Kind {
 	case registry.Timeout:
 		return c.fail(signal.CodeToolTimeout, late).because(upstreamError("no answer before the deadline", nil)).remedy(mayHaveRun)
 	case registry.Cancelled:
-		return c.fail(signal.CodeCancelled, "the caller cancelled the call")
+		return c.cancelled(ctx, fe.Sent, "the caller cancelled the call")
 	case registry.Unavailable:
 		down := signal.ExternalError("nothing was sent", upstreams, true, nil)
 		return c.wrap(signal.CodeUpstreamUnavailable, down, "server "+c.server+" is not available").
@@ -116,6 +116,24 @@ func (c *call) upstreamFailure(fe *registry.ForwardError, late string) *Failure 
 	f := c.fail(signal.CodeToolFailed, upstreamMessage(fe.RPC)).because(upstreamError(upstreamMessage(fe.RPC), map[string]any{"code": code}))
 	f.Upstream = fe.RPC
 	return f
+}
+
+// ErrShutdown is the cause with which doors cancel calls that are still under way when
+// toolgate has to end. Their callers get an answer; a call that its own caller cancelled
+// gets none.
+var ErrShutdown = errors.New("toolgate is shutting down")
+
+// cancelled is the failure of a request whose context has ended: the caller gave up for
+// the reason, or toolgate shuts down. sent means that the request reached its server.
+func (c *call) cancelled(ctx context.Context, sent bool, reason string) *Failure {
+	switch {
+	case !errors.Is(context.Cause(ctx), ErrShutdown):
+		return c.fail(signal.CodeCancelled, reason)
+	case sent:
+		return c.fail(signal.CodeToolTimeout, "toolgate shut down before the server answered; whether the call took effect is unknown").
+			because(upstreamError("no answer before the shutdown", nil)).remedy(mayHaveRun)
+	}
+	return c.fail(signal.CodeUpstreamUnavailable, "toolgate is shutting down; nothing was sent").remedy(callLater)
 }
 
 // upstreams is the origin of errors of servers.

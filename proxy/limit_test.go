@@ -343,6 +343,31 @@ func TestResumedCallCounts(t *testing.T) {
 	})
 }
 
+// A call that toolgate ends because it stops has an answer, which says whether it may have
+// been made. The use of one that was not sent is given back.
+func TestShutdown(t *testing.T) {
+	for _, tc := range []struct {
+		name       string
+		sent       bool
+		code, used string
+	}{
+		{"before it was sent", false, signal.CodeUpstreamUnavailable, "0 0"},
+		{"after", true, signal.CodeToolTimeout, "1 100"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			u := openMeteredGate(t)
+			ctx, stop := context.WithCancelCause(t.Context())
+			u.sending = func(ctx context.Context) (json.RawMessage, error) {
+				stop(proxy.ErrShutdown)
+				return nil, &registry.ForwardError{Kind: registry.Cancelled, Sent: tc.sent, Err: ctx.Err()}
+			}
+			word, _ := u.came(ctx, t, 100)
+			wantWord(t, "code", word, tc.code)
+			wantWord(t, "used", u.used(t), tc.used)
+		})
+	}
+}
+
 // A caller that has gone is not counted: nothing of its call was sent.
 func TestCallersThatHaveGone(t *testing.T) {
 	u := openMeteredGate(t)

@@ -225,7 +225,7 @@ func (w *gathering) addPage(ctx context.Context) *Failure {
 	if f == nil {
 		page, err := w.gate.enquire(ctx, o.Server, registry.Ask{Method: method, Params: params, From: w.from(o.Server)})
 		if err != nil {
-			f = w.askFailure(err)
+			f = w.askFailure(ctx, err)
 		} else if f = w.add(ctx, o, page); f == nil {
 			next = textMember(page, "nextCursor")
 		}

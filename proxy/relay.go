@@ -174,7 +174,7 @@ func (r *relayed) forward(ctx context.Context) *Failure {
 		var err error
 		result, err = r.gate.enquire(ctx, r.server, registry.Ask{Method: r.method, Params: r.body, From: r.from(r.server), Progress: r.in.Progress})
 		if err != nil {
-			return r.elicited(ctx, r.askFailure(err))
+			return r.elicited(ctx, r.askFailure(ctx, err))
 		}
 		kernel = signal.OK(nil, r.metrics())
 	}
@@ -235,8 +235,8 @@ func (g *Gate) enquire(ctx context.Context, server string, ask registry.Ask) (js
 }
 
 // askFailure says why an upstream gave no result.
-func (r *relayed) askFailure(err error) *Failure {
-	return r.upstreamFailure(forwardError(err), "server "+r.server+" did not answer in time")
+func (r *relayed) askFailure(ctx context.Context, err error) *Failure {
+	return r.upstreamFailure(ctx, forwardError(err), "server "+r.server+" did not answer in time")
 }
 
 // noticeRoad lists the stages of a client's notification, but for close. The

@@ -353,7 +353,7 @@ func (r *relayed) awaitTask(ctx context.Context) *Failure {
 			wait.For(ctx, lookEvery)
 		}
 		if ctx.Err() != nil {
-			return r.fail(signal.CodeCancelled, "the caller no longer waits for the task")
+			return r.cancelled(ctx, false, "the caller no longer waits for the task")
 		}
 		t, f := r.ownTicket(ctx, r.ticket.ID)
 		if f != nil {

@@ -74,11 +74,11 @@ type TicketWorker struct {
 	sweep chan struct{} // signals that all live tickets are to be reviewed
 	news  chan struct{} // signals that a call may be ready to run
 
-	stop   context.CancelFunc // ends the loops
-	cancel context.CancelFunc // ends the calls under way
-	life   context.Context    // of the calls
-	loops  sync.WaitGroup     // ready when the loops have ended
-	runs   sync.WaitGroup     // ready when no call is under way or waits for its time
+	stop   context.CancelFunc      // ends the loops
+	cancel context.CancelCauseFunc // ends the calls under way
+	life   context.Context         // of the calls
+	loops  sync.WaitGroup          // ready when the loops have ended
+	runs   sync.WaitGroup          // ready when no call is under way or waits for its time
 
 	slots *semaphore.Weighted // for calls under way
 	begun sync.Map            // ids of the tickets that have a run
@@ -92,7 +92,7 @@ func NewTicketWorker(opts TicketWorkerOptions) (*TicketWorker, error) {
 	}
 	opts.Log = cmp.Or(opts.Log, opts.Gate.opts.Log)
 	w := &TicketWorker{opts: opts, sweep: make(chan struct{}, 1), news: make(chan struct{}, 1), slots: semaphore.NewWeighted(maxRuns)}
-	w.life, w.cancel = context.WithCancel(context.Background())
+	w.life, w.cancel = context.WithCancelCause(context.Background())
 	ctx, stop := context.WithCancel(w.life)
 	w.stop = stop
 	w.Recheck()
@@ -106,13 +106,15 @@ func NewTicketWorker(opts TicketWorkerOptions) (*TicketWorker, error) {
 func (w *TicketWorker) Recheck() { wait.Signal(w.sweep) }
 
 // Close begins no further call and waits for those under way; when ctx ends
-// before, they are cancelled, and its error is given. Closing again is allowed.
+// before, they are cancelled with ErrShutdown, and its error is given. Closing again is
+// allowed.
 func (w *TicketWorker) Close(ctx context.Context) error {
 	w.stop()
 	w.loops.Wait()
-	inTime := context.AfterFunc(ctx, w.cancel)
+	cancel := func() { w.cancel(ErrShutdown) }
+	inTime := context.AfterFunc(ctx, cancel)
 	w.runs.Wait()
-	defer w.cancel()
+	defer cancel()
 	if !inTime() {
 		return ctx.Err()
 	}

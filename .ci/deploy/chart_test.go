@@ -104,6 +104,32 @@ func TestLint(t *testing.T) {
 	}
 }
 
+// A pod that stops has the time that its configuration takes, and what comes after it.
+func TestStops(t *testing.T) {
+	for values, want := range map[string]struct {
+		grace       int64
+		delay, last string
+	}{
+		"":                                    {60, "5s", "20s"},
+		"shutdown: { delay: 0, drain: 90 }\n": {125, "0s", "90s"},
+	} {
+		objects, err := render(t, identity+"insecure: true\n"+values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var config struct {
+			Toolgate struct{ Shutdown struct{ Delay, Drain string } }
+		}
+		if err := json.Unmarshal([]byte(objects["ConfigMap/gate-toolgate"].(*core.ConfigMap).Data["mcp.json"]), &config); err != nil {
+			t.Fatal(err)
+		}
+		grace, s := *objects["StatefulSet/gate-toolgate"].(*apps.StatefulSet).Spec.Template.Spec.TerminationGracePeriodSeconds, config.Toolgate.Shutdown
+		if grace != want.grace || s.Delay != want.delay || s.Drain != want.last {
+			t.Errorf("%q: %d s for %s and %s, want %+v", values, grace, s.Delay, s.Drain, want)
+		}
+	}
+}
+
 // The pod has no right that it does not need, and nothing but its volumes is written.
 func TestPod(t *testing.T) {
 	objects, err := render(t, identity+"tls: { secret: gate-tls }\nserviceMonitor: { enabled: true }\npolicy: { configMap: rules }\n"+

@@ -34,6 +34,7 @@ func TestOCSF(t *testing.T) {
 		{"a folded record", event(audit.EventCredentialRefused, "others", "unknown"), 6003, 99, "name", 2, 1},
 		{"a server", event(audit.EventConfined, "", "whole"), 6003, 99, "name", 1, 0},
 		{"reading", event(audit.EventTrailRead, "", ""), 6003, 99, "name", 1, 0},
+		{"a refused profile", event(audit.EventProfile, "192.0.2.1", "NOT_PROFILER"), 6003, 99, "ip", 2, 1},
 		{"a refused restart", event(audit.EventRestarted, "192.0.2.1", "NOT_OPERATOR"), 6003, 99, "ip", 2, 1},
 		{"refused reading", event(audit.EventTrailRead, "192.0.2.1", "NOT_AUDITOR"), 6003, 99, "ip", 2, 1},
 	} {

@@ -58,7 +58,7 @@ type Options struct {
 	Version string       // of the program, for records, metrics and handshakes
 	Log     hclog.Logger // nil = nothing is logged
 
-	// Draining is called when no new calls are accepted any more; nil = nobody has to know.
+	// Draining is called once, when toolgate begins to stop; nil = nobody has to know.
 	Draining func()
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/plainhttp"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
@@ -32,13 +33,11 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-// drainTime is how long calls under way may continue after the end of Run's
-// context.
-const drainTime = 20 * time.Second
-
-// Run serves agents and people until ctx ends, then drains: calls under way have
-// 20 seconds to finish. Meanwhile it reloads as r says, polls the server of a
-// policy at a URL, and asks the shadow policy. It may be called once.
+// Run serves agents and people until ctx ends. Then it reports that it is not ready,
+// still takes requests for the configured delay, and drains: calls under way have the
+// configured time to finish, and are cancelled and answered after it. Meanwhile it
+// reloads as r says, polls the server of a policy at a URL, and asks the shadow policy.
+// It may be called once.
 func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	cfg := a.Config()
 	opts := a.doorOptions(cfg)
@@ -64,6 +63,7 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	}
 	forAgents, forPeople := newServer(a.fromClients(route(door, jobs))), newServer(a.fromClients(withSource(people)))
 	forAgents.ErrorLog, forPeople.ErrorLog = a.httpLog("agents"), a.httpLog("people")
+	stopped := ctx
 	group, ctx := errgroup.WithContext(ctx)
 	mostAgents, mostPeople := connectionShares(openFiles())
 	agents := newListener(l.Agents, mostAgents, a.metrics.dropped.WithLabelValues("agents").Inc)
@@ -82,6 +82,11 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	group.Go(func() error {
 		debug.FreeOSMemory() // compiling and trying the policy leaves garbage, more than what stays in use
 		<-ctx.Done()
+		a.withdraw()
+		if delay := a.Config().Shutdown.Delay; delay > 0 && stopped.Err() != nil { // not for a listener that failed
+			a.log.Info("not ready any more, and still serving", "seconds", delay.Seconds())
+			wait.For(context.WithoutCancel(ctx), delay)
+		}
 		people.Close()
 		a.drain(context.WithoutCancel(ctx), door.Close, jobs.Drain, a.worker.Close)
 		a.hangUp(agentServer, agents)
@@ -128,7 +133,7 @@ func (a *App) ServeStdio(ctx context.Context, who identity.Credential, in io.Rea
 func (a *App) ServeNDJSON(ctx context.Context, who identity.Credential, in io.Reader, out io.Writer) error {
 	door, err := ndjson.New(ndjson.Options{
 		Gate: a.gate, Refuser: a.gate, Credential: who, MaxDepth: a.Config().Limits.MaxDepth,
-		Ended: a.endSession, Log: a.log.Named("ndjson"),
+		Drain: a.Config().Shutdown.Drain, Ended: a.endSession, Log: a.log.Named("ndjson"),
 	})
 	if err != nil {
 		return err
@@ -144,22 +149,27 @@ func (a *App) connect(door *mcp.Door) {
 	a.upstreams.OnListChanged(door.ListChanged)
 }
 
-// drain lets the calls that are under way finish, and cancels those that take
-// longer than they may.
-func (a *App) drain(ctx context.Context, ends ...func(context.Context) error) {
-	a.health.draining.Store(true)
-	if a.options.Draining != nil {
+// withdraw makes a report that it is not ready any more.
+func (a *App) withdraw() {
+	if !a.health.draining.Swap(true) && a.options.Draining != nil {
 		a.options.Draining()
 	}
-	a.log.Info("draining", "seconds", drainTime.Seconds())
-	ctx, stop := context.WithTimeout(ctx, drainTime)
+}
+
+// drain lets the calls that are under way finish, and cancels those that take
+// longer than they may. These are answered too.
+func (a *App) drain(ctx context.Context, ends ...func(context.Context) error) {
+	a.withdraw()
+	limit := a.Config().Shutdown.Drain
+	a.log.Info("draining", "seconds", limit.Seconds())
+	ctx, stop := context.WithTimeout(ctx, limit)
 	defer stop()
 	var group errgroup.Group
 	for _, end := range ends {
 		group.Go(func() error { return end(ctx) })
 	}
 	if err := group.Wait(); err != nil {
-		a.log.Warn("calls under way were cancelled: they took longer than draining may", "seconds", drainTime.Seconds())
+		a.log.Warn("calls under way were cancelled: they took longer than draining may", "seconds", limit.Seconds())
 	}
 }
 
@@ -169,7 +179,7 @@ func (a *App) doorOptions(cfg *config.Config) mcp.Options {
 		Gate: a.gate, Refuser: a.gate, Relayer: a.gate, Notifier: a.gate, Offers: a.upstreams.Offered, Introductions: a.upstreams.Introductions,
 		Version: a.options.Version, Errors: wire.Dialect(cfg.Errors),
 		Limits: limitsOf(cfg), Profile: wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: a.state.envelopes.Write, Tasks: true, StateKey: a.state.key,
-		Ended: a.endSession, Log: a.log.Named("mcp"),
+		Drain: cfg.Shutdown.Drain, Ended: a.endSession, Log: a.log.Named("mcp"),
 	}
 }
 
@@ -312,6 +322,10 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 		},
 		Operates: func(ctx context.Context, p policy.Principal) (bool, error) {
 			return a.policy.current().Operates(ctx, p)
+		},
+		Profiles: func(p policy.Principal) bool {
+			role := a.Config().PprofRole
+			return role != "" && p.Has(role)
 		},
 		Restart: func(ctx context.Context, server string) (console.Upstream, error) {
 			after, err := a.upstreams.Restart(ctx, server)

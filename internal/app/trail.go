@@ -87,6 +87,9 @@ func (a *App) recordAct(act console.Act) error {
 	p := act.Principal
 	who := audit.Principal{Subject: p.Subject, Roles: p.Roles, Client: p.Client, Tenant: p.Tenant}
 	e := audit.Event{Name: act.Name, Source: act.Source, Credential: act.Credential, Reason: act.Reason}
+	if act.Profile != "" {
+		e.Added = []string{act.Profile}
+	}
 	r := audit.Record{Principal: who, Ticket: act.Ticket, Server: act.Server, Event: &e}
 	if act.Reason != "" {
 		a.state.fold.AddRecord(r)

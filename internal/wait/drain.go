@@ -1,6 +1,13 @@
 package wait
 
-import "sync"
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// grace is how long work that was cancelled may take to end.
+const grace = 5 * time.Second
 
 // A Drain counts running work and refuses new work once it is closed. The zero
 // value is open. It is safe for concurrent use.
@@ -50,4 +57,21 @@ func (d *Drain) Close() (done <-chan struct{}, was bool) {
 		}
 	}
 	return d.done, was
+}
+
+// Finish closes the Drain and waits until its work has left. When ctx ends before, Finish
+// calls cancel, waits five seconds more at most, and returns the error of ctx.
+func (d *Drain) Finish(ctx context.Context, cancel func()) error {
+	done, _ := d.Close()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+	}
+	cancel()
+	select {
+	case <-done:
+	case <-time.After(grace):
+	}
+	return ctx.Err()
 }

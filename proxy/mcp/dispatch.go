@@ -271,6 +271,8 @@ func (c *core) refuseUnbegun(ctx context.Context, x *exchange) (a answer, ok boo
 	switch {
 	case x.crowded:
 		return c.refuse(x, signal.CodeOverloaded, "too many requests of this client wait"), true
+	case errors.Is(context.Cause(ctx), proxy.ErrShutdown):
+		return c.refuse(x, signal.CodeUpstreamUnavailable, "toolgate is shutting down; the request waited, and nothing was sent"), true
 	case ctx.Err() != nil:
 		return c.refuse(x, signal.CodeCancelled, "the request was cancelled while it waited"), true
 	}

@@ -163,9 +163,6 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// errClosing is the cause with which calls end that outlive Close.
-var errClosing = errors.New("toolgate is shutting down")
-
 // core is what requests of every revision share: options, limits of work in
 // flight, and how messages are decoded, refused and answered.
 type core struct {
@@ -241,28 +238,24 @@ func New(opts Options) (*Door, error) {
 }
 
 // Close ends the event streams and refuses new requests with 503; questions to
-// clients fail. It waits for the calls in flight until ctx ends, then cancels
-// those that are left and returns ctx's error. Call it before
-// http.Server.Shutdown, which would wait for the event streams. A second Close
-// does nothing.
+// clients fail. It waits for the calls in flight until ctx ends. Those that are left
+// then are cancelled with proxy.ErrShutdown and answered, and Close returns ctx's
+// error. Call it before http.Server.Shutdown, which would wait for the event streams.
+// A second Close does nothing.
 func (d *Door) Close(ctx context.Context) error {
-	idle, was := d.work.Close()
-	if !was {
+	if _, was := d.work.Close(); !was {
 		return nil
 	}
 	d.close()
 	for _, s := range d.session.sessions.all() {
 		s.closeToQuestions()
 	}
-	var err error
 	calls := d.calls.Finish()
-	select {
-	case <-idle:
+	err := d.work.Finish(ctx, func() { d.cancel(proxy.ErrShutdown) })
+	if err == nil {
 		calls.Wait()
-	case <-ctx.Done():
-		err = ctx.Err()
 	}
-	d.cancel(errClosing)
+	d.cancel(proxy.ErrShutdown)
 	d.janitor.Wait()
 	d.session.sessions.endAll()
 	d.stateless.groups.endAll()

@@ -188,7 +188,7 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 	c.listening, c.stopListening = context.WithCancel(d.base)
 	if !d.work.Enter() {
-		return fmt.Errorf("serving stdio: %w", errClosing)
+		return fmt.Errorf("serving stdio: %w", proxy.ErrShutdown)
 	}
 	defer d.work.Leave()
 	d.stdioClients.Store(c, owner{})
@@ -249,7 +249,7 @@ func (c *stdioClient) answer(x *exchange, a answer) {
 func (c *stdioClient) drain(ctx context.Context) error {
 	c.stopListening()
 	c.session.closeToQuestions()
-	if !c.out.Drain(ctx, c.flights.Finish(), c.calls.Moved, c.door.opts.Drain, func() { c.session.abortAll(errClosing) }) {
+	if !c.out.Drain(ctx, c.flights.Finish(), c.calls.Moved, c.door.opts.Drain, func() { c.session.abortAll(proxy.ErrShutdown) }) {
 		return errors.New("serving stdio: calls do not end")
 	}
 	if s := c.current(); s != nil {

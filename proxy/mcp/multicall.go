@@ -60,8 +60,9 @@ type multiCall struct {
 }
 
 // serveAttempt starts the call of x, or continues the one that its requestState
-// names, and returns the next answer for it. When ctx ends first, the client is
-// gone and the call is cancelled.
+// names, and returns the next answer for it. When ctx ends first, the call is
+// cancelled; it is answered only when toolgate shuts down, because otherwise the client
+// is gone.
 func (s *statelessServer) serveAttempt(ctx context.Context, x *exchange, notify func([]byte)) answer {
 	t := &attempt{x: x, notify: notify, reply: make(chan answer, 1)}
 	var e *multiCall
@@ -77,6 +78,10 @@ func (s *statelessServer) serveAttempt(ctx context.Context, x *exchange, notify 
 	case a := <-t.reply:
 		return a
 	case <-ctx.Done():
+		if cause := context.Cause(ctx); errors.Is(cause, proxy.ErrShutdown) {
+			e.cancel(cause)
+			return <-t.reply
+		}
 		e.hangUp(t)
 		return answer{silent: true, status: http.StatusAccepted}
 	}
@@ -337,7 +342,7 @@ func (m *multiCall) Ask(ctx context.Context, questions []registry.Question) []re
 	case <-m.ctx.Done():
 		return unanswered(questions, "the client has gone")
 	case <-m.server.closing.Done():
-		return unanswered(questions, errClosing.Error())
+		return unanswered(questions, proxy.ErrShutdown.Error())
 	}
 	r, open := newQuestionRound(questions)
 	if !open || r.match(m.takeEarlyAnswers()) {
@@ -413,7 +418,7 @@ func (m *multiCall) awaitAnswers(ctx context.Context, r *questionRound) []regist
 	case <-m.ctx.Done():
 		reason = "the client has gone"
 	case <-m.server.closing.Done():
-		reason = errClosing.Error()
+		reason = proxy.ErrShutdown.Error()
 	}
 	return m.withdrawRound(r, reason, over)
 }

@@ -96,9 +96,6 @@ func New(opts Options) (*Door, error) {
 	return &Door{opts: opts}, nil
 }
 
-// errClosing is the cause that cancels calls which outlive the drain.
-var errClosing = errors.New("the door is closing")
-
 // client is one connected client.
 type client struct {
 	door    *Door
@@ -127,7 +124,7 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 		c.room <- struct{}{}
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	defer c.cancel(errClosing)
+	defer c.cancel(proxy.ErrShutdown)
 	err := ndjson.Serve(ctx, in, c.out, ndjson.MaxLine, func(line []byte, long *jsonrpc.Outline) { c.serveLine(ctx, line, long) })
 	err = errors.Join(err, c.drain(ctx))
 	d.opts.Ended(c.session)
@@ -180,7 +177,7 @@ func (c *client) send(response []byte) { c.out.Send(jsonrpc.OneLine(response)) }
 // drain waits for the requests in flight. It returns the write error, if there
 // was one.
 func (c *client) drain(ctx context.Context) error {
-	if !c.out.Drain(ctx, c.flights.Finish(), nil, c.door.opts.Drain, func() { c.cancel(errClosing) }) {
+	if !c.out.Drain(ctx, c.flights.Finish(), nil, c.door.opts.Drain, func() { c.cancel(proxy.ErrShutdown) }) {
 		return errors.New("serving ndjson: requests do not end")
 	}
 	return c.out.Err()

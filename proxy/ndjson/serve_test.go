@@ -214,7 +214,7 @@ func TestDrain(t *testing.T) {
 		if took := time.Since(began); took != 3*time.Second {
 			t.Errorf("took %v, want the drain", took)
 		}
-		if got := out.String(); !strings.HasPrefix(got, `{"id":"a","ok":false,"error":"CANCELLED: `) {
+		if got := out.String(); !strings.HasPrefix(got, `{"id":"a","ok":false,"error":"TOOL_TIMEOUT: `) {
 			t.Errorf("got %s", got)
 		}
 	})

@@ -344,7 +344,7 @@ func TestDrainCancels(t *testing.T) {
 	if err := d.handler.Drain(ctx); err == nil {
 		t.Error("the drain did not say that a call was left")
 	}
-	if got := <-done; got.status != 499 || got.text("/code") != "CANCELLED" {
+	if got := <-done; got.status != 502 || got.text("/code") != "TOOL_TIMEOUT" || !strings.Contains(got.text("/reason"), "whether the call took effect is unknown") {
 		t.Errorf("status %d: %s", got.status, got.body)
 	}
 	if got := d.job("alice", echoJob); got.status != 503 || got.text("/code") != "SHUTTING_DOWN" {

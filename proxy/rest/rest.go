@@ -96,9 +96,9 @@ type Handler struct {
 	opts     Options
 	hosts    guard.Hosts
 	routes   map[string]methods
-	document []byte             // the OpenAPI document
-	calls    context.Context    // ends every call
-	endCalls context.CancelFunc //
+	document []byte          // the OpenAPI document
+	calls    context.Context // ends every call
+	endCalls context.CancelCauseFunc
 	streams  context.Context    // ends every event stream
 	endAll   context.CancelFunc // of the streams
 	work     wait.Drain         // requests being served
@@ -125,7 +125,7 @@ func New(opts Options) (*Handler, error) {
 	h := &Handler{
 		opts: opts, hosts: guard.NewHosts(opts.Hosts, opts.Origins...), document: document,
 	}
-	h.calls, h.endCalls = context.WithCancel(context.Background())
+	h.calls, h.endCalls = context.WithCancelCause(context.Background())
 	h.streams, h.endAll = context.WithCancel(context.Background())
 	h.routes = h.table()
 	return h, nil
@@ -236,18 +236,14 @@ func (h *Handler) Close() {
 	h.endAll()
 }
 
-// Drain closes the handler, waits for the requests in flight until ctx ends,
-// and then cancels the rest and returns ctx's error.
+// Drain closes the handler and waits for the requests in flight until ctx ends. Those
+// that are left then are cancelled with proxy.ErrShutdown and answered, and Drain
+// returns ctx's error.
 func (h *Handler) Drain(ctx context.Context) error {
-	idle, _ := h.work.Close()
-	h.endAll()
-	defer h.endCalls()
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	h.Close()
+	cancel := func() { h.endCalls(proxy.ErrShutdown) }
+	defer cancel()
+	return h.work.Finish(ctx, cancel)
 }
 
 // Gate is the part of the road that the door calls, from many goroutines at

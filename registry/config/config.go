@@ -93,6 +93,8 @@ type Config struct {
 	Telemetry     *Telemetry    `json:"telemetry"`     // nil = nothing is sent
 	Sandbox       string        `json:"sandbox"`       // auto, require or off: of servers that say nothing else
 	Envelope      string        `json:"envelope"`      // mcp or strict
+	Shutdown      Shutdown      `json:"shutdown"`
+	PprofRole     string        `json:"pprof_role"`    // may take profiles on the people's listener; "" = nobody may
 	Deterministic bool          `json:"deterministic"` // ids and times come from a counter, and strict ids must be UUIDs: for golden runs
 	Warnings      []Warning     // what was accepted and needs a look, by file and line
 	Files         []string      // absolute path of every file read, mcp.json first: what a watcher watches
@@ -333,6 +335,12 @@ type Artifacts struct {
 	TTL       time.Duration `json:"ttl"`        // since somebody last read them; more than 0
 	MaxMiB    int           `json:"max_mib"`    // of all together, oldest first beyond it; at least 1
 	InlineKiB int           `json:"inline_kib"` // most of one text that results "signals" leaves inline; at least 1
+}
+
+// Shutdown says what happens between the signal to stop and the end.
+type Shutdown struct {
+	Delay time.Duration `json:"delay"` // in which serve is not ready and still takes requests
+	Drain time.Duration `json:"drain"` // a second or more, for calls under way after Delay
 }
 
 // Telemetry says where traces and metrics are sent, by OTLP over HTTP. It holds secrets

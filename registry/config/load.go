@@ -86,6 +86,7 @@ func defaults() *Config {
 		Results:    "compact",
 		Sandbox:    "auto",
 		RetryAfter: time.Second,
+		Shutdown:   Shutdown{Drain: 20 * time.Second},
 		Envelope:   "mcp",
 	}
 }

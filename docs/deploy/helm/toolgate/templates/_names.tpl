@@ -27,6 +27,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{/* The configuration: what the values say, and what the chart knows. */}}
 {{- define "toolgate.config" -}}
 {{- $known := dict "listen" "0.0.0.0:8787" "admin" "0.0.0.0:8788" "insecure" (not .Values.tls.secret)
+      "shutdown" (dict "delay" (printf "%vs" .Values.shutdown.delay) "drain" (printf "%vs" .Values.shutdown.drain))
       "allowed_hosts" (concat (include "toolgate.hosts" . | fromYamlArray) .Values.allowedHosts) }}
 {{- if .Values.tls.secret }}
 {{- $pair := dict "cert" "/etc/toolgate-tls/tls.crt" "key" "/etc/toolgate-tls/tls.key" }}

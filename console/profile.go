@@ -1,0 +1,50 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"net/http/pprof"
+	"strconv"
+	"time"
+
+	runtimepprof "runtime/pprof"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// maxProfile bounds the time over which a profile is taken.
+const maxProfile = time.Minute
+
+// profile answers with the profile of toolgate that the path names, for those who may
+// take profiles. It is recorded first. Close ends it early.
+func (c *Console) profile(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	name := r.PathValue("name")
+	act := Act{Name: ActProfile, Principal: p, Credential: "bearer", Profile: Visible(name)}
+	if c.opts.Profiles == nil || !c.opts.Profiles(p) {
+		act.Reason = "NOT_PROFILER"
+		_ = c.record(r, act)
+		return problem{Status: http.StatusForbidden, Code: act.Reason, Detail: "you may not take profiles", Hint: "toolgate.pprof_role names the role that may"}
+	}
+	// The command line is left out, because it may hold a token.
+	take := map[string]http.HandlerFunc{"profile": pprof.Profile, "trace": pprof.Trace}[name]
+	if take == nil && runtimepprof.Lookup(name) != nil {
+		take = pprof.Handler(name).ServeHTTP
+	}
+	if take == nil {
+		return problem{Status: http.StatusNotFound, Code: "NO_PROFILE", Detail: "there is no profile of this name", Hint: "profile, trace, heap, allocs, goroutine, block, mutex and threadcreate are there"}
+	}
+	if text := r.FormValue("seconds"); text != "" {
+		if n, err := strconv.Atoi(text); err != nil || n < 1 || n > int(maxProfile.Seconds()) {
+			return problem{Status: http.StatusBadRequest, Code: "BAD_QUERY", Detail: "seconds must be from 1 to 60"}
+		}
+	}
+	if err := c.record(r, act); err != nil {
+		return err
+	}
+	c.opts.Log.Info("taking a profile", "profile", name, "subject", p.Subject)
+	ctx, stop := context.WithCancel(r.Context())
+	defer stop()
+	defer context.AfterFunc(c.ctx, stop)()
+	take(w, r.WithContext(ctx))
+	return nil
+}
