@@ -90,9 +90,9 @@ type Config struct {
 	// and that know no delay of their own; at least 1 s.
 	RetryAfter    time.Duration `json:"retry_after"`
 	Artifacts     Artifacts     `json:"artifacts"`
-	Telemetry     *Telemetry    `json:"telemetry"`     // nil = nothing is sent
-	Sandbox       string        `json:"sandbox"`       // auto, require or off: of servers that say nothing else
-	Envelope      string        `json:"envelope"`      // mcp or strict
+	Telemetry     *Telemetry    `json:"telemetry"` // nil = nothing is sent
+	Sandbox       string        `json:"sandbox"`   // auto, require or off: of servers that say nothing else
+	Envelope      string        `json:"envelope"`  // mcp or strict
 	Shutdown      Shutdown      `json:"shutdown"`
 	PprofRole     string        `json:"pprof_role"`    // may take profiles on the people's listener; "" = nobody may
 	Deterministic bool          `json:"deterministic"` // ids and times come from a counter, and strict ids must be UUIDs: for golden runs
