@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/toolgate/toolgate/internal/wait"
 )
 
 // queueLen bounds the records that wait for the writer, and the size of a batch.
@@ -129,12 +131,13 @@ var (
 // whatever was queued while the last batch was written.
 func (l *Log) run() {
 	defer close(l.done)
-	tick := time.NewTicker(l.opts.Checkpoint)
+	tick := time.NewTicker(wait.Beat(l.opts.Checkpoint))
 	defer tick.Stop()
 	var plain, durable []*entry
 	for open, closing := true, l.closing; open || len(l.queue) > 0; {
 		select {
 		case <-tick.C:
+			tick.Reset(wait.Beat(l.opts.Checkpoint))
 			l.mu.Lock()
 			l.w.tick()
 			l.watchSpace()

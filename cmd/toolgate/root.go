@@ -123,7 +123,7 @@ func rootCommand(e *env) *cobra.Command {
 		root.AddCommand(g.members...)
 	}
 	root.AddCommand(completionCommand(), versionCommand(e))
-	describe(e, root)
+	describe(e, root, "\n"+helpText)
 	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"}) // it exists
 	help.Run, help.RunE = nil, helpAbout
@@ -165,10 +165,10 @@ func helpAbout(c *cobra.Command, args []string) error {
 //go:embed help.md
 var helpText string
 
-// describe gives c, and the commands below it, their help, their check of arguments and
-// their completion.
-func describe(e *env, c *cobra.Command) {
-	_, text, _ := strings.Cut("\n"+helpText, "\n# "+c.CommandPath()+"\n")
+// describe gives c, and the commands below it, their help, which help has, their check of
+// arguments and their completion.
+func describe(e *env, c *cobra.Command, help string) {
+	_, text, _ := strings.Cut(help, "\n# "+c.CommandPath()+"\n")
 	text, _, _ = strings.Cut(text, "\n\n# ")
 	c.Long, c.Example, _ = strings.Cut(strings.TrimRight(text, "\n"), "\nExamples:\n")
 	if !c.HasSubCommands() {
@@ -176,7 +176,7 @@ func describe(e *env, c *cobra.Command) {
 	}
 	e.complete(c)
 	for _, s := range c.Commands() {
-		describe(e, s)
+		describe(e, s, help)
 	}
 }
 

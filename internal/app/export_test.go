@@ -47,3 +47,6 @@ func (a *App) MetricLabels() map[string][]string {
 	}
 	return found
 }
+
+// ReleaseMemory is releaseMemory.
+var ReleaseMemory = releaseMemory

@@ -8,7 +8,6 @@ import (
 	"iter"
 	"net"
 	"net/http"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -79,8 +78,8 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	group.Go(func() error { return a.shadow.run(ctx) })
 	group.Go(func() error { return a.fetchKeys(ctx) })
 	group.Go(func() error { a.logSights(ctx); return nil })
+	group.Go(func() error { releaseMemory(ctx); return nil })
 	group.Go(func() error {
-		debug.FreeOSMemory() // compiling and trying the policy leaves garbage, more than what stays in use
 		<-ctx.Done()
 		a.withdraw()
 		if delay := a.Config().Shutdown.Delay; delay > 0 && stopped.Err() != nil { // not for a listener that failed

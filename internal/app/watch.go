@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -65,7 +66,7 @@ func (a *App) watch(ctx context.Context, r Reload) error {
 			before := seen
 			if seen = stampFiles(a.Config()); seen == read {
 				looks = 0
-				tick.Reset(pollFiles)
+				tick.Reset(wait.Beat(pollFiles))
 				continue
 			}
 			tick.Reset(settleFiles)

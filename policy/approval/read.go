@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -371,7 +372,7 @@ func (t *Tickets) follow(ctx context.Context, after int64, yield func(Event, err
 				return nil
 			}
 		}
-		if len(events) < followed && awaitChange(ctx, changed, followEvery) != nil {
+		if len(events) < followed && awaitChange(ctx, changed, wait.Beat(followEvery)) != nil {
 			return nil //nolint:nilerr // ctx has ended
 		}
 	}

@@ -1,0 +1,41 @@
+package app
+
+import (
+	"context"
+	"runtime/debug"
+	runtimemetrics "runtime/metrics"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/wait"
+)
+
+// Memory is released when the program has allocated more than releaseWorth bytes since the
+// last release, and fewer than idleBytes within the last idlePeriod.
+const (
+	idlePeriod   = time.Second
+	idleBytes    = 256 << 10
+	releaseWorth = 8 << 20
+)
+
+// releaseMemory collects garbage and returns the memory to the system, at once and
+// whenever the program becomes idle, until ctx ends. The collector alone keeps garbage of
+// several times the live heap, and the grown stacks of goroutines that wait, until the
+// program works again. What the start has left is released once more at the first idle
+// moment, because a part may still be in use now.
+func releaseMemory(ctx context.Context) {
+	debug.FreeOSMemory()
+	for seen, released := uint64(0), uint64(0); wait.For(ctx, wait.Beat(idlePeriod)); {
+		before := seen
+		if seen = allocated(); seen-before < idleBytes && seen-released > releaseWorth {
+			debug.FreeOSMemory()
+			released = seen
+		}
+	}
+}
+
+// allocated returns how many bytes the program has allocated since its start.
+func allocated() uint64 {
+	sample := []runtimemetrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	runtimemetrics.Read(sample)
+	return sample[0].Value.Uint64()
+}
