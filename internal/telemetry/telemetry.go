@@ -90,7 +90,6 @@ type Telemetry struct {
 	stop           context.CancelFunc
 	ended          chan struct{} // closed when no spans are sent any more
 	queued         atomic.Int64  // spans that were handed on and not exported yet
-	status         atomic.Int64  // of the collector's last answer
 	logged         atomic.Int64  // when a drop was last logged, Unix time in seconds
 }
 
@@ -101,7 +100,7 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 	t.life, t.stop = context.WithCancel(context.WithoutCancel(ctx))
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { o.Log.Debug("telemetry", "error", err) }))
 	client := &http.Client{
-		Transport: &transport{Transport: http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: o.TLS, ForceAttemptHTTP2: true, MaxIdleConns: 2, IdleConnTimeout: time.Minute}, status: &t.status},
+		Transport: &transport{Transport: http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: o.TLS, ForceAttemptHTTP2: true, MaxIdleConns: 2, IdleConnTimeout: time.Minute}},
 		Timeout:   delivery.Timeout,
 		// A redirect would send the headers to another host.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -158,18 +157,20 @@ func (t *Telemetry) Close(ctx context.Context) {
 	<-t.ended
 }
 
-// transport remembers the status of the last answer, and bounds the answers' heads.
-type transport struct {
-	http.Transport
-	status *atomic.Int64
-}
+// statusKey is the key under which the context of an export has an *int for the status of
+// the last answer, 0 = there was none.
+type statusKey struct{}
+
+// transport notes the status of each answer in the context of its request.
+type transport struct{ http.Transport }
 
 // RoundTrip implements http.RoundTripper.
 func (r *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	r.status.Store(0)
 	res, err := r.Transport.RoundTrip(req)
-	if err == nil {
-		r.status.Store(int64(res.StatusCode))
+	if status, ok := req.Context().Value(statusKey{}).(*int); ok {
+		if *status = 0; err == nil {
+			*status = res.StatusCode
+		}
 	}
 	return res, err
 }
@@ -253,10 +254,11 @@ func (t *Telemetry) export(ctx context.Context, signal string, n int, send func(
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(t.life, stop)()
-	if err := send(ctx); err != nil {
+	var status int
+	if err := send(context.WithValue(ctx, statusKey{}, &status)); err != nil {
 		cause := delivery.Explain(ctx, err)
-		if status := t.status.Load(); status >= 300 {
-			cause = &delivery.StatusError{Status: int(status)}
+		if status >= 300 {
+			cause = &delivery.StatusError{Status: status}
 		}
 		t.drop(signal, n, cause)
 	}
