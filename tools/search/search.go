@@ -37,8 +37,7 @@ type Result struct {
 // Index answers searches over a fixed set of documents. It is safe for
 // concurrent use.
 type Index struct {
-	db  *sql.DB
-	len int
+	db *sql.DB
 }
 
 // SQLite's FTS5 ranks by BM25, in which a word in the title counts double, and
@@ -64,7 +63,7 @@ func New(docs []Document) (*Index, error) {
 	if err := fill(db, docs); err != nil {
 		return nil, fmt.Errorf("indexing documents: %w", errors.Join(err, db.Close()))
 	}
-	return &Index{db: db, len: len(docs)}, nil
+	return &Index{db: db}, nil
 }
 
 // fill writes docs to a new table, in one transaction.
@@ -108,9 +107,6 @@ func cut(text string, n int) (head, rest string) {
 	}
 	return text[:n], text[n:]
 }
-
-// Len returns the number of documents.
-func (x *Index) Len() int { return x.len }
 
 // Close frees the index.
 func (x *Index) Close() error { return x.db.Close() }
