@@ -75,6 +75,19 @@ func TestImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	writeFile(t, filepath.Join(dir, "config/mcp.json"), fmt.Appendf(nil, config, agents, admin, "auto"), 0o644)
+	contain := containers(t, root, image)
+	contain(dir)
+	serves(t, agents, admin)
+	if _, err := os.Stat(filepath.Join(dir, "toolgate/state.db")); err != nil {
+		t.Errorf("the state is not in its volume: %v", err)
+	}
+	t.Run("it survives faults", func(t *testing.T) { sufferInContainer(t, contain) })
+}
+
+// containers returns a function that starts a container of an image with its volumes and
+// mcp.json in a directory.
+func containers(t *testing.T, root string, image imageConfig) func(dir string) *program.Process {
+	t.Helper()
 	script, err := filepath.Abs("testdata/contain.sh")
 	if err != nil {
 		t.Fatal(err)
@@ -82,11 +95,10 @@ func TestImage(t *testing.T) {
 	user, _, _ := strings.Cut(image.User, ":")
 	namespaces := []string{"--mount", "--pid", "--fork", "--kill-child"}
 	requireNamespaces(t, namespaces)
-	args := slices.Concat(namespaces, []string{"sh", script, root, dir, user}, image.Entrypoint, image.Cmd)
-	p := program.Launch(t, exec.Command("unshare", args...))
-	t.Cleanup(func() { _ = exec.Command("kill", "-TERM", firstInside(p)).Run() }) // unshare ignores TERM
-	serves(t, agents, admin)
-	if _, err := os.Stat(filepath.Join(dir, "toolgate/state.db")); err != nil {
-		t.Errorf("the state is not in its volume: %v", err)
+	return func(dir string) *program.Process {
+		args := slices.Concat(namespaces, []string{"sh", script, root, dir, user}, image.Entrypoint, image.Cmd)
+		p := program.Launch(t, exec.Command("unshare", args...))
+		t.Cleanup(func() { _ = exec.Command("kill", "-TERM", firstInside(p)).Run() }) // unshare ignores TERM
+		return p
 	}
 }
