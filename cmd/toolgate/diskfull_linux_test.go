@@ -217,3 +217,34 @@ func upSayer(t *testing.T, base string) func(size int) string {
 		return refused.Data.Code
 	}
 }
+
+// A copy that the disk has no room for refuses the start, which changes nothing.
+func TestAnUpgradeOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	disk, dir := smallDisk(t, "1m"), t.TempDir()
+	write(t, dir, map[string]string{"mcp.json": "{}"})
+	state := filepath.Join(disk, "state")
+	earlierState(t, state, 2)
+	before, err := os.ReadFile(filepath.Join(state, "state.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ballast := filepath.Join(disk, "ballast")
+	fill(t, ballast, 64<<10)
+	code, out := toolgate(t, dir, "serve", "--state", state, "--listen", program.FreeAddress(t), "--admin", program.FreeAddress(t))
+	if code == exitOK || !strings.Contains(out, "hint: make room on the disk") || !strings.Contains(out, "before its upgrade") {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	if after, err := os.ReadFile(filepath.Join(state, "state.db")); err != nil || string(after) != string(before) {
+		t.Errorf("the state was changed: %v", err)
+	}
+	if found, _ := filepath.Glob(filepath.Join(state, "state.db*")); len(found) != 1 {
+		t.Errorf("left %v", found)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := toolgate(t, dir, "backup", "--state", state, filepath.Join(dir, "saved")); code != exitOK || !strings.Contains(out, "the state was upgraded") {
+		t.Errorf("with room: exit %d: %s", code, out)
+	}
+}

@@ -123,6 +123,7 @@ func params(t *testing.T, dir string) testscript.Params {
 			"ready": cmdReady, "exits": cmdExits, "repeat": cmdRepeat, "ticket": cmdTicket, "tamper": cmdTamper, "forge": cmdForge,
 			"replace": cmdReplace, "eventually": cmdEventually, "await": cmdAwait, "get": cmdGet, "signal": cmdSignal, "until": cmdUntil,
 			"post": cmdPost, "artifact": cmdArtifact, "keep": cmdKeep, "mistake": cmdMistake, "certify": cmdCertify, "secretless": cmdSecretless,
+			"next": cmdNext,
 		},
 	}
 }

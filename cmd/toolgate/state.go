@@ -114,11 +114,20 @@ func (e *env) withStore(ctx context.Context, f func(*store.DB) error) error {
 	if _, err := os.Stat(path); err != nil {
 		return missing(fmt.Errorf("opening the state: %w", err))
 	}
-	db, err := store.Open(ctx, path, store.Migrations())
+	db, err := e.openStore(ctx, path)
 	if err != nil {
 		return err
 	}
 	return errors.Join(f(db), db.Close())
+}
+
+// openStore opens the store at path, and says when that upgraded it.
+func (e *env) openStore(ctx context.Context, path string) (*store.DB, error) {
+	db, err := store.Open(ctx, path, store.Migrations())
+	if err == nil && db.Copy != "" {
+		fmt.Fprintf(e.err, "toolgate: the state was upgraded; a copy of the state before is %s\n", db.Copy)
+	}
+	return db, err
 }
 
 // missing adds a hint to the error of a file that does not exist.

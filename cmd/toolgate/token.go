@@ -17,7 +17,6 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/app"
-	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/registry/config"
@@ -203,7 +202,7 @@ func (e *env) revoke(ctx context.Context, cfg *config.Config, found []identity.R
 		return err
 	}
 	defer func() { err = errors.Join(err, trail.Close()) }()
-	db, err := store.Open(ctx, filepath.Join(cfg.State, "state.db"), store.Migrations())
+	db, err := e.openStore(ctx, filepath.Join(cfg.State, "state.db"))
 	if err != nil {
 		return err
 	}

@@ -289,3 +289,28 @@ func TestMainIsShort(t *testing.T) {
 		}
 	}
 }
+
+// unnamedColumns is a statement that breaks when a table gets a column.
+var unnamedColumns = regexp.MustCompile(`(?i)INSERT (OR \w+ )?INTO \w+ (VALUES|SELECT)`)
+
+// TestStatementsNameTheirColumns holds what a migration that expands relies on: the
+// statements of older versions still fit.
+func TestStatementsNameTheirColumns(t *testing.T) {
+	top, inserts := corpus.Checkout(t), 0
+	for _, s := range sources(t) {
+		if s.isTest {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(top, s.path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		inserts += strings.Count(string(text), "INSERT INTO ")
+		for _, bad := range unnamedColumns.FindAll(text, -1) {
+			t.Errorf("%s: %s", s.path, bad)
+		}
+	}
+	if inserts < 10 {
+		t.Errorf("found %d statements: the search is broken", inserts)
+	}
+}

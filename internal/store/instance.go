@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -33,7 +34,10 @@ func HoldInstance(dir, id string) (*Instance, error) {
 		return nil, fmt.Errorf("holding instance lock: %w", err)
 	}
 	name := filepath.Join(dir, id+".lock")
-	err = filelock.TryLock(file)
+	if err = filelock.TryLock(file); err == nil {
+		host, _ := os.Hostname() // people read the name; nothing depends on it
+		_, err = fmt.Fprintf(file, "process %d on %s\n", os.Getpid(), host)
+	}
 	if err == nil {
 		err = os.Link(file.Name(), name)
 	}
@@ -71,25 +75,30 @@ func InstanceAlive(dir, id string) (bool, error) {
 	return false, nil
 }
 
-// SweepInstances removes the locks in dir that no process holds.
-func SweepInstances(dir string) error {
+// SweepInstances removes the locks in dir that no process holds, and returns what the
+// others say of their processes, as in "process 4711 on web-1". A directory that does not
+// exist has none.
+func SweepInstances(dir string) (alive []string, err error) {
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return fmt.Errorf("sweeping instance locks: %w", err)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("sweeping instance locks: %w", err)
 	}
 	for _, e := range entries {
 		id, ok := strings.CutSuffix(e.Name(), ".lock")
 		if !ok {
 			continue
 		}
-		alive, err := InstanceAlive(dir, id)
+		lives, err := InstanceAlive(dir, id)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if alive {
+		name := filepath.Join(dir, e.Name())
+		if !lives {
+			_ = os.Remove(name) // one that stays is swept again
 			continue
 		}
-		_ = os.Remove(filepath.Join(dir, e.Name())) // one that stays is swept again
+		who, _ := os.ReadFile(name) // versions before this one wrote nothing
+		alive = append(alive, cmp.Or(strings.TrimSpace(string(who)), "instance "+id))
 	}
-	return nil
+	return alive, nil
 }

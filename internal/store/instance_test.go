@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -32,8 +33,12 @@ func TestInstances(t *testing.T) {
 		t.Fatal(err)
 	}
 	alive("dead", false)
-	if err := store.SweepInstances(dir); err != nil {
+	host, err := os.Hostname()
+	if err != nil {
 		t.Fatal(err)
+	}
+	if got, err := store.SweepInstances(dir); err != nil || len(got) != 1 || got[0] != fmt.Sprintf("process %d on %s", os.Getpid(), host) {
+		t.Fatalf("alive: %q, %v", got, err)
 	}
 	if _, err := os.Stat(dead); err == nil {
 		t.Error("the lock of a dead process is still there")

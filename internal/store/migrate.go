@@ -16,6 +16,15 @@ var embedded embed.FS
 // Migrations returns the migrations of state.db, for [Open]: files NNNN_name.sql at the
 // root, numbered from 0001 without a gap. A released file is never edited: a change is
 // a new file.
+//
+// The first line of a file is a comment that says whether older versions may go on
+// using the database, and why:
+//
+//	-- expand: older versions ignore the new table
+//	-- contract: older versions would not check the new column
+//
+// An expansion adds tables, indexes, or columns that have a default; everything that
+// older versions read and write keeps its meaning. Any other migration is a contraction.
 func Migrations() fs.FS {
 	sub, err := fs.Sub(embedded, "migrations")
 	if err != nil {
@@ -32,12 +41,18 @@ const header = `PRAGMA journal_mode = WAL;
 PRAGMA application_id = 0x746f6c67;
 CREATE TABLE schema_version (version INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;`
 
-type migration struct{ name, sql string }
+type migration struct {
+	name, sql string
+	contracts bool // older versions must not use the file any longer
+}
 
-var migrationName = regexp.MustCompile(`^[0-9]{4}_[a-z0-9_]+\.sql$`)
+var (
+	migrationName = regexp.MustCompile(`^[0-9]{4}_[a-z0-9_]+\.sql$`)
+	migrationKind = regexp.MustCompile(`^-- (expand|contract): .`)
+)
 
 // readMigrations returns the migrations in order. Names that are not 0001_name.sql,
-// 0002_name.sql and so on are an error.
+// 0002_name.sql and so on are an error, and so is a first line of another form.
 func readMigrations(from fs.FS) ([]migration, error) {
 	names, err := fs.Glob(from, "*")
 	if err != nil {
@@ -53,40 +68,56 @@ func readMigrations(from fs.FS) ([]migration, error) {
 		if err != nil {
 			return nil, fmt.Errorf("reading migrations: %w", err)
 		}
-		steps = append(steps, migration{name, string(text)})
+		kind := migrationKind.FindSubmatch(text)
+		if kind == nil {
+			return nil, fmt.Errorf(`reading migrations: the first line of %s is neither "-- expand: …" nor "-- contract: …"`, name)
+		}
+		steps = append(steps, migration{name, string(text), string(kind[1]) == "contract"})
 	}
 	return steps, nil
 }
 
-// migrate applies the migrations that the file lacks, all or none, in a transaction
-// that holds the write lock: a second process waits, and then finds them applied.
-func migrate(ctx context.Context, db *sql.DB, steps []migration) error {
-	return transact(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
-		for done := false; !done && err == nil; {
-			done, err = migrateOne(ctx, tx, steps)
+// oldestUser returns the lowest schema whose versions may use a file with all of steps.
+func oldestUser(steps []migration) int {
+	oldest := 1
+	for i, s := range steps {
+		if s.contracts {
+			oldest = i + 1
 		}
-		return err
-	})
+	}
+	return oldest
 }
 
-// migrateOne applies the first migration that is missing; done means that none is.
-func migrateOne(ctx context.Context, tx *sql.Tx, steps []migration) (done bool, err error) {
-	var have int
-	if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(version), 0) FROM schema_version").Scan(&have); err != nil {
-		return false, err
+// schema returns the number of migrations that the file has. A file with more than steps
+// is ErrNewer, unless its user_version, the lowest schema whose versions may use it,
+// allows it. Versions that wrote no user_version made no promise.
+func schema(ctx context.Context, db *sql.DB, steps []migration) (have int, err error) {
+	var oldest int
+	if err := db.QueryRowContext(ctx, "SELECT coalesce(max(version), 0) FROM schema_version").Scan(&have); err != nil {
+		return 0, err
 	}
-	if have > len(steps) {
-		return false, fmt.Errorf("%w: it has schema %d, this version knows %d", ErrNewer, have, len(steps))
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&oldest); err != nil {
+		return 0, err
 	}
-	if have == len(steps) {
-		return true, nil
+	if have <= len(steps) || oldest > 0 && oldest <= len(steps) {
+		return have, nil
 	}
-	step := steps[have]
-	if _, err = tx.ExecContext(ctx, step.sql); err == nil {
-		_, err = tx.ExecContext(ctx, "INSERT INTO schema_version VALUES (?, ?)", have+1, step.name)
-	}
-	if err != nil {
-		return false, fmt.Errorf("applying migration %s: %w", step.name, err)
-	}
-	return false, nil
+	return 0, fmt.Errorf("%w: it has schema %d and needs at least schema %d, this version has schema %d", ErrNewer, have, max(oldest, 1), len(steps))
+}
+
+// apply applies the migrations after the first have ones, all or none.
+func apply(ctx context.Context, db *sql.DB, have int, steps []migration) error {
+	return transact(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
+		for i, step := range steps[have:] {
+			_, err := tx.ExecContext(ctx, step.sql)
+			if err == nil {
+				_, err = tx.ExecContext(ctx, "INSERT INTO schema_version (version, name) VALUES (?, ?)", have+i+1, step.name)
+			}
+			if err != nil {
+				return fmt.Errorf("applying migration %s: %w", step.name, err)
+			}
+		}
+		_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", oldestUser(steps)))
+		return err
+	})
 }

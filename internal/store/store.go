@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"modernc.org/sqlite"
@@ -48,16 +49,19 @@ type DB struct {
 	Write *sql.DB
 	// Read is a pool whose connections refuse to write.
 	Read *sql.DB
+	// Copy is the file with the database as it was before Open applied migrations; ""
+	// when it applied none.
+	Copy string
 
 	path string
 	file os.FileInfo // of path, as it was opened
 }
 
 // Open opens the database at path, creating the file when it does not exist, and
-// applies the migrations that it lacks (see [Migrations] for their form). A new file
-// appears only when it is complete, so that an empty, truncated or foreign file is an
-// error (ErrCorrupt) and never a fresh start. The file is readable by its owner only
-// (0600), and so is a directory that Open creates for it (0700).
+// applies the migrations that it lacks (see [Migrations] for their form), after a copy of
+// the file. A new file appears only when it is complete, so that an empty, truncated or
+// foreign file is an error (ErrCorrupt) and never a fresh start. The file is readable by
+// its owner only (0600), and so is a directory that Open creates for it (0700).
 func Open(ctx context.Context, path string, migrations fs.FS) (*DB, error) {
 	steps, err := readMigrations(migrations)
 	if err != nil {
@@ -68,23 +72,43 @@ func Open(ctx context.Context, path string, migrations fs.FS) (*DB, error) {
 		return nil, fmt.Errorf("opening state file: %w", err)
 	}
 	if err := ensure(ctx, path, steps); err != nil {
-		return nil, explain("creating", path, err)
+		return nil, explain("creating", path, err, steps)
 	}
-	db, err := connect(path)
+	db, have, err := open(ctx, path, steps)
+	if err == nil && have < len(steps) {
+		var copied string
+		if err = db.Close(); err == nil {
+			copied, err = upgrade(ctx, path, steps)
+		}
+		if err == nil {
+			db, _, err = open(ctx, path, steps)
+		}
+		if err == nil {
+			db.Copy = copied
+		}
+	}
 	if err != nil {
-		return nil, explain("opening", path, err)
+		return nil, explain("opening", path, err, steps)
+	}
+	return db, nil
+}
+
+// open opens a file that exists, and returns how many migrations it has.
+func open(ctx context.Context, path string, steps []migration) (db *DB, have int, err error) {
+	if db, err = connect(path); err != nil {
+		return nil, 0, err
 	}
 	if err = check(ctx, db.Write); err == nil {
-		err = migrate(ctx, db.Write, steps)
+		have, err = schema(ctx, db.Write, steps)
 	}
 	if err == nil {
 		db.file, err = os.Stat(path)
 	}
 	if err != nil {
 		_ = db.Close() // the first error says more
-		return nil, explain("opening", path, err)
+		return nil, 0, err
 	}
-	return db, nil
+	return db, have, nil
 }
 
 // InPlace reports whether the file is still where it was opened: it was neither deleted,
@@ -113,25 +137,30 @@ func (db *DB) Path() string { return db.path }
 // to the database.
 func (db *DB) Snapshot(ctx context.Context, to string) error {
 	to, err := filepath.Abs(to)
+	if err == nil {
+		err = snapshot(ctx, db.Write, to)
+	}
 	if err != nil {
 		return fmt.Errorf("copying state file: %w", err)
 	}
+	return nil
+}
+
+// snapshot is Snapshot; the name must be absolute. When it returns, the copy is on disk.
+func snapshot(ctx context.Context, db *sql.DB, to string) error {
 	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err == nil {
-		err = f.Close()
-	}
-	if err == nil {
-		_, err = db.Write.ExecContext(ctx, "VACUUM INTO ?", to)
-	}
 	if err != nil {
-		return fmt.Errorf("copying state file: %w", err)
+		return err
 	}
-	written, err := connect(to)
-	if err != nil {
-		return fmt.Errorf("copying state file: %w", err)
+	if _, err = db.ExecContext(ctx, "VACUUM INTO ?", to); err != nil {
+		return errors.Join(err, f.Close())
 	}
-	_, err = written.Write.ExecContext(ctx, "PRAGMA journal_mode = WAL")
-	return errors.Join(err, written.Close())
+	written, err := pool(to, 1, url.Values{})
+	if err == nil {
+		_, err = written.ExecContext(ctx, "PRAGMA journal_mode = WAL")
+		err = errors.Join(err, written.Close())
+	}
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // Close closes both pools and waits for running statements.
@@ -184,7 +213,7 @@ func build(ctx context.Context, file string, steps []migration) (err error) {
 		return err
 	}
 	if _, err = db.Write.ExecContext(ctx, "PRAGMA synchronous = OFF;"+header); err == nil {
-		err = migrate(ctx, db.Write, steps)
+		err = apply(ctx, db.Write, 0, steps)
 	}
 	return errors.Join(err, db.Close(), f.Sync())
 }
@@ -209,7 +238,7 @@ func pool(path string, size int, q url.Values) (*sql.DB, error) {
 	q.Set("_foreign_keys", "1")
 	q.Set("_defensive", "1")
 	q.Set("_dqs", "0")
-	q.Set("_pragma", "secure_delete(1)") // what is deleted is not left in the file
+	q.Add("_pragma", "secure_delete(1)") // what is deleted is not left in the file
 	q.Set("_error_rc", "1")
 	dsn := url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}
 	c, err := sqlite.NewConnector(dsn.String())
@@ -243,7 +272,7 @@ func check(ctx context.Context, db *sql.DB) error {
 }
 
 // explain adds the file to an error and, where a person can help, a hint.
-func explain(doing, path string, err error) error {
+func explain(doing, path string, err error, steps []migration) error {
 	var fault *sqlite.Error
 	if errors.As(err, &fault) && !errors.Is(err, ErrCorrupt) {
 		switch fault.Code() & 0xff {
@@ -251,6 +280,8 @@ func explain(doing, path string, err error) error {
 			err = fmt.Errorf("%w: %w", ErrCorrupt, err)
 		case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY:
 			err = fmt.Errorf("%w: %w", fs.ErrPermission, err)
+		case sqlite3.SQLITE_FULL:
+			err = fmt.Errorf("%w: %w", syscall.ENOSPC, err)
 		}
 	}
 	hint := ""
@@ -259,6 +290,13 @@ func explain(doing, path string, err error) error {
 		hint = "\nhint: restore it from a backup, or move it (and its -wal and -shm files) aside to start again without the held calls in it"
 	case errors.Is(err, ErrNewer):
 		hint = "\nhint: run the toolgate version that wrote it, or a later one"
+		if before := lastUsable(path, len(steps)); before != "" {
+			hint += "; or go back to " + before + ", the copy from before the upgrade"
+		}
+	case errors.Is(err, ErrInUse):
+		hint = "\nhint: stop the other process first, then start this version"
+	case errors.Is(err, syscall.ENOSPC):
+		hint = "\nhint: make room on the disk: an upgrade first writes a copy of the file; nothing was changed"
 	case errors.Is(err, fs.ErrPermission):
 		hint = "\nhint: the state directory must belong to the user that runs toolgate"
 	}

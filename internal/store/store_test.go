@@ -21,7 +21,13 @@ import (
 	"github.com/toolgate/toolgate/internal/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if path := os.Getenv(upgraderVar); path != "" {
+		upgradeSlowly(path)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // files are migrations from name and text.
 func files(pairs ...string) fs.FS {
@@ -32,7 +38,7 @@ func files(pairs ...string) fs.FS {
 	return out
 }
 
-const notes = "CREATE TABLE notes (text TEXT NOT NULL) STRICT; CREATE INDEX notes_text ON notes (text);"
+const notes = "-- expand: the first table\nCREATE TABLE notes (text TEXT NOT NULL) STRICT; CREATE INDEX notes_text ON notes (text);"
 
 var one = files("0001_notes.sql", notes)
 
@@ -162,7 +168,7 @@ func TestPathsWithOddNames(t *testing.T) {
 
 func TestMigrations(t *testing.T) {
 	path := written(t)
-	two := files("0001_notes.sql", notes, "0002_more.sql", "ALTER TABLE notes ADD COLUMN at INTEGER; UPDATE notes SET at = 1;")
+	two := files("0001_notes.sql", notes, "0002_more.sql", "-- contract: older versions leave it NULL\nALTER TABLE notes ADD COLUMN at INTEGER; UPDATE notes SET at = 1;")
 	t.Run("what is missing is applied once", func(t *testing.T) {
 		for range 2 {
 			db := open(t, path, two)
@@ -180,7 +186,7 @@ func TestMigrations(t *testing.T) {
 	})
 	t.Run("a step that fails leaves nothing of itself", func(t *testing.T) {
 		path := written(t)
-		bad := files("0001_notes.sql", notes, "0002_bad.sql", "CREATE TABLE half (x); INSERT INTO nowhere VALUES (1);")
+		bad := files("0001_notes.sql", notes, "0002_bad.sql", "-- expand: x\nCREATE TABLE half (x); INSERT INTO nowhere VALUES (1);")
 		if _, err := store.Open(t.Context(), path, bad); err == nil || !strings.Contains(err.Error(), "0002_bad.sql") {
 			t.Fatalf("error %v", err)
 		}
@@ -191,7 +197,7 @@ func TestMigrations(t *testing.T) {
 	})
 	t.Run("a new file whose migrations fail does not appear", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "state.db")
-		if _, err := store.Open(t.Context(), path, files("0001_bad.sql", "CREATE nonsense")); err == nil {
+		if _, err := store.Open(t.Context(), path, files("0001_bad.sql", "-- expand: x\nCREATE nonsense")); err == nil {
 			t.Fatal("no error")
 		}
 		if left, _ := os.ReadDir(filepath.Dir(path)); len(left) != 0 {
@@ -202,8 +208,9 @@ func TestMigrations(t *testing.T) {
 
 func TestMisnumberedMigrations(t *testing.T) {
 	for _, bad := range []fs.FS{
-		files("0002_b.sql", ""), files("0001_a.sql", "", "0003_c.sql", ""), files("0001_a.sql", "", "0001_b.sql", ""),
-		files("1_a.sql", ""), files("0001_a.txt", ""), files("0001_A.sql", ""),
+		files("0002_b.sql", notes), files("0001_a.sql", notes, "0003_c.sql", notes), files("0001_a.sql", notes, "0001_b.sql", notes),
+		files("1_a.sql", notes), files("0001_a.txt", notes), files("0001_A.sql", notes),
+		files("0001_a.sql", ""), files("0001_a.sql", "-- extend: x\n"), files("0001_a.sql", "-- expand:\n"), files("0001_a.sql", "\n-- expand: x"),
 	} {
 		path := filepath.Join(t.TempDir(), "state.db")
 		if _, err := store.Open(t.Context(), path, bad); err == nil {

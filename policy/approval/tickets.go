@@ -126,7 +126,7 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 		_, err = t.refresh(ctx)
 	}
 	if err == nil {
-		err = store.SweepInstances(opts.Dir)
+		_, err = store.SweepInstances(opts.Dir)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening approvals: %w", err), held.Close())

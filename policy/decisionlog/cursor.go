@@ -51,7 +51,7 @@ func (s *Shipper) saveCursor(ctx context.Context, sink string, done []event, par
 	}
 	return s.opts.DB.Update(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
 		if parked != nil {
-			_, err := tx.ExecContext(ctx, "INSERT INTO decision_log_parked VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+			_, err := tx.ExecContext(ctx, "INSERT INTO decision_log_parked (sink, decision_id, chain, seq, fault, at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
 				sink, parked.id, parked.chain, parked.seq, refusal, now.UnixNano())
 			if err == nil {
 				_, err = tx.ExecContext(ctx, "DELETE FROM decision_log_parked WHERE at < ?", now.Add(-parkedTTL).UnixNano())
@@ -68,7 +68,7 @@ func (s *Shipper) saveCursor(ctx context.Context, sink string, done []event, par
 func writeCursor(ctx context.Context, tx *sql.Tx, sink string, to audit.Cursor) error {
 	text, err := json.Marshal(to)
 	if err == nil {
-		_, err = tx.ExecContext(ctx, `INSERT INTO decision_log_places SELECT ?, key, value FROM json_each(?) WHERE true
+		_, err = tx.ExecContext(ctx, `INSERT INTO decision_log_places (sink, chain, seq) SELECT ?, key, value FROM json_each(?) WHERE true
  ON CONFLICT DO UPDATE SET seq = max(seq, excluded.seq)`, sink, string(text))
 	}
 	return err

@@ -1,3 +1,5 @@
+-- expand: the first tables
+
 -- Times are nanoseconds since 1970. created and expires are the wall clock, for
 -- people; deadline is in the store's own time, which never goes back.
 CREATE TABLE approvals (

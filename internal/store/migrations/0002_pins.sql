@@ -1,3 +1,5 @@
+-- expand: older versions pin nothing and ignore the table
+
 -- Accepted tool definitions, one row for each tool of each configured server,
 -- and beside each the definition that the server offers if that is another.
 -- Fingerprints are "sha256:<hex>" of the definition bytes; times are Unix

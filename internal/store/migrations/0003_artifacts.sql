@@ -1,3 +1,5 @@
+-- expand: older versions keep no artifacts and ignore the tables
+
 -- What lies in the artifact directory, by content, and who was given it. Ids
 -- are "sha256:<hex>", sizes bytes, times nanoseconds since 1970. granted of an
 -- artifact is the latest one of its grants. The type belongs to the grant, so

@@ -1,3 +1,5 @@
+-- contract: older versions would run a call after the end of its requester's credential
+
 -- How a held call came in, for the people who decide on it, and what it takes to
 -- run it without its agent: made_by is the instance whose tools and policy it was
 -- judged with, until (nanoseconds since 1970, 0 = no end) when the requester's

@@ -1,3 +1,5 @@
+-- expand: older versions send no notices and ignore the table
+
 -- The outbox of notices about tickets: one row for each change and channel, made
 -- in the transaction of the change, and deleted when it is delivered. channel is
 -- a digest of where it goes, for addresses can be secrets. Times are nanoseconds

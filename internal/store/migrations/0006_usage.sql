@@ -1,3 +1,5 @@
+-- contract: older versions would not count what their calls use
+
 -- What calls have used, for the meters of policies. A row is a slice of time: the
 -- calls in it that needed no ticket, or the one run of a ticket. It counts for as
 -- long as ends lies in a meter's window; after until nothing counts it. per is a

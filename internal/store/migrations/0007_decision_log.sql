@@ -1,3 +1,5 @@
+-- expand: older versions ship no decisions and ignore the tables
+
 -- How far the decision log has got. Its outbox is the audit trail: of each chain
 -- of it, every record up to seq is dealt with. owner is the process that ships to
 -- a sink now, known by the lock of that name, '' when none does.

@@ -1,3 +1,5 @@
+-- expand: older versions compare no policies and ignore the tables
+
 -- What a policy that does not serve yet would have decided otherwise. difference
 -- says in what: the effect, the rule, or the obligations. Only the newest are kept.
 -- Times are nanoseconds since 1970, by the wall clock.

@@ -1,3 +1,5 @@
+-- contract: older versions would not count votes by role
+
 -- The approvals that a ticket needs from holders of each role, a JSON object of
 -- numbers by role ("" = its quorum alone counts), and the roles with which
 -- somebody voted, a JSON array.

@@ -1,3 +1,5 @@
+-- contract: older versions would not compare the parties of a ticket, nor refuse revoked tokens
+
 -- The names that a requester and a voter go by where duties are separated, JSON arrays,
 -- and the person of a voter ("" = its credential named none). Rows from before this
 -- migration have their subject only.

@@ -1,3 +1,5 @@
+-- contract: older versions would write tickets and votes without a MAC
+
 -- Tickets and votes carry a MAC over what they say, the store's name and their own
 -- identity. version is the number of the ticket's last change, mac the key's ID, ":" and
 -- the MAC in hexadecimal; "" in rows that an older version of toolgate wrote.

@@ -1,3 +1,5 @@
+-- expand: the first tables
+
 -- Amounts are exact decimals as text; sums are made in Go, never by SQL.
 CREATE TABLE transactions (
     id          TEXT PRIMARY KEY,
