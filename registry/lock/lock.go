@@ -17,7 +17,6 @@ package lock
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -148,7 +147,7 @@ func Parse(data []byte) (*File, error) {
 		return nil, fmt.Errorf("reading %s: %w", Name, err)
 	}
 	if f.Version != version {
-		return nil, errors.New(Name + " has another version than 1: it is of another toolgate")
+		return nil, fmt.Errorf("%s has version %d, this toolgate knows %d", Name, f.Version, version)
 	}
 	return f, nil
 }

@@ -88,7 +88,7 @@ func TestParseRefuses(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, f, err)
 		}
 	}
-	if _, err := lock.Parse([]byte(`{"version":2,"servers":{}}`)); err == nil || !strings.Contains(err.Error(), "another version") {
+	if _, err := lock.Parse([]byte(`{"version":2,"servers":{}}`)); err == nil || !strings.Contains(err.Error(), "version 2") {
 		t.Errorf("another version: %v", err)
 	}
 }
