@@ -15,18 +15,32 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/npm"
 )
 
-// An alert is one rule of docs/deploy/prometheus/alerts.yaml.
+// ruleFiles are those of docs/deploy/prometheus. Each has a file of tests.
+var ruleFiles = []string{"alerts", "slo"}
+
+// An alert is one alerting rule. Its Expr has the expressions of recording rules in the
+// place of their names.
 type alert struct {
-	Alert, Expr         string
+	Alert, Record, Expr string
 	Labels, Annotations map[string]string
 }
 
 func readAlerts(t *testing.T) (all []alert) {
 	t.Helper()
-	var file struct{ Groups []struct{ Rules []alert } }
-	readYAML(t, "prometheus/alerts.yaml", &file)
-	for _, g := range file.Groups {
-		all = append(all, g.Rules...)
+	for _, name := range ruleFiles {
+		var file struct{ Groups []struct{ Rules []alert } }
+		readYAML(t, "prometheus/"+name+".yaml", &file)
+		for _, g := range file.Groups {
+			var recorded []string
+			for _, r := range g.Rules {
+				if r.Alert == "" {
+					recorded = append(recorded, r.Record, r.Expr)
+					continue
+				}
+				r.Expr = strings.NewReplacer(recorded...).Replace(r.Expr)
+				all = append(all, r)
+			}
+		}
 	}
 	if len(all) == 0 {
 		t.Fatal("there are no alerts")
@@ -56,30 +70,32 @@ func readDocument(t *testing.T, name string) string {
 
 // TestAlertRules: Prometheus accepts the rules, and each alert fires in its case.
 func TestAlertRules(t *testing.T) {
-	var cases struct {
-		Tests []struct {
-			AlertRuleTest []struct {
-				Alertname string
-				ExpAlerts []any `yaml:"exp_alerts"`
-			} `yaml:"alert_rule_test"`
-		}
-	}
-	readYAML(t, "prometheus/alerts_test.yaml", &cases)
 	var fires []string
-	for _, c := range cases.Tests {
-		for _, a := range c.AlertRuleTest {
-			if len(a.ExpAlerts) > 0 {
-				fires = append(fires, a.Alertname)
+	for _, name := range ruleFiles {
+		var cases struct {
+			Tests []struct {
+				AlertRuleTest []struct {
+					Alertname string
+					ExpAlerts []any `yaml:"exp_alerts"`
+				} `yaml:"alert_rule_test"`
+			}
+		}
+		readYAML(t, "prometheus/"+name+"_test.yaml", &cases)
+		for _, c := range cases.Tests {
+			for _, a := range c.AlertRuleTest {
+				if len(a.ExpAlerts) > 0 {
+					fires = append(fires, a.Alertname)
+				}
 			}
 		}
 	}
 	for _, a := range readAlerts(t) {
 		if !slices.Contains(fires, a.Alert) {
-			t.Errorf("no case of alerts_test.yaml has %s fire", a.Alert)
+			t.Errorf("no case has %s fire", a.Alert)
 		}
 	}
 	promtool := npm.Program(t, "promtool")
-	for _, command := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
+	for _, command := range [][]string{{"check", "rules", "alerts.yaml", "slo.yaml"}, {"test", "rules", "alerts_test.yaml", "slo_test.yaml"}} {
 		cmd := exec.Command(promtool, command...)
 		cmd.Dir = deployed(t, "prometheus")
 		if out, err := cmd.CombinedOutput(); err != nil {
