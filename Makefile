@@ -7,7 +7,7 @@ LDFLAGS  = -s -w -X main.version=$(VERSION)
 TOOLS    = .cache/bin
 TIMEOUT ?= 25m
 
-.PHONY: build guardian run test test-conformance check lint vuln npm npm-soak bench bench-go fuzz mutate soak chart image clean
+.PHONY: build guardian run test test-conformance check lint vuln npm npm-soak bench bench-go fuzz mutate soak chart image release release-check clean
 
 # The guardian of stdio servers is a program of its own inside toolgate. A toolgate that
 # is built without it starts itself as the guardian, which takes ten times as long.
@@ -126,5 +126,30 @@ image: guardian
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $(CONTEXT)/toolgate ./cmd/toolgate
 	$(BUILDER) build --file docs/deploy/container/Dockerfile --tag $(IMAGE) $(CONTEXT)
 
+# Archives for every platform, packages for Debian, bills of materials and checksums, in
+# dist: of a commit with a tag the release, of another one a snapshot. SIGN_KEY is the
+# gpg key that signs the checksums.
+SIGN_KEY ?=
+RELEASE   = $(TOOLS)/goreleaser $(TOOLS)/cyclonedx-gomod
+release: $(RELEASE)
+	PATH="$(CURDIR)/$(TOOLS):$$PATH" SIGN_KEY="$(SIGN_KEY)" goreleaser release --clean \
+		--skip=publish $(if $(SIGN_KEY),,--skip=sign) $(if $(shell git describe --exact-match --tags 2>/dev/null),,--snapshot)
+
+# Makes the release of the last commit for one platform twice, in two clones, and looks
+# at it. Then the package is installed, upgraded and removed under a systemd of its own.
+CHECKED = $(CURDIR)/.cache/checked
+release-check: $(RELEASE)
+	rm -rf $(CHECKED) && mkdir -p $(CHECKED)
+	cd .ci/release && $(GO) vet ./... && PATH="$(CURDIR)/$(TOOLS):$$PATH" TOOLGATE_RELEASE=$(CHECKED) $(GO) test -count=1 -timeout $(TIMEOUT) ./...
+	TOOLGATE_RELEASE=$(CHECKED) $(GO) test -count=1 -timeout $(TIMEOUT) -run '^TestPackage$$' ./internal/deploy
+
+# Each bill of materials has the digests of the program that wrote it: its bytes are the
+# same everywhere.
+$(RELEASE) &: .ci/release/go.mod .ci/release/go.sum
+	mkdir -p $(TOOLS)
+	cd .ci/release && $(GO) build -o ../../$(TOOLS)/ github.com/goreleaser/goreleaser/v2
+	cd .ci/release && CGO_ENABLED=0 $(GO) build -trimpath -o ../../$(TOOLS)/ github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
+	touch $(RELEASE)
+
 clean:
-	rm -rf bin .cache .toolgate
+	rm -rf bin dist .cache .toolgate
