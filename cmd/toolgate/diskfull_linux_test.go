@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -90,7 +91,23 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("%d calls were answered, %d refused, %d received", made, refused, made+withheld)
 	}
 
-	if err := os.Remove(ballast); err != nil {
+	fill(t, ballast+"-last", 0)
+	logged := func() int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return strings.Count(p.out.String(), "[ERROR]") + strings.Count(p.out.String(), "[WARN]")
+	}
+	before := logged()
+	for range 300 {
+		if got := say(1000); got != "AUDIT_UNAVAILABLE" {
+			t.Errorf("a call without any room: %s", got)
+		}
+		refused++
+	}
+	if lines := logged(); lines == 0 || lines-before > 40 { // four kinds of ten lines
+		t.Errorf("%d lines in the log for 300 calls on a full disk, after %d", lines-before, before)
+	}
+	if err := errors.Join(os.Remove(ballast), os.Remove(ballast+"-last")); err != nil {
 		t.Fatal(err)
 	}
 	for range 5 {

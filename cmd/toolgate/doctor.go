@@ -17,6 +17,7 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/crash"
 	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/internal/wholefile"
 	"github.com/toolgate/toolgate/registry/config"
@@ -78,6 +79,9 @@ func (e *env) examine(ctx context.Context, s *filesCheck) (*examination, error) 
 	x.found = append(x.found, s.found...)
 	x.directories(s.cfg)
 	x.disk(s.cfg)
+	for _, file := range crash.Files(crash.Dir(s.cfg.State)) {
+		x.found = append(x.found, finding{Level: levelWarning, Where: "toolgate.state", Message: "toolgate has crashed: its stacks are in " + file, Hint: "report them, and delete the file"})
+	}
 	x.commands(s.cfg)
 	if err := x.clients(e, s.cfg); err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/crash"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy/bridge"
 	"github.com/toolgate/toolgate/registry/config"
@@ -47,6 +48,7 @@ func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
 	if err != nil {
 		return err
 	}
+	defer e.keepCrash(cfg.State)()
 	_ = e.Print("banner", e.newBanner(a, listen != "")) // serving matters more
 	a.LogWarnings()
 	e.tell("READY=1")
@@ -56,6 +58,19 @@ func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
 	next := func() (*config.Config, error) { return e.loadAs(listen, adminAddr) }
 	err = a.Run(ctx, listeners, app.Reload{Begun: begun, Asked: hup, Next: next})
 	return errors.Join(err, a.Close())
+}
+
+// keepCrash logs the crashes of earlier processes on a state directory, and has the stacks of
+// this one kept there until stop. Serving matters more than that they can be.
+func (e *env) keepCrash(state string) (stop func()) {
+	found, stop, err := crash.Keep(crash.Dir(state))
+	for _, file := range found {
+		e.logger().Error("toolgate has crashed: its stacks are kept", "file", file)
+	}
+	if err != nil {
+		e.logger().Warn("the stacks of a crash will not be kept", "error", err)
+	}
+	return stop
 }
 
 // tell tells the service manager a state. One that cannot be told is a warning, because
@@ -176,6 +191,7 @@ func (e *env) attached(ctx context.Context, serve func(*app.App, identity.Creden
 	if err != nil {
 		return err
 	}
+	defer e.keepCrash(cfg.State)()
 	a.LogWarnings()
 	return errors.Join(serve(a, identity.Credential{Bearer: e.token, Local: e.token == ""}), a.Close())
 }

@@ -13,7 +13,9 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -270,8 +272,14 @@ func (d *Door) refuse(ctx context.Context, x *exchange, code, reason string) []b
 }
 
 // run executes a request. The gate refuses and records a line that is not a request
-// like a call.
-func (d *Door) run(ctx context.Context, x *exchange) []byte {
+// like a call. A panic ends that request only.
+func (d *Door) run(ctx context.Context, x *exchange) (response []byte) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			d.opts.Log.Error("panic in the ndjson door", "panic", fmt.Sprint(fault), "stack", string(debug.Stack()))
+			response = d.broken(x, "", "")
+		}
+	}()
 	if x.req != nil && x.req.Type == ndjson.ListActions {
 		return ndjson.NewSuccess(x.id(), actions(d.opts.Gate.List(ctx, &x.call, x.call.Principal)))
 	}

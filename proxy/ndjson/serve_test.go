@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/ndjson"
 )
 
@@ -218,6 +220,28 @@ func TestDrain(t *testing.T) {
 			t.Errorf("got %s", got)
 		}
 	})
+}
+
+// panics is a gate that panics on every call.
+type panics struct{ ndjson.Gate }
+
+func (panics) Call(context.Context, *proxy.Call) (*proxy.Reply, *proxy.Failure) { panic("planted") }
+
+// A panic in one request is its answer, and the next one is served.
+func TestPanic(t *testing.T) {
+	var out, log strings.Builder
+	d := newBench().door(t, func(o *ndjson.Options) {
+		o.Gate, o.Log = panics{o.Gate}, hclog.New(&hclog.LoggerOptions{Output: &log})
+	})
+	if err := d.Serve(t.Context(), strings.NewReader(invoke("a", "echo", `{}`)+"\n"+`{"id":"b","type":"list_actions"}`+"\n"), &out); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); !strings.Contains(got, `{"id":"a","ok":false,"error":"INTERNAL_ERROR: `) || !strings.Contains(got, `{"id":"b","ok":true`) || strings.Contains(got, "planted") {
+		t.Errorf("got %s", got)
+	}
+	if !strings.Contains(log.String(), "planted") || !strings.Contains(log.String(), "door.go") {
+		t.Errorf("the log: %s", log.String())
+	}
 }
 
 // A line beyond the limit costs its limit in memory, and the next one is read.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"runtime/debug"
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -113,7 +115,7 @@ func (h *Handler) refuseJob(w http.ResponseWriter, r *http.Request, in *intake, 
 // after its caller hangs up: otherwise its effect would be unknown, and an
 // approval would be lost.
 func (h *Handler) call(w http.ResponseWriter, in *intake) {
-	reply, failure := h.opts.Gate.Call(h.calls, &in.call)
+	reply, failure := h.govern(in)
 	switch {
 	case failure != nil:
 		h.failed(w, failure)
@@ -121,6 +123,19 @@ func (h *Handler) call(w http.ResponseWriter, in *intake) {
 		h.broken(w, errors.New("the gate gave neither reply nor failure"))
 	default:
 		h.settle(w, reply)
+	}
+}
+
+// govern passes a call to the gate. After a panic it gives neither reply nor failure.
+func (h *Handler) govern(in *intake) (*proxy.Reply, *proxy.Failure) {
+	defer h.logPanic()
+	return h.opts.Gate.Call(h.calls, &in.call)
+}
+
+// logPanic ends a panic of the function that defers it, which then returns zero values.
+func (h *Handler) logPanic() {
+	if fault := recover(); fault != nil {
+		h.opts.Log.Error("panic in the rest door", "panic", fmt.Sprint(fault), "stack", string(debug.Stack()))
 	}
 }
 
@@ -200,8 +215,10 @@ func (h *Handler) rpc(w http.ResponseWriter, r *http.Request) {
 }
 
 // dispatch executes the method of an envelope. Unknown methods are refused and
-// recorded, never forwarded. The door has no sessions and refuses initialize.
+// recorded, never forwarded. The door has no sessions and refuses initialize. The zero
+// answer is that of a panic.
 func (h *Handler) dispatch(ctx context.Context, in *intake) answer {
+	defer h.logPanic()
 	m := in.call.Message
 	switch {
 	case m == nil: // the road refuses and records a malformed envelope like a call

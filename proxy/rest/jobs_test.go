@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/docs/schemas"
@@ -357,6 +358,27 @@ type contradicts struct{ *gate }
 
 func (contradicts) Call(context.Context, *proxy.Call) (*proxy.Reply, *proxy.Failure) {
 	return &proxy.Reply{Kernel: signal.Result{Status: signal.StatusOK, Error: failure(signal.CodeToolFailed).Kernel}}, nil
+}
+
+// panics is a gate that panics on every call.
+type panics struct{ *gate }
+
+func (panics) Call(context.Context, *proxy.Call) (*proxy.Reply, *proxy.Failure) { panic("planted") }
+
+// TestPanic: a panic in a call is an answer, which tells nothing, and a line of the log.
+func TestPanic(t *testing.T) {
+	var log strings.Builder
+	d := open(t, func(g *gate, o *rest.Options) {
+		o.Gate, o.Log = panics{g}, hclog.New(&hclog.LoggerOptions{Output: &log})
+	})
+	for _, got := range []answer{d.job("alice", echoJob), d.rpc("alice", `{"jsonrpc":"2.0","id":"1","method":"tools/call","params":{"name":"demo__echo"}}`)} {
+		if got.status != 500 || !strings.Contains(got.body, "Internal error") || strings.Contains(got.body, "planted") {
+			t.Errorf("status %d: %s", got.status, got.body)
+		}
+	}
+	if n := strings.Count(log.String(), "planted"); n < 2 || !strings.Contains(log.String(), "jobs.go") {
+		t.Errorf("the log: %s", log.String())
+	}
 }
 
 // TestBrokenGate fails closed and tells nothing.
