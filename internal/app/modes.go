@@ -42,15 +42,28 @@ func fileModes(cfg *config.Config) (found []Finding, refused error) {
 	return found, refused
 }
 
-// privateKeys returns the files of the keys of toolgate and of its listeners.
+// privateKeys returns the files of the keys of toolgate, of its listeners, and of telemetry.
 func privateKeys(cfg *config.Config) (paths []string) {
 	if cfg.Keys != "" {
 		paths, _ = filepath.Glob(filepath.Join(cfg.Keys, "*.key")) // fails for broken patterns
 	}
+	for _, key := range certificateKeys(cfg) {
+		if !slices.Contains(paths, key) {
+			paths = append(paths, key)
+		}
+	}
+	return paths
+}
+
+// certificateKeys returns the files of the keys of toolgate's certificates.
+func certificateKeys(cfg *config.Config) (paths []string) {
 	for _, t := range []*config.TLS{cfg.TLS, cfg.AdminTLS} {
-		if t != nil && !slices.Contains(paths, t.Key) {
+		if t != nil {
 			paths = append(paths, t.Key)
 		}
+	}
+	if t := cfg.Telemetry; t != nil && t.Key != "" {
+		paths = append(paths, t.Key)
 	}
 	return paths
 }

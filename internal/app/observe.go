@@ -156,11 +156,29 @@ func (m *metrics) addGauge(name, help, label string, read func(context.Context) 
 
 // addValue adds a gauge that is read at each scrape. Reading has a second.
 func (m *metrics) addValue(name, help string, read func(context.Context) float64) {
-	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
-		ctx, stop := context.WithTimeout(context.Background(), time.Second)
-		defer stop()
-		return read(ctx)
-	}))
+	m.registry.MustRegister(gauges{[]*prometheus.Desc{prometheus.NewDesc(name, help, nil, nil)}, func(ctx context.Context) []float64 { return []float64{read(ctx)} }})
+}
+
+// gauges are gauges without labels that are read together at each scrape.
+type gauges struct {
+	descs []*prometheus.Desc
+	read  func(context.Context) []float64 // a value for each of descs
+}
+
+// Describe implements prometheus.Collector.
+func (g gauges) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range g.descs {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector. Reading has a second.
+func (g gauges) Collect(to chan<- prometheus.Metric) {
+	ctx, stop := context.WithTimeout(context.Background(), time.Second)
+	defer stop()
+	for i, value := range g.read(ctx) {
+		to <- prometheus.MustNewConstMetric(g.descs[i], prometheus.GaugeValue, value)
+	}
 }
 
 type gauge struct {
@@ -239,25 +257,19 @@ func (a *App) addGauges() {
 
 // addQueueGauges adds the gauges of the calls that wait for people.
 func (a *App) addQueueGauges() {
-	a.metrics.addValue("toolgate_approvals_pending", "Calls that wait for people, of all processes on this state; -1 when they cannot be counted.",
-		func(ctx context.Context) float64 {
-			n, _, err := a.state.tickets.Queue(ctx)
-			if err != nil {
-				return -1
-			}
-			return float64(n)
-		})
-	a.metrics.addValue("toolgate_approvals_oldest_seconds", "How long the oldest call that waits for people has waited, of all processes on this state; 0 when none waits, -1 when that cannot be read.",
-		func(ctx context.Context) float64 {
-			switch n, oldest, err := a.state.tickets.Queue(ctx); {
-			case err != nil:
-				return -1
-			case n == 0:
-				return 0
-			default:
-				return max(0, time.Since(oldest).Seconds())
-			}
-		})
+	a.metrics.registry.MustRegister(gauges{[]*prometheus.Desc{
+		prometheus.NewDesc("toolgate_approvals_pending", "Calls that wait for people, of all processes on this state; -1 when they cannot be counted.", nil, nil),
+		prometheus.NewDesc("toolgate_approvals_oldest_seconds", "How long the oldest call that waits for people has waited, of all processes on this state; 0 when none waits, -1 when that cannot be read.", nil, nil),
+	}, func(ctx context.Context) []float64 {
+		switch n, oldest, err := a.state.tickets.Queue(ctx); {
+		case err != nil:
+			return []float64{-1, -1}
+		case n == 0:
+			return []float64{0, 0}
+		default:
+			return []float64{float64(n), max(0, time.Since(oldest).Seconds())}
+		}
+	}})
 }
 
 // addDoorGauges adds the gauges of what Run serves.

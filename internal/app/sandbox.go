@@ -14,7 +14,7 @@ import (
 )
 
 // sandboxOptions says what no upstream of cfg may see or change: state, keys, what the
-// configuration was read from, the keys of listeners, the policy, and the sockets of the
+// configuration was read from, the keys of certificates, the policy, and the sockets of the
 // user's session.
 func sandboxOptions(cfg *config.Config) sandbox.Options {
 	needed := neededPaths(cfg)
@@ -23,11 +23,9 @@ func sandboxOptions(cfg *config.Config) sandbox.Options {
 		hidden = append(hidden, cfg.Keys)
 	}
 	files := slices.Clone(cfg.Files)
-	for _, t := range []*config.TLS{cfg.TLS, cfg.AdminTLS} {
-		if t != nil {
-			real, _ := filepath.EvalSymlinks(t.Key) // "" = there is no file yet
-			files = append(files, t.Key, real)
-		}
+	for _, key := range certificateKeys(cfg) {
+		real, _ := filepath.EvalSymlinks(key) // "" = there is no file yet
+		files = append(files, key, real)
 	}
 	if filepath.IsAbs(cfg.Policy.Path) {
 		files = append(files, cfg.Policy.Path)

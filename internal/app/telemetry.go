@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net/url"
 	"slices"
 
@@ -23,6 +24,17 @@ func (a *App) openTelemetry(ctx context.Context, cfg *config.Config) error {
 	if err != nil {
 		return configError(err)
 	}
+	secure := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	if t.Cert != "" {
+		show := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // with each connection, so that a renewed one counts
+			pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+			return &pair, err
+		}
+		if _, err := show(nil); err != nil {
+			return configError(fmt.Errorf("toolgate.telemetry.cert: %w", err))
+		}
+		secure.GetClientCertificate = show
+	}
 	dropped := promauto.With(a.metrics.registry).NewCounterVec(prometheus.CounterOpts{
 		Name: "toolgate_telemetry_dropped_total", Help: "What the collector of telemetry did not receive: spans, and exports of metrics.",
 	}, []string{"signal"})
@@ -30,7 +42,7 @@ func (a *App) openTelemetry(ctx context.Context, cfg *config.Config) error {
 		dropped.WithLabelValues(signal)
 	}
 	a.telemetry, err = telemetry.New(ctx, telemetry.Options{
-		Endpoint: t.Endpoint, Header: t.Headers, TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		Endpoint: t.Endpoint, Header: t.Headers, TLS: secure,
 		Ratio: t.Traces.Ratio, ParentBased: t.Traces.ParentBased, Interval: t.Metrics.Interval,
 		Version: a.options.Version, Gatherer: a.metrics.registry, Upstream: a.reached, Log: a.log.Named("telemetry"),
 		Dropped: func(signal string, n int) { dropped.WithLabelValues(signal).Add(float64(n)) },

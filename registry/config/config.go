@@ -349,6 +349,8 @@ type Telemetry struct {
 	Endpoint string            `json:"endpoint"` // base URL: https, or http on loopback
 	Headers  map[string]string `json:"headers"`  // sent with every request, names as written
 	CA       string            `json:"ca"`       // absolute path of the collector's root certificates in PEM; "" = the system's
+	Cert     string            `json:"cert"`     // absolute path of the certificate, in PEM, that the collector is shown; "" = none
+	Key      string            `json:"key"`      // absolute path of its private key in PEM
 	Traces   Traces            `json:"traces"`
 	Metrics  Metrics           `json:"metrics"`
 }

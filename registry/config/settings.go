@@ -149,7 +149,7 @@ func (l *loader) finishTelemetry(n *node) {
 	if t == nil {
 		return
 	}
-	t.CA = n.get("ca").resolve(t.CA)
+	t.CA, t.Cert, t.Key = n.get("ca").resolve(t.CA), n.get("cert").resolve(t.Cert), n.get("key").resolve(t.Key)
 	l.checkHeaders(n.get("headers"))
 	if n.at("traces", "ratio") == nil {
 		t.Traces.Ratio = 1
