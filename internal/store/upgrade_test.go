@@ -368,3 +368,44 @@ func TestKilledUpgrades(t *testing.T) {
 	}
 	t.Logf("not upgraded %d times, upgraded %d times", as[0], as[1])
 }
+
+// large is a database of about 50 MB.
+func large(b *testing.B) (path string, bytes int64) {
+	path = filepath.Join(b.TempDir(), "state.db")
+	db := open(b, path, one)
+	_, err := db.Write.Exec(`WITH RECURSIVE many (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM many WHERE i < 10000)
+ INSERT INTO notes (text) SELECT hex(randomblob(500)) FROM many`)
+	if err == nil {
+		_, err = db.Write.Exec("PRAGMA wal_checkpoint(TRUNCATE)")
+	}
+	info, fault := os.Stat(path)
+	if err = errors.Join(err, fault); err != nil {
+		b.Fatal(err)
+	}
+	return path, info.Size()
+}
+
+// A start checks the whole file.
+func BenchmarkOpen(b *testing.B) {
+	path, bytes := large(b)
+	b.SetBytes(bytes)
+	for b.Loop() {
+		db, err := store.Open(b.Context(), path, one)
+		if err = errors.Join(err, db.Close()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkSnapshot(b *testing.B) {
+	path, bytes := large(b)
+	db := open(b, path, one)
+	b.SetBytes(bytes)
+	for b.Loop() {
+		to := filepath.Join(b.TempDir(), "copy.db")
+		if err := db.Snapshot(b.Context(), to); err != nil {
+			b.Fatal(err)
+		}
+		_ = os.Remove(to) // the benchmark's directory goes anyway
+	}
+}
