@@ -18,6 +18,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/internal/sandbox"
+	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/registry/config"
@@ -45,6 +46,9 @@ type Options struct {
 	// Accepted records the definitions of one server that are about to be accepted;
 	// its error keeps them out. Nil records nothing.
 	Accepted func([]Acceptance) error
+	// Ended receives each connection to a server that was a session of MCP and is over.
+	// Nil discards.
+	Ended func(span.Session)
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -101,6 +105,9 @@ const maxNames = 20_000
 func New(opts Options) *Registry {
 	if opts.Now == nil {
 		opts.Now = time.Now
+	}
+	if opts.Ended == nil {
+		opts.Ended = func(span.Session) {}
 	}
 	opts.Logger = cmp.Or(opts.Logger, hclog.NewNullLogger())
 	r := &Registry{opts: opts, log: opts.Logger, schemas: NewSchemaRegistry()}
@@ -214,6 +221,10 @@ func (r *Registry) start(cfg config.Server) *entry {
 		// What only some connections listed may be gone, although the shared list is unchanged.
 		Relisted:    func() { r.update(e, true, func() { e.listed.Own = nil }) },
 		ListChanged: func(method string) { r.listChanged(cfg.Name, method) },
+		Ended: func(s span.Session) {
+			s.Server = cfg.Name
+			r.opts.Ended(s)
+		},
 	})
 	e.isolated = e.server.Isolated()
 	return e

@@ -152,16 +152,18 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err = prepareTools(cfg); err != nil {
 		return nil, err
 	}
+	if err = a.openTelemetry(ctx, cfg); err != nil {
+		return nil, err
+	}
 	a.sandbox = sandbox.New(sandboxOptions(cfg))
-	a.upstreams = registry.New(registry.Options{DB: a.state.db, Logger: a.log.Named("registry"), Version: o.Version, Sandbox: a.sandbox, Accepted: a.state.recordAccepted})
+	a.upstreams = registry.New(registry.Options{
+		DB: a.state.db, Logger: a.log.Named("registry"), Version: o.Version, Sandbox: a.sandbox, Accepted: a.state.recordAccepted, Ended: a.measureSession,
+	})
 	if err = a.applyUpstreams(ctx, cfg); err != nil {
 		return nil, configError(err)
 	}
 	if err = trial.Wait(); err != nil {
 		return nil, configError(err)
-	}
-	if err = a.openTelemetry(ctx, cfg); err != nil {
-		return nil, err
 	}
 	if err = a.openGate(cfg); err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/internal/telemetry"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -48,6 +49,13 @@ func (a *App) openTelemetry(ctx context.Context, cfg *config.Config) error {
 		Dropped: func(signal string, n int) { dropped.WithLabelValues(signal).Add(float64(n)) },
 	})
 	return configError(err)
+}
+
+// measureSession adds a session that is over to the metrics that are sent.
+func (a *App) measureSession(s span.Session) {
+	if a.telemetry != nil {
+		a.telemetry.EndSession(s)
+	}
 }
 
 // reached returns how a server is reached, for telemetry.

@@ -98,6 +98,14 @@ type End struct {
 	Events     []Event       // in the course of the span
 }
 
+// Session is what is known of a session of MCP when it has ended. What is "" is not said.
+type Session struct {
+	Server    string        // the upstream, "" = a client's session with toolgate
+	Protocol  string        // MCP revision
+	Transport string        // http, sse or stdio; of a client's session
+	Duration  time.Duration // since it was initialized
+}
+
 // Event is something that happened in the course of a span.
 type Event struct {
 	Name   string

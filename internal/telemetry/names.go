@@ -38,6 +38,9 @@ const (
 
 	metricServer = "mcp.server.operation.duration"
 	metricClient = "mcp.client.operation.duration"
+
+	metricServerSession = "mcp.server.session.duration"
+	metricClientSession = "mcp.client.session.duration"
 )
 
 // buckets are the boundaries that the conventions advise, in seconds.

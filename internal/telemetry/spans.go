@@ -106,6 +106,17 @@ func (t *Telemetry) End(ctx context.Context, e *span.End) {
 	s.End()
 }
 
+// EndSession adds the duration of a session to the histogram of its kind.
+func (t *Telemetry) EndSession(s span.Session) {
+	durations, transport := t.served, s.Transport
+	if s.Server != "" {
+		durations = t.used
+		transport, _, _ = t.opts.Upstream(s.Server)
+	}
+	durations.Record(t.life, s.Duration.Seconds(), metric.WithAttributes(texts(
+		keyNetwork, transports[transport], keyProtocol, s.Protocol, keyServer, s.Server)...))
+}
+
 // fail marks a span that has failed. A denial has an error.type of its own, so that
 // alerts about failures can leave it out.
 func fail(s trace.Span, e *span.End) {

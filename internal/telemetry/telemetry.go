@@ -85,7 +85,8 @@ type Telemetry struct {
 	traces         *sdktrace.TracerProvider
 	metrics        *sdkmetric.MeterProvider
 	tracer         trace.Tracer
-	server, client metric.Float64Histogram // seconds
+	server, client metric.Float64Histogram // seconds, of requests
+	served, used   metric.Float64Histogram // seconds, of sessions with clients and with upstreams
 	life           context.Context         // ends when requests to the collector have to
 	stop           context.CancelFunc
 	ended          chan struct{} // closed when no spans are sent any more
@@ -127,12 +128,13 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 	t.metrics = sdkmetric.NewMeterProvider(sdkmetric.WithResource(from), sdkmetric.WithReader(sdkmetric.NewPeriodicReader(&pointExporter{points, t},
 		sdkmetric.WithInterval(o.Interval), sdkmetric.WithTimeout(delivery.Timeout), sdkmetric.WithProducer(producer{bridge.NewMetricProducer(bridge.WithGatherer(o.Gatherer))}))))
 	meter := t.metrics.Meter(scopeName, metric.WithInstrumentationVersion(o.Version))
-	var more error
-	t.server, err = meter.Float64Histogram(metricServer, metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(buckets...))
-	t.client, more = meter.Float64Histogram(metricClient, metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(buckets...))
-	if err = errors.Join(err, more); err != nil {
-		t.Close(ctx)
-		return nil, fmt.Errorf("making the histograms: %w", err)
+	for name, made := range map[string]*metric.Float64Histogram{
+		metricServer: &t.server, metricClient: &t.client, metricServerSession: &t.served, metricClientSession: &t.used,
+	} {
+		if *made, err = meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(buckets...)); err != nil {
+			t.Close(ctx)
+			return nil, fmt.Errorf("making the histogram %s: %w", name, err)
+		}
 	}
 	return t, nil
 }

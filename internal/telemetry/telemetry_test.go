@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -155,7 +156,22 @@ func TestWhatIsSent(t *testing.T) {
 	long := strings.Repeat("é", 1000)
 	ctx := s.Start(t.Context(), span.Start{Kind: span.Server, Name: "tools/call"})
 	s.End(ctx, &span.End{Kind: span.Server, Method: "tools/call", Tool: long, Known: true, RequestID: long})
+	s.EndSession(span.Session{Protocol: "2025-11-25", Transport: "http", Duration: time.Minute})
+	s.EndSession(span.Session{Server: "web", Duration: time.Hour})
 	s.within(t, 10*time.Second)
+	for name, want := range map[string]string{
+		"mcp.server.session.duration": "60 mcp.protocol.version=2025-11-25 network.transport=tcp",
+		"mcp.client.session.duration": "3600 network.transport=pipe toolgate.server=web",
+	} {
+		p := r.Metric(name).GetHistogram().GetDataPoints()[0]
+		got := []string{fmt.Sprint(p.GetSum())}
+		for _, a := range p.Attributes {
+			got = append(got, a.Key+"="+a.Value.GetStringValue())
+		}
+		if slices.Sort(got[1:]); strings.Join(got, " ") != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
 	spans := r.Spans()
 	if len(spans) != 1 || len(spans[0].Name) > 300 || len(spans[0].Attributes["jsonrpc.request.id"]) > 512 {
 		t.Errorf("got %+v", spans)

@@ -32,6 +32,7 @@ import (
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/share"
+	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -131,6 +132,9 @@ type Options struct {
 	// neither block nor call back into the Door. The key of clients without a
 	// session ends after SessionTTL without a request, and may come back.
 	Ended func(session string)
+	// Session is called with each session of MCP that is over, after Ended and under its
+	// rules; nil = nobody asks.
+	Session func(s span.Session)
 	// Log takes faults of the door's own; nil discards them.
 	Log hclog.Logger
 	// Now is the clock of session idleness and events; nil = time.Now.
@@ -156,6 +160,9 @@ func (o Options) withDefaults() Options {
 	o.Log = cmp.Or(o.Log, hclog.NewNullLogger())
 	if o.Ended == nil {
 		o.Ended = func(string) {}
+	}
+	if o.Session == nil {
+		o.Session = func(span.Session) {}
 	}
 	if o.Now == nil {
 		o.Now = time.Now

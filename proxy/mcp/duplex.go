@@ -66,6 +66,7 @@ func (c *duplex) openSession(made *session) (*session, error) {
 	}
 	c.initialized = true
 	c.session.version, c.session.client, c.session.capabilities = made.version, made.client, made.capabilities
+	c.session.began, c.session.transport = made.began, made.transport
 	return c.session, nil
 }
 
@@ -253,7 +254,7 @@ func (c *stdioClient) drain(ctx context.Context) error {
 		return errors.New("serving stdio: calls do not end")
 	}
 	if s := c.current(); s != nil {
-		s.onEnd = func() { c.door.opts.Ended(s.key) }
+		s.onEnd = c.door.ending(s)
 		s.end()
 	}
 	return c.out.Err()

@@ -14,6 +14,7 @@ import (
 	"unicode"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
@@ -36,6 +37,8 @@ type session struct {
 	key              string // what the road sees instead of id
 	route            string
 	version          string          // the negotiated revision
+	began            time.Time       // when it was initialized
+	transport        string          // proxy.Call.Transport of initialize
 	client           string          // name/version the client gave of itself
 	capabilities     json.RawMessage // capabilities of the client, nil = it named none
 	mayBeNotified    bool            // a server of its road may say something before it answers
@@ -146,13 +149,23 @@ func (s *session) flushChanges() { s.changes.flush(s.post) }
 
 // openSession keeps the session that an HTTP initialize opened.
 func (s *sessionServer) openSession(made *session) (*session, error) {
-	made.onEnd, made.events = func() { s.opts.Ended(made.key) }, s.events
+	made.onEnd, made.events = s.ending(made), s.events
 	s.sessions.mu.Lock()
 	defer s.sessions.unlock()
 	if !s.sessions.putLocked(made.id, made) {
 		return nil, errNoRoom
 	}
 	return made, nil
+}
+
+// ending returns what reports the end of s.
+func (c *core) ending(s *session) func() {
+	return func() {
+		c.opts.Ended(s.key)
+		if !s.began.IsZero() {
+			c.opts.Session(span.Session{Protocol: s.version, Transport: s.transport, Duration: c.opts.Now().Sub(s.began)})
+		}
+	}
 }
 
 // find returns the session id if it is alive, of the kind that sse names, and
@@ -215,6 +228,7 @@ func (c *core) initialize(ctx context.Context, x *exchange) outcome {
 		return refused(signal.CodeEnvelopeInvalid, "params.capabilities is too large")
 	}
 	made.mayBeNotified = mayBeNotified(made.capabilities, offered)
+	made.began, made.transport = c.opts.Now(), x.call.Transport
 	opened, err := x.open(made)
 	if errors.Is(err, errNoRoom) {
 		return refused(signal.CodeOverloaded, err.Error())

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/proxy/mcp"
 )
 
@@ -214,7 +215,10 @@ func TestEndWaitsForCalls(t *testing.T) {
 func TestJanitor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := &keys{}
-		d, err := mcp.New(mcp.Options{Gate: newGate(), Refuser: newGate(), SessionTTL: time.Minute, Ended: ended.add})
+		var over []span.Session
+		d, err := mcp.New(mcp.Options{
+			Gate: newGate(), Refuser: newGate(), SessionTTL: time.Minute, Ended: ended.add, Session: func(s span.Session) { over = append(over, s) },
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -232,6 +236,9 @@ func TestJanitor(t *testing.T) {
 		}
 		if err := d.Close(context.Background()); err != nil {
 			t.Error(err)
+		}
+		if len(over) != 1 || over[0].Duration < time.Minute || over[0].Duration > 90*time.Second || over[0].Transport != "http" || over[0].Protocol == "" {
+			t.Errorf("sessions that are over: %+v", over)
 		}
 	})
 }

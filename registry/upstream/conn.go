@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
@@ -38,6 +39,7 @@ type conn struct {
 	info    json.RawMessage // clientInfo
 	dropped *atomic.Int64   // messages that were nobody's
 	unbind  func() bool     // undoes the tie to the server's life
+	began   atomic.Int64    // when a session served on it, Unix time in nanoseconds; 0 = none did, or its end was reported
 }
 
 // newConn makes a connection without a transport; dial adds it. It belongs to
@@ -60,6 +62,9 @@ func (c *conn) close() {
 	}
 	c.queue.finish(true)
 	c.Close()
+	if began := c.began.Swap(0); began != 0 {
+		c.opts.Ended(span.Session{Protocol: c.Revision(), Duration: c.opts.Now().Sub(time.Unix(0, began))})
+	}
 }
 
 // request is one request of ours. Its Call says for whom it is made, and what

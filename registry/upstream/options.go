@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/internal/sandbox"
+	"github.com/toolgate/toolgate/internal/span"
 )
 
 // Options say how servers are run. The zero value is valid.
@@ -59,6 +60,8 @@ type Options struct {
 	// available. It is called from one goroutine at a time and should not block. Nil
 	// discards.
 	ListChanged func(method string)
+	// Ended receives each connection that was a session of MCP and is over. Nil discards.
+	Ended func(span.Session)
 }
 
 // A Listing is what the shared connection of a server listed, and how the server
@@ -100,6 +103,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Relisted == nil {
 		o.Relisted = func() {}
+	}
+	if o.Ended == nil {
+		o.Ended = func(span.Session) {}
 	}
 	if o.ListChanged == nil {
 		o.ListChanged = func(string) {}

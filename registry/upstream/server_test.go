@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
@@ -24,7 +25,8 @@ import (
 // comes back by itself.
 func TestCrashInCall(t *testing.T) {
 	rec := recorder.Stdio(t, recorder.Config{Tools: []recorder.Tool{{Name: "crash", Does: recorder.Crash}, {Name: "echo"}}})
-	r := start(t, stdioServer(rec), upstream.Options{})
+	over := make(chan span.Session, 2)
+	r := start(t, stdioServer(rec), upstream.Options{Ended: func(s span.Session) { over <- s }})
 	prints := r.ready()
 	_, e := r.call(prints, "crash", `{}`)
 	wantError(t, e, upstream.Failed, true)
@@ -40,6 +42,9 @@ func TestCrashInCall(t *testing.T) {
 	}
 	if got := len(rec.Starts()); got != 2 {
 		t.Errorf("%d starts, want 2", got)
+	}
+	if s := <-over; s.Protocol == "" || s.Duration <= 0 || len(over) > 0 {
+		t.Errorf("the first session ended as %+v, %d more did", s, len(over))
 	}
 }
 

@@ -252,6 +252,9 @@ func (srv *Server) connectTo(round context.Context, cl *client, spare *child) (*
 	if cl != nil {
 		srv.restoreState(ctx, s, cl)
 	}
+	if c.IsMCP() && !c.Stateless() {
+		c.began.Store(srv.opts.Now().UnixNano())
+	}
 	return s, tools, nil
 }
 
