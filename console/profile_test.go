@@ -73,7 +73,7 @@ func TestNoProfile(t *testing.T) {
 // The end of the listener ends a profile.
 func TestProfileEnds(t *testing.T) {
 	l := profiled(t)
-	w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "http://127.0.0.1/debug/pprof/trace?seconds=60", nil)
+	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "http://127.0.0.1/debug/pprof/trace?seconds=60", nil)
 	r.Header.Set("Authorization", "Bearer t-oda")
 	l.Console.Close()
 	began := time.Now()

@@ -64,7 +64,7 @@ func calling(t *testing.T, base, token string) func(tool, arguments string) json
 	return func(tool, arguments string) json.RawMessage {
 		result, fault := a.Do(context.Background(), &mcpclient.Call{ID: a.NextID(), Method: "tools/call", Params: fmt.Appendf(nil, `{"name":%q,"arguments":%s}`, tool, arguments)})
 		if fault != nil {
-			return json.RawMessage(fault.RPC)
+			return fault.RPC
 		}
 		return result
 	}
