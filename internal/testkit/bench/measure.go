@@ -254,8 +254,8 @@ func idleCPU(b *bench, l lane) figures {
 	})
 }
 
-// guardian measures the process between a toolgate and its stdio server. Value is
-// its memory that no file backs, in MB.
+// guardian measures the process between a toolgate and its stdio server, of which toolgate
+// may have started a spare one. Value is the memory of the first that no file backs, in MB.
 func guardian(b *bench, l lane) figures {
 	r := b.site(l.site)
 	if _, err := r.caller(l, 0); err != nil {
@@ -265,8 +265,11 @@ func guardian(b *bench, l lane) figures {
 		return failed(err)
 	}
 	started, err := children(r.pipes[gate].proc.pid())
-	if err != nil || len(started) != 1 {
-		return failed(fmt.Errorf("toolgate has started processes %v: %w", started, err))
+	if err == nil && len(started) == 0 {
+		err = errors.New("toolgate has started no process")
+	}
+	if err != nil {
+		return failed(err)
 	}
 	size, err := anonymous(started[0])
 	if err != nil {
