@@ -229,7 +229,7 @@ func TestTraceStatus(t *testing.T) {
 	for _, tt := range []struct {
 		name, params, span string
 		set                func(*bench)
-		want, client       string // error.type; "-" = there is no span
+		want, client       string // error.type; "-" = no span
 		stage              string // that fails, "" for none
 	}{
 		{name: "allowed", span: "tools/call web__find"},
@@ -300,7 +300,7 @@ func hexOf(id []byte) string {
 	return string(out)
 }
 
-// A call that waits within its request has events; what it waits for is no span.
+// The span of a call that waits within its request has events, and the wait has no span.
 func TestTraceOfAHold(t *testing.T) {
 	hold := time.Minute
 	b := newTracing(t, 1, func(o *proxy.Options) {

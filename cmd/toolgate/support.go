@@ -224,8 +224,8 @@ const (
 // logLevel matches the level of a log line in either form.
 var logLevel = regexp.MustCompile(`\[(TRACE|DEBUG|INFO|WARN|ERROR)\s*\]|"@level":"([a-z]+)"`)
 
-// logLines returns the last lines of the log. It leaves out what is no line of toolgate, and
-// the levels at which arguments of calls and what servers write may appear.
+// logLines returns the last lines of the log. It omits lines that toolgate did not write, and
+// lines of levels at which arguments of calls and the stderr of servers may appear.
 func (b *supportBundle) logLines(context.Context) (any, error) {
 	in := b.e.in
 	switch b.log {

@@ -24,7 +24,7 @@ func sandboxOptions(cfg *config.Config) sandbox.Options {
 	}
 	files := slices.Clone(cfg.Files)
 	for _, key := range certificateKeys(cfg) {
-		real, _ := filepath.EvalSymlinks(key) // "" = there is no file yet
+		real, _ := filepath.EvalSymlinks(key) // "" = no such file yet
 		files = append(files, key, real)
 	}
 	if filepath.IsAbs(cfg.Policy.Path) {

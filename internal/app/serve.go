@@ -155,8 +155,8 @@ func (a *App) withdraw() {
 	}
 }
 
-// drain lets the calls that are under way finish, and cancels those that take
-// longer than they may. These are answered too.
+// drain waits for the calls under way, for shutdown.drain at most. It then cancels those
+// that are left; they are answered too.
 func (a *App) drain(ctx context.Context, ends ...func(context.Context) error) {
 	a.withdraw()
 	limit := a.Config().Shutdown.Drain

@@ -157,8 +157,8 @@ func (w *httpWire) exchange(ctx context.Context, p *Call) (body []byte, res *htt
 	return nil, res, err
 }
 
-// eachTrace calls set with each header of the trace of a call, but for those that every
-// request has.
+// eachTrace calls set for each header that carries the trace of p, unless every request of
+// s has a header of that name.
 func (s *spoken) eachTrace(p *Call, set func(name, value string)) {
 	for _, name := range span.Fields {
 		if value := p.Trace[name]; value != "" && s.header[http.CanonicalHeaderKey(name)] == nil {

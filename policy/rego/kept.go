@@ -51,8 +51,8 @@ func (s *invariants) find(k kept, ref ast.Ref) *ast.Term {
 	return nil
 }
 
-// findInvariants finds the invariants of p, and evaluates those that read only data. A
-// rule that reads the input of a pair too is one only if a decision can ask for it.
+// findInvariants finds the invariants of p and evaluates those that read only data. A rule
+// that also reads the input of a pair is an invariant only if a decision can ask for it.
 func (p *program) findInvariants(ctx context.Context, patterns cache.InterQueryValueCache) error {
 	p.invariants = &invariants{named: map[ast.Value][]int{}}
 	always := constants{compiler: p.compiler, known: map[*ast.Rule]bool{}}
