@@ -37,6 +37,7 @@ package audit
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 )
 
@@ -139,6 +140,15 @@ type Event struct {
 	Count      int      `json:"count,omitempty"`      // acts that one folded record stands for; 0 = one
 	Added      []string `json:"added,omitempty"`      // things that the act brought, such as "token agent-7 1f2e3d4c5b6a"
 	Removed    []string `json:"removed,omitempty"`    // things that the act took away
+}
+
+// Refused reports whether the event says that an act was refused.
+func (e *Event) Refused() bool {
+	switch e.Name {
+	case EventTrailRead, EventRestarted, EventProfile: // their reason is that of a refusal
+		return e.Reason != ""
+	}
+	return strings.HasSuffix(e.Name, "_refused")
 }
 
 // Earlier names a chain as it was when another chain began.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/toolgate/toolgate/audit"
 )
@@ -35,7 +34,7 @@ func ocsfEvent(x exported) object {
 	class, activity := ocsfAPIActivity, ocsfOther
 	source, failed := object{"name": cmp.Or(x.Transport, "toolgate")}, x.Code != ""
 	if v := x.Event; v != nil {
-		failed = strings.HasSuffix(v.Name, "_refused") || (v.Name == audit.EventTrailRead || v.Name == audit.EventRestarted || v.Name == audit.EventProfile) && v.Reason != ""
+		failed = v.Refused()
 		if _, err := netip.ParseAddr(v.Source); err == nil {
 			source = object{"ip": v.Source}
 		} else if v.Source != "" { // "others", of a folded record
