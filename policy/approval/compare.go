@@ -1,7 +1,6 @@
 package approval
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,13 +41,13 @@ func (c *clockRow) fields() []any { return []any{&c.seen, &c.changes, &c.name, &
 func (t *Tickets) readClock(ctx context.Context, q store.Querier) (clockRow, error) {
 	seen := t.changesSeen.Load() // before the row is read: others may go on meanwhile
 	rows, err := store.Select(ctx, q, (*clockRow).fields, "SELECT seen, changes, store, restored FROM approval_clock")
-	if len(rows) != 1 {
-		return clockRow{}, cmp.Or(err, ErrReplaced)
+	if err != nil && t.db.InPlace() { // where the file is gone, a new connection fails as well
+		return clockRow{}, err
 	}
-	c := rows[0]
-	if !t.db.InPlace() || t.sealer != nil && c.name != t.sealer.store || c.changes < seen {
+	if len(rows) != 1 || !t.db.InPlace() || t.sealer != nil && rows[0].name != t.sealer.store || rows[0].changes < seen {
 		return clockRow{}, fmt.Errorf("%w\nhint: restart toolgate; it compares the state with the audit trail", ErrReplaced)
 	}
+	c := rows[0]
 	for c.changes > seen && !t.changesSeen.CompareAndSwap(seen, c.changes) {
 		seen = t.changesSeen.Load()
 	}

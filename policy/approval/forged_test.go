@@ -148,6 +148,25 @@ func TestReplacedStore(t *testing.T) {
 	}
 }
 
+// That the file is gone is said by a store that needs a new connection as well.
+func TestReplacedStoreWithoutConnections(t *testing.T) {
+	w := newWorld(t)
+	db := openStore(t, w.path)
+	db.Read.SetMaxIdleConns(0)
+	tickets, err := approval.New(t.Context(), db, approval.Options{Now: w.clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tickets.Close()
+	claimOn(t, tickets, transfer(`{"amount":750}`), approval.Pending)
+	if err := os.Rename(w.path, w.path+".old"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tickets.Check(t.Context()); !errors.Is(err, approval.ErrReplaced) {
+		t.Errorf("check: %v", err)
+	}
+}
+
 // While the trail cannot be read, held calls and votes are refused, and Check says why.
 func TestUnreadableTrail(t *testing.T) {
 	w := newWorld(t)
