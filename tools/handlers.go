@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"github.com/toolgate/toolgate/tools/media"
+	"github.com/toolgate/toolgate/tools/page"
 	"github.com/toolgate/toolgate/tools/search"
 	"github.com/toolgate/toolgate/tools/wallet"
 )
@@ -25,7 +27,8 @@ const defaultResults = 5
 
 // backends do the work of the tools.
 type backends struct {
-	index    *search.Index
+	searcher Searcher
+	fetcher  *page.Fetcher // nil without fetch_page
 	renderer *media.Renderer
 	wallet   *wallet.Wallet
 }
@@ -35,6 +38,7 @@ type backends struct {
 func (b backends) handlers() map[string]server.ToolHandlerFunc {
 	return map[string]server.ToolHandlerFunc{
 		"search_internet": handler(b.search), "generate_media": handler(b.renderMedia), "manage_wallet": handler(b.manageWallet),
+		"fetch_page": handler(b.fetchPage),
 	}
 }
 
@@ -56,24 +60,79 @@ func handler[A any](do func(context.Context, A) (*mcp.CallToolResult, error)) se
 
 type searchArgs struct {
 	Query      string   `json:"query"`
-	NumResults *float64 `json:"num_results"` // an integer in the contract, which JSON may write as 5.0 or 5e0
+	NumResults *float64 `json:"num_results"`
 }
 
 func (b backends) search(ctx context.Context, in searchArgs) (*mcp.CallToolResult, error) {
-	n := defaultResults
-	if in.NumResults != nil {
-		if n = int(*in.NumResults); float64(n) != *in.NumResults {
-			return nil, fmt.Errorf("%w: num_results is not an integer", ErrArguments)
-		}
-	}
-	results, err := b.index.Search(ctx, in.Query, n)
+	n, err := whole(in.NumResults, defaultResults)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: num_results %w", ErrArguments, err)
+	}
+	results, err := b.searcher.Search(ctx, in.Query, n)
+	if err != nil {
+		return refused(err)
 	}
 	return structured(struct {
-		Provider string          `json:"provider"`
-		Results  []search.Result `json:"results"`
-	}{search.Provider, results})
+		Provider  string          `json:"provider"`
+		Untrusted bool            `json:"untrusted"`
+		Results   []search.Result `json:"results"`
+	}{b.searcher.Provider(), true, results})
+}
+
+// defaultCharacters and maxCharacters are the contract's bounds of max_characters.
+const (
+	defaultCharacters = 10_000
+	maxCharacters     = 100_000
+)
+
+type fetchArgs struct {
+	URL           string   `json:"url"`
+	Format        string   `json:"format"`
+	MaxCharacters *float64 `json:"max_characters"`
+}
+
+func (b backends) fetchPage(ctx context.Context, in fetchArgs) (*mcp.CallToolResult, error) {
+	n, err := whole(in.MaxCharacters, defaultCharacters)
+	format := cmp.Or(in.Format, page.Markdown)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: max_characters %w", ErrArguments, err)
+	case n < 1 || n > maxCharacters:
+		return nil, fmt.Errorf("%w: max_characters is %d, must be 1 to %d", ErrArguments, n, maxCharacters)
+	case format != page.Markdown && format != page.Text:
+		return nil, fmt.Errorf("%w: unknown format %.64q", ErrArguments, format)
+	}
+	p, err := b.fetcher.Fetch(ctx, in.URL, format, n)
+	if err != nil {
+		return refused(err)
+	}
+	return structured(p)
+}
+
+// refused makes the result of a call that a service or a page refuses, which is no
+// internal failure: the model reads why. All other errors stay errors.
+func refused(err error) (*mcp.CallToolResult, error) {
+	if refusal, ok := errors.AsType[interface {
+		error
+		Refused() string
+	}](err); ok {
+		return mcp.NewToolResultError(refusal.Refused()), nil
+	}
+	return nil, err
+}
+
+var errWhole = errors.New("is not an integer")
+
+// whole returns a number of JSON, which may be written as 5.0 or 5e0, as an integer.
+func whole(number *float64, absent int) (int, error) {
+	if number == nil {
+		return absent, nil
+	}
+	n := int(*number)
+	if float64(n) != *number {
+		return 0, errWhole
+	}
+	return n, nil
 }
 
 type mediaArgs struct {

@@ -1,10 +1,12 @@
 // Package tools is the MCP server of the standard tools search_internet,
-// generate_media and manage_wallet, with the contracts of package contract and
-// offline backends. It checks no permissions: toolgate does so before it calls the
+// generate_media and manage_wallet, with the contracts of package contract. Their
+// backends are offline unless Options choose others; fetch_page is offered only then.
+// It checks no permissions: toolgate does so before it calls the
 // server. Arguments are decoded from their bytes, so numbers of any size stay exact.
 package tools
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,18 +20,35 @@ import (
 
 	"github.com/toolgate/toolgate/registry/contract"
 	"github.com/toolgate/toolgate/tools/media"
+	"github.com/toolgate/toolgate/tools/page"
 	"github.com/toolgate/toolgate/tools/search"
 	"github.com/toolgate/toolgate/tools/wallet"
+	"github.com/toolgate/toolgate/tools/websearch"
 )
 
 // Options are the settings of Serve.
 type Options struct {
 	Dir    string    // directory of the wallet (wallet.db); required, created if missing
-	Docs   string    // folder of documents to search; "" for the embedded ones
+	Docs   string    // folder of documents to search, where Backends have none; "" for the embedded ones
 	Models []string  // models of generate_media; empty for all of package media
 	Log    io.Writer // log of the server, one line per message; nil for none
 
-	Version string // of the program, for handshakes
+	Backends Backends
+	Version  string // of the program, for handshakes
+}
+
+// Backends choose who does the work of the tools. The tags are the members of the file
+// that package config reads by docs/schemas/backends.json.
+type Backends struct {
+	Search *websearch.Options `json:"search"` // nil for the documents
+	Fetch  *page.Options      `json:"fetch"`  // nil for no fetch_page
+}
+
+// Searcher finds documents or pages, best first. Its methods are safe for concurrent use.
+type Searcher interface {
+	Search(ctx context.Context, query string, n int) ([]search.Result, error)
+	Provider() string // named in results
+	Close() error
 }
 
 // Serve speaks MCP over in and out, one message per line, until in or ctx ends; both
@@ -59,27 +78,50 @@ func Serve(ctx context.Context, opts Options, in io.Reader, out io.Writer) error
 
 // newServer opens the backends and binds the tools to them.
 func newServer(ctx context.Context, opts Options) (*server.MCPServer, func() error, error) {
-	index, err := openIndex(opts.Docs)
+	searcher, err := openSearch(opts)
 	if err != nil {
 		return nil, nil, err
 	}
 	renderer, err := media.New(opts.Models)
 	if err != nil {
-		return nil, nil, errors.Join(err, index.Close())
+		return nil, nil, errors.Join(err, searcher.Close())
 	}
 	ledger, err := wallet.Open(ctx, filepath.Join(opts.Dir, "wallet.db"))
 	if err != nil {
-		return nil, nil, errors.Join(err, index.Close())
+		return nil, nil, errors.Join(err, searcher.Close())
 	}
-	closeAll := func() error { return errors.Join(index.Close(), ledger.Close()) }
-	s, err := bind(opts.Version, backends{index, renderer, ledger}.handlers())
+	closeAll := func() error { return errors.Join(searcher.Close(), ledger.Close()) }
+	b := backends{searcher: searcher, renderer: renderer, wallet: ledger}
+	offered := contract.Tools()
+	if fetch := opts.Backends.Fetch; fetch != nil {
+		with := *fetch
+		with.Version = opts.Version
+		b.fetcher = page.New(with)
+		c, _ := contract.Get("fetch_page")
+		offered = append(offered, c)
+	}
+	s, err := bind(opts.Version, offered, b.handlers())
 	if err != nil {
 		return nil, nil, errors.Join(err, closeAll())
 	}
 	return s, closeAll, nil
 }
 
-func openIndex(folder string) (*search.Index, error) {
+// openSearch opens the service that opts choose, or the documents.
+func openSearch(opts Options) (Searcher, error) {
+	chosen := opts.Backends.Search
+	if chosen == nil {
+		return openIndex(opts.Docs)
+	}
+	if chosen.Provider == "local" {
+		return openIndex(cmp.Or(chosen.Folder, opts.Docs))
+	}
+	with := *chosen
+	with.Version, with.Log = opts.Version, opts.Log
+	return websearch.New(with)
+}
+
+func openIndex(folder string) (Searcher, error) {
 	docs, err := search.Embedded()
 	if folder != "" {
 		docs, err = search.Folder(folder)
@@ -90,10 +132,10 @@ func openIndex(folder string) (*search.Index, error) {
 	return search.New(docs)
 }
 
-// bind returns a server that offers every contract.
-func bind(version string, by map[string]server.ToolHandlerFunc) (*server.MCPServer, error) {
+// bind returns a server that offers tools.
+func bind(version string, tools []contract.Tool, by map[string]server.ToolHandlerFunc) (*server.MCPServer, error) {
 	s := server.NewMCPServer("toolgate-tools", version, server.WithToolCapabilities(false), server.WithRecovery())
-	for _, c := range contract.Tools() {
+	for _, c := range tools {
 		tool, err := toolOf(c)
 		if err != nil {
 			return nil, err

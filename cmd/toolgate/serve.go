@@ -228,17 +228,24 @@ func ndjsonCommand(e *env) *cobra.Command {
 
 func toolsCommand(e *env) *cobra.Command {
 	var opts tools.Options
+	var backends string
 	c := &cobra.Command{
 		Use: "tools", Short: "serve the standard tools as an MCP server on stdin and stdout", Annotations: map[string]string{outputs: noReport},
 		RunE: func(c *cobra.Command, _ []string) error {
 			if dir, ok := e.lookup(app.ToolsDir); ok && !c.Flags().Changed("dir") {
 				opts.Dir = dir
 			}
-			opts.Version = version
+			if backends != "" {
+				if err := config.LoadBackends(config.Options{Path: backends, Getenv: e.lookup}, &opts.Backends); err != nil {
+					return &exit{code: exitUsage, err: err, findings: faultsOf(err, "")}
+				}
+			}
+			opts.Version, opts.Log = version, e.err
 			return tools.Serve(c.Context(), opts, e.in, e.out)
 		},
 	}
 	c.Flags().StringVar(&opts.Dir, "dir", ".toolgate/tools", "`DIR` of the paper wallet (or TOOLGATE_TOOLS_DIR)")
+	c.Flags().StringVar(&backends, "backends", "", "`FILE` that chooses a search service and allows fetch_page (default: offline)")
 	c.Flags().StringVar(&opts.Docs, "docs", "", "`DIR` of documents to search (default: the embedded ones)")
 	return c
 }

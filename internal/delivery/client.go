@@ -19,7 +19,7 @@ const maxAnswerBytes = 64 << 10
 // The errors of a Client that have no cause of their own.
 var (
 	ErrAddress  = errors.New("its address cannot be used")
-	ErrTimeout  = errors.New("it did not answer within " + Timeout.String())
+	ErrTimeout  = errors.New("it did not answer in time")
 	ErrProtocol = errors.New("the connection broke off, or the answer was none of the protocol")
 )
 

@@ -104,6 +104,17 @@ func Kinds(value json.RawMessage) (kinds []string) {
 	return kinds
 }
 
+// Remove returns text without its hidden characters.
+func Remove(text string) string {
+	var b strings.Builder
+	walk(text, func(r rune, kind string) {
+		if kind == "" {
+			b.WriteRune(r)
+		}
+	})
+	return b.String()
+}
+
 // Escape returns text with every hidden character spelled out, as <U+202E>.
 func Escape(text string) string {
 	var b strings.Builder

@@ -51,6 +51,8 @@ var mayImport = map[string][]string{
 	"console":            {"policy", "policy/approval"}, // their types: what it asks for it declares itself
 	"tools":              {"signal", "registry/contract", "tools/..."},
 	"tools/search":       {"signal", "registry/contract"},
+	"tools/websearch":    {"tools/search"}, // its results
+	"tools/page":         {},
 	"tools/media":        {"signal", "registry/contract"},
 	"tools/wallet":       {"signal", "registry/contract"},
 }
@@ -76,6 +78,7 @@ var onlyIn = map[string][]string{
 	"github.com/wneessen/go-mail":            {"policy/notice"},
 	"github.com/standard-webhooks":           {"policy/notice"},
 	"github.com/emersion/go-smtp":            {}, // a mail server for tests
+	"github.com/JohannesKaufmann":            {"tools/page"},
 }
 
 func TestImportTable(t *testing.T) {

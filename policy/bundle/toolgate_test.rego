@@ -49,6 +49,15 @@ test_every_role_but_approver_searches if {
 	}
 }
 
+test_no_role_reads_pages_unless_it_is_given if {
+	every role in roles {
+		rule(call(role, "fetch_page", {"url": "https://example.org/"})) == "role-lacks-tool"
+	}
+	given := {"researcher": {"tools": {"fetch_page": true}}}
+	document := call("researcher", "fetch_page", {"url": "https://example.org/"})
+	decided.rule == "role-has-tool" with input as document with data.roles as given
+}
+
 test_approver_calls_nothing if {
 	every tool in ["search_internet", "generate_media", "manage_wallet"] {
 		rule(call("approver", tool, {})) == "role-lacks-tool"

@@ -19,27 +19,29 @@ import (
 // people and, on a second line, a hint. It never quotes the value, which may be
 // a secret or come from a variable; %q in it stands for the text as written.
 var formats = map[string]func(string) error{
-	"duration-0s":     between(0, math.MaxInt64),
-	"duration-1ms":    between(time.Millisecond, math.MaxInt64),
-	"duration-policy": between(time.Millisecond, 10*time.Second),
-	"duration-1s":     between(time.Second, math.MaxInt64),
-	"duration-1m":     between(time.Minute, math.MaxInt64),
-	"duration-skew":   between(time.Millisecond, 5*time.Minute),
-	"timestamp":       parses(parseTime, "invalid time %q", `write it as "2027-01-31T00:00:00Z"`),
-	"rate":            checkRate,
-	"rate-or-off":     func(s string) error { return unless(s == "off", checkRate, s) },
-	"network":         parses(guard.ParseNetwork, "%q is neither an address nor a network", "write 10.0.0.7 or 10.0.0.0/8"),
-	"web-url":         webURL(),
-	"secure-url":      webURL(secure),
-	"collector-url":   webURL(secure, anonymous),
-	"otlp-url":        webURL(secure, anonymous, extensible),
-	"origin":          webURL(bare),
-	"policy-path":     func(s string) error { return unless(!remote(s), webURL(), s) },
-	"smtp-url":        checkMailServer,
-	"mailbox":         parses(mail.ParseAddress, "invalid mail address", `such as "approvals@example.org"`), // RFC 5322, with or without a name before it
-	"signing-secret":  parses(secretKey, "begins with whsec_, and the rest is not base64", "take the secret as its maker showed it, or one without whsec_"),
-	"glob":            parses(parseGlob, "%q is no pattern", "* stands for anything but a slash, ? for one character"),
-	"pointer":         checkPointer,
+	"duration-0s":      between(0, math.MaxInt64),
+	"duration-1ms":     between(time.Millisecond, math.MaxInt64),
+	"duration-timeout": between(100*time.Millisecond, 10*time.Minute),
+	"duration-policy":  between(time.Millisecond, 10*time.Second),
+	"duration-1s":      between(time.Second, math.MaxInt64),
+	"duration-1m":      between(time.Minute, math.MaxInt64),
+	"duration-skew":    between(time.Millisecond, 5*time.Minute),
+	"timestamp":        parses(parseTime, "invalid time %q", `write it as "2027-01-31T00:00:00Z"`),
+	"rate":             checkRate,
+	"rate-or-off":      func(s string) error { return unless(s == "off", checkRate, s) },
+	"network":          parses(guard.ParseNetwork, "%q is neither an address nor a network", "write 10.0.0.7 or 10.0.0.0/8"),
+	"web-url":          webURL(),
+	"secure-url":       webURL(secure),
+	"collector-url":    webURL(secure, anonymous),
+	"otlp-url":         webURL(secure, anonymous, extensible),
+	"base-url":         webURL(base),
+	"origin":           webURL(bare),
+	"policy-path":      func(s string) error { return unless(!remote(s), webURL(), s) },
+	"smtp-url":         checkMailServer,
+	"mailbox":          parses(mail.ParseAddress, "invalid mail address", `such as "approvals@example.org"`), // RFC 5322, with or without a name before it
+	"signing-secret":   parses(secretKey, "begins with whsec_, and the rest is not base64", "take the secret as its maker showed it, or one without whsec_"),
+	"glob":             parses(parseGlob, "%q is no pattern", "* stands for anything but a slash, ? for one character"),
+	"pointer":          checkPointer,
 }
 
 var checkRate = parses(ParseRate, "invalid rate %q", `write COUNT/DURATION, such as "10/1m"`)
@@ -135,6 +137,14 @@ func anonymous(u *url.URL) error {
 func extensible(u *url.URL) error {
 	if u.RawQuery != "" {
 		return complain("URL contains a query", "write the base URL: /v1/traces and /v1/metrics are added to it")
+	}
+	return nil
+}
+
+// base refuses an address to which no path and no query can be added, or with a password.
+func base(u *url.URL) error {
+	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return complain("URL contains a user, a query or a fragment", hintURL)
 	}
 	return nil
 }

@@ -86,7 +86,7 @@ var entrySchema = sync.OnceValue(func() *schema.Own {
 	for name, check := range formats {
 		unexpanded[name] = func(s string) error { return unless(strings.Contains(s, "${"), check, s) }
 	}
-	return compile("/$defs/servers", unexpanded)
+	return compile("config.json", "/$defs/servers", unexpanded)
 })
 
 func (l *loader) normalise(root *node) []Entry {

@@ -15,12 +15,12 @@ import (
 // The published schema: of mcp.json with the settings in it, and of a file of
 // client profiles.
 var (
-	fileSchema    = sync.OnceValue(func() *schema.Own { return compile("", formats) })
-	profileSchema = sync.OnceValue(func() *schema.Own { return compile("/$defs/profiles", formats) })
+	fileSchema    = sync.OnceValue(func() *schema.Own { return compile("config.json", "", formats) })
+	profileSchema = sync.OnceValue(func() *schema.Own { return compile("config.json", "/$defs/profiles", formats) })
 )
 
-func compile(pointer string, formats map[string]func(string) error) *schema.Own {
-	text, err := schemas.Files.ReadFile("config.json")
+func compile(name, pointer string, formats map[string]func(string) error) *schema.Own {
+	text, err := schemas.Files.ReadFile(name)
 	if err != nil {
 		panic("reading the embedded schema: " + err.Error())
 	}

@@ -109,6 +109,13 @@ func TestInputs(t *testing.T) {
 				`{"query":"x","more":1}`, `[]`, `null`,
 			},
 		},
+		"fetch_page": {
+			allow: []string{`{"url":"https://example.org/"}`, `{"url":"http://example.org","format":"text","max_characters":100000}`},
+			deny: []string{
+				`{}`, `{"url":""}`, `{"url":"ftp://example.org"}`, `{"url":"example.org"}`, `{"url":"file:///etc/passwd"}`, `{"url":"https://a","format":"html"}`,
+				`{"url":"https://a","max_characters":0}`, `{"url":"https://a","max_characters":100001}`, `{"url":"https://a","headers":{}}`,
+			},
+		},
 		"generate_media": {
 			allow: []string{`{"prompt":"x","model":"card-1"}`, `{"prompt":"x","model":"card-1","aspect_ratio":"16:9"}`},
 			deny: []string{
@@ -145,10 +152,20 @@ func TestOutputs(t *testing.T) {
 	for name, r := range map[string]rows{
 		"search_internet": {
 			allow: []string{
-				`{"provider":"p","results":[]}`,
-				`{"provider":"p","results":[{"id":"1","title":"t","url":"doc:1","snippet":"s","score":0.5}]}`,
+				`{"provider":"p","untrusted":true,"results":[]}`,
+				`{"provider":"p","untrusted":true,"results":[{"id":"1","title":"t","url":"doc:1","snippet":"s","source":"documents","provider":"p","score":0.5}]}`,
+				`{"provider":"p","untrusted":true,"results":[{"id":"1","title":"","url":"u","snippet":"","source":"s","provider":"p","published_at":"2026-01-02"}]}`,
+				`{"provider":"p","untrusted":true,"results":[{"id":"1","title":"","url":"u","snippet":"","source":"s","provider":"p","published_at":"2026-01-02T03:04:05Z"}]}`,
 			},
-			deny: []string{`{}`, `{"results":[]}`, `{"provider":"p"}`, `{"provider":"p","results":[{"id":"1"}]}`},
+			deny: []string{
+				`{}`, `{"results":[]}`, `{"provider":"p"}`, `{"provider":"p","untrusted":true,"results":[{"id":"1"}]}`,
+				`{"provider":"p","results":[]}`, `{"provider":"p","untrusted":false,"results":[]}`,
+				`{"provider":"p","untrusted":true,"results":[{"id":"1","title":"","url":"u","snippet":"","source":"s","provider":"p","published_at":"yesterday"}]}`,
+			},
+		},
+		"fetch_page": {
+			allow: []string{`{"url":"http://a","final_url":"http://a/","title":"","content":"","truncated":false,"content_type":"text/html","fetched_at":"2026-01-02T03:04:05Z","untrusted":true}`},
+			deny:  []string{`{}`, `{"url":"http://a","final_url":"http://a/","title":"","content":"","truncated":false,"content_type":"text/html","fetched_at":"2026-01-02T03:04:05Z"}`},
 		},
 		"generate_media": {
 			allow: []string{`{"provider":"p","model":"card-1","mime":"image/png","width":1,"height":1,"bytes":1,"sha256":` + sum + `}`},

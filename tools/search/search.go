@@ -25,13 +25,16 @@ const Provider = "local documents, offline"
 // MaxResults is the largest number of results of one search.
 const MaxResults = 10
 
-// Result is one document.
+// Result is one document or page.
 type Result struct {
-	ID      string  `json:"id"`
-	Title   string  `json:"title"`
-	URL     string  `json:"url"` // doc:<id> for an embedded document, else file://
-	Snippet string  `json:"snippet"`
-	Score   float64 `json:"score"` // comparable within one search only, >= 0
+	ID          string  `json:"id"`
+	Title       string  `json:"title"`
+	URL         string  `json:"url"` // doc:<id> for an embedded document, file:// for one of a folder
+	Snippet     string  `json:"snippet"`
+	PublishedAt string  `json:"published_at,omitzero"` // RFC 3339, or its date alone; "" = not known
+	Source      string  `json:"source"`                // the site, or the kind of documents
+	Provider    string  `json:"provider"`
+	Score       float64 `json:"score,omitzero"` // comparable within one search of documents only; 0 = none
 }
 
 // Index answers searches over a fixed set of documents. It is safe for
@@ -108,6 +111,9 @@ func cut(text string, n int) (head, rest string) {
 	return text[:n], text[n:]
 }
 
+// Provider names the index in results.
+func (x *Index) Provider() string { return Provider }
+
 // Close frees the index.
 func (x *Index) Close() error { return x.db.Close() }
 
@@ -132,7 +138,7 @@ func (x *Index) Search(ctx context.Context, text string, n int) ([]Result, error
 	}
 	defer rows.Close() // rows.Err is checked below
 	for len(results) < n && rows.Next() {
-		var r Result
+		r := Result{Source: "documents", Provider: Provider}
 		if err := rows.Scan(&r.ID, &r.URL, &r.Title, &r.Snippet, &r.Score); err != nil {
 			return nil, fmt.Errorf("searching: %w", err)
 		}

@@ -1,0 +1,69 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/toolgate/toolgate/internal/schema"
+)
+
+var backendsSchema = sync.OnceValue(func() *schema.Own { return compile("backends.json", "", formats) })
+
+// backendMembers are the members of search that each provider heeds. A filter that a
+// provider does not have is a fault: it would not filter.
+var backendMembers = map[string][]string{
+	"brave":     {"api_key", "base_url", "locale", "safesearch", "freshness", "timeout", "cache"},
+	"exa":       {"api_key", "base_url", "locale", "safesearch", "freshness", "timeout", "cache"},
+	"local":     {"folder"},
+	"searxng":   {"base_url", "locale", "safesearch", "freshness", "timeout", "cache"},
+	"tavily":    {"api_key", "base_url", "freshness", "timeout", "cache"},
+	"wikipedia": {"contact", "base_url", "locale", "timeout", "cache"},
+}
+
+// LoadBackends reads the file at opts.Path, which chooses the backends of the standard
+// tools, into a struct whose tags are the members of docs/schemas/backends.json. The
+// error is always *Faults, with everything that is wrong.
+func LoadBackends(opts Options, into any) error {
+	l := &loader{opts: opts.withDefaults()}
+	if root := l.open(l.opts.Path, "", "write one, or leave out --backends"); root != nil {
+		l.expandAll(root, false)
+		l.checkShape(root, backendsSchema())
+		l.checkSearch(root.get("search"))
+		l.decode(root, into)
+	}
+	if len(l.faults) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(l.faults, l.before)
+	return &Faults{List: l.faults}
+}
+
+// checkSearch says what the schema cannot: which members a provider heeds, and that
+// keys are neither in the file nor on a network in plain.
+func (l *loader) checkSearch(n *node) {
+	provider := n.get("provider")
+	if provider == nil || provider.faulty {
+		return
+	}
+	heeds, ok := backendMembers[provider.value]
+	for _, m := range n.each() {
+		if ok && m.key != "provider" && !m.faulty && !slices.Contains(heeds, m.key) {
+			l.fault(m.named(), fmt.Sprintf("has no effect with provider %s", provider.value), "it heeds "+strings.Join(heeds, ", "))
+		}
+	}
+	key, base, folder := n.get("api_key"), n.get("base_url"), n.get("folder")
+	if key != nil && !key.faulty && !strings.Contains(key.text, "${") {
+		l.fault(key, "is a key in plain text", `write "${NAME}", and set NAME in the environment`)
+	}
+	if key != nil && base != nil && !base.faulty {
+		if u, err := url.Parse(base.value); err == nil && secure(u) != nil {
+			l.fault(base, "would carry the key without TLS", hintURL)
+		}
+	}
+	if folder != nil {
+		folder.value = folder.resolve(folder.value)
+	}
+}

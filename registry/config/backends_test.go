@@ -1,0 +1,120 @@
+package config_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// backends stands for the struct of package tools, which has the same tags; a test there
+// compares them with the schema.
+type backends struct {
+	Search *struct {
+		Provider string        `json:"provider"`
+		APIKey   string        `json:"api_key"`
+		Locale   string        `json:"locale"`
+		Folder   string        `json:"folder"`
+		Timeout  time.Duration `json:"timeout"`
+		Cache    time.Duration `json:"cache"`
+	} `json:"search"`
+	Fetch *struct {
+		Allow []string `json:"allow"`
+	} `json:"fetch"`
+}
+
+func readBackends(text string) (backends, error) {
+	opts := inMemory(map[string]string{"/etc/toolgate/backends.json": text})
+	opts.Path = "/etc/toolgate/backends.json"
+	opts.Getenv = lookup("KEY=sk-very-secret\nBAD=sk-very\tsecret")
+	var b backends
+	err := config.LoadBackends(opts, &b)
+	return b, err
+}
+
+func TestLoadBackends(t *testing.T) {
+	got, err := readBackends(`{
+		// comments and trailing commas
+		"$schema": "backends.json",
+		"search": {"provider": "brave", "api_key": "${KEY}", "locale": "en-GB", "safesearch": "moderate", "freshness": "month", "timeout": "10s", "cache": "5m",},
+		"fetch": {"allow": ["intranet:8080"]},
+	}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := got.Search; s.Provider != "brave" || s.APIKey != "sk-very-secret" || s.Locale != "en-GB" || s.Timeout != 10*time.Second || s.Cache != 5*time.Minute {
+		t.Errorf("search is %+v", s)
+	}
+	if diff := cmp.Diff([]string{"intranet:8080"}, got.Fetch.Allow); diff != "" {
+		t.Error(diff)
+	}
+	if got, err = readBackends(`{"search": {"provider": "local", "folder": "docs"}}`); err != nil || got.Search.Folder != "/etc/toolgate/docs" || got.Fetch != nil {
+		t.Errorf("%+v, %v", got.Search, err)
+	}
+	if got, err = readBackends(`{}`); err != nil || got != (backends{}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestLoadBackendsRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"serach": {}}`: "/etc/toolgate/backends.json:1:2: serach: unknown key\nhint: did you mean \"search\"?",
+		`{"search": {}}`: `1:12: search: missing key "provider"`,
+		`{"search": {"provider": "barve", "api_key": "${KEY}"}}`:                        `invalid value "barve"`,
+		`{"search": {"provider": "brave"}}`:                                             `missing key "api_key"`,
+		`{"search": {"provider": "exa"}}`:                                               `missing key "api_key"`,
+		`{"search": {"provider": "tavily"}}`:                                            `missing key "api_key"`,
+		`{"search": {"provider": "searxng"}}`:                                           `missing key "base_url"`,
+		`{"search": {"provider": "wikipedia"}}`:                                         `missing key "contact"`,
+		`{"search": {"provider": "brave", "api_key": "sk-plain-secret"}}`:               "1:45: search.api_key: is a key in plain text\nhint: write \"${NAME}\"",
+		`{"search": {"provider": "brave", "api_key": "${UNSET}"}}`:                      "variable UNSET is not set",
+		`{"search": {"provider": "brave", "api_key": "${BAD}"}}`:                        "nor contain a control character",
+		`{"search": {"provider": "brave", "api_key": 5}}`:                               "want a string, got 5",
+		`{"search": {"provider": "brave", "api_key": "${KEY}", "contact": "x"}}`:        "search.contact: has no effect with provider brave",
+		`{"search": {"provider": "tavily", "api_key": "${KEY}", "safesearch": "off"}}`:  "search.safesearch: has no effect with provider tavily",
+		`{"search": {"provider": "wikipedia", "contact": "x", "freshness": "day"}}`:     "search.freshness: has no effect with provider wikipedia",
+		`{"search": {"provider": "wikipedia", "contact": "x", "locale": "english"}}`:    "is no language with an optional country",
+		`{"search": {"provider": "local", "cache": "5m"}}`:                              "search.cache: has no effect with provider local",
+		`{"search": {"provider": "searxng", "base_url": "ftp://x"}}`:                    "not an http or https URL",
+		`{"search": {"provider": "searxng", "base_url": "http://u:p@x"}}`:               "URL contains a user, a query or a fragment",
+		`{"search": {"provider": "searxng", "base_url": "http://x?y"}}`:                 "URL contains a user, a query or a fragment",
+		`{"search": {"provider": "exa", "api_key": "${KEY}", "base_url": "http://x"}}`:  "search.base_url: would carry the key without TLS",
+		`{"search": {"provider": "searxng", "base_url": "http://x", "timeout": "1ms"}}`: "duration \"1ms\" is too short",
+		`{"search": {"provider": "searxng", "base_url": "http://x", "timeout": 5}}`:     "want a string, got 5",
+		`{"search": {"provider": "searxng", "base_url": "http://x", "cache": "0s"}}`:    "duration \"0s\" is too short",
+		`{"fetch": {"allow": ["a", "a"]}}`:                                              "is in the list twice",
+		`{"fetch": {"deny": []}}`:                                                       "unknown key",
+		`{"fetch": true}`:                                                               "want an object",
+		`[]`:                                                                            "is not an object",
+		`{"search": `:                                                                   "ends in the middle of a value",
+		`{"search": {}, "search": {}}`:                                                  "is written twice",
+	} {
+		_, err := readBackends(text)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v; want %q", text, err, want)
+		}
+	}
+}
+
+// FuzzBackends: no file makes a panic, none is accepted with a key that is written in it, and
+// no fault tells the value of a variable.
+func FuzzBackends(f *testing.F) {
+	for _, text := range []string{
+		`{"search": {"provider": "brave", "api_key": "${KEY}"}, "fetch": {}}`, `{"search": {"provider": "local", "folder": "x"}}`,
+		`{"search": {"provider": "exa", "api_key": "${KEY}", "timeout": "1h"}}`, `{"search": null}`, `{"search": {"provider": "brave", "api_key": "x"}} /* `,
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		got, err := readBackends(text)
+		if err != nil && strings.Contains(err.Error(), "very") && !strings.Contains(text, "very") {
+			t.Errorf("a fault tells a secret: %v", err)
+		}
+		if err == nil && got.Search != nil && got.Search.APIKey != "" && !strings.Contains(text, "$") && !strings.Contains(text, `\u`) {
+			t.Errorf("a key in plain text is accepted: %s", text)
+		}
+	})
+}
