@@ -110,6 +110,8 @@ func New(opts Options) *Fetcher {
 
 func checkURL(u *url.URL) error {
 	switch {
+	case len(u.String()) > maxURL:
+		return refuse(fmt.Sprintf("the address has more than %d bytes", maxURL))
 	case u.Scheme != "http" && u.Scheme != "https":
 		return refuse("only http and https addresses are read")
 	case u.Hostname() == "":
@@ -124,7 +126,7 @@ func checkURL(u *url.URL) error {
 // a format. An error that concerns the page is a Failure.
 func (f *Fetcher) Fetch(ctx context.Context, address, format string, maxCharacters int) (Page, error) {
 	u, err := url.Parse(address)
-	if err != nil || len(address) > maxURL {
+	if err != nil {
 		return Page{}, refuse("the address is malformed")
 	}
 	if err := checkURL(u); err != nil {
@@ -146,9 +148,10 @@ func (f *Fetcher) Fetch(ctx context.Context, address, format string, maxCharacte
 		FetchedAt: f.opts.Now().UTC().Truncate(time.Second), Untrusted: true,
 	}
 	if p.Content = body; isHTML(kind) {
-		if p.Title, p.Content, err = convert(body, format); err != nil {
-			return Page{}, refuse("its HTML cannot be read")
+		if p.Title, p.Content, cut, err = convert(ctx, body, format, p.FinalURL); err != nil {
+			return Page{}, refuse("its HTML is too deep or takes too long to read")
 		}
+		p.Truncated = p.Truncated || cut
 	}
 	content, more := first(strings.TrimSpace(hidden.Remove(p.Content)), maxCharacters)
 	p.Content, p.Truncated = content, p.Truncated || more
@@ -218,9 +221,6 @@ func decode(raw []byte, contentType string) (string, error) {
 	text, err := encoding.NewDecoder().Bytes(raw)
 	if err != nil {
 		return "", err
-	}
-	if len(text) > 3*maxBody {
-		text = text[:3*maxBody]
 	}
 	return strings.ToValidUTF8(string(text), "\ufffd"), nil
 }

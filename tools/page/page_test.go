@@ -106,7 +106,7 @@ func TestAddressesThatAreNotRead(t *testing.T) {
 	for address, want := range map[string]string{
 		"file:///etc/passwd": "only http and https", "ftp://a/": "only http and https", "gopher://a": "only http and https", "": "only http and https",
 		"javascript:1": "only http and https", "http://": "no host", "http:///x": "no host", "http://u:p@a/": "a user or a password", "http://u@a/": "a user or a password",
-		"http://a b/": "malformed", "http://a:x/": "malformed", "http://a/" + strings.Repeat("x", 2050): "malformed", "http://[fe80::1%25lo]/": "not on the public internet",
+		"http://a b/": "malformed", "http://a:x/": "malformed", "http://a/" + strings.Repeat("x", 2050): "more than 2048 bytes", "http://[fe80::1%25lo]/": "not on the public internet",
 		"http://unknown.example/": "no address is known",
 	} {
 		refused(t, f, address, want)
@@ -220,8 +220,8 @@ func TestPages(t *testing.T) {
 		answer
 		format, title, content string
 	}{
-		"markdown":       {answer{"text/html; charset=utf-8", article}, page.Markdown, "A & <b>B", "# Head\n\nOne [two](/two) **three**.\n\n- x\n- y\n\n| k | v |\n|---|---|\n| 1 | 2 |"},
-		"text":           {answer{"text/html; charset=utf-8", article}, page.Text, "A & <b>B", "Head\nOne two three.\nx\ny\nk\nv\n1\n2"},
+		"markdown":       {answer{"text/html; charset=utf-8", article}, page.Markdown, "A & <b>B", "# Head\n\nOne [two](BASE/two) **three**.\n\n- x\n- y\n\nk | v\n\n1 | 2"},
+		"text":           {answer{"text/html; charset=utf-8", article}, page.Text, "A & <b>B", "Head\nOne two three.\nx\ny\nk | v\n1 | 2"},
 		"xhtml":          {answer{"application/xhtml+xml", "<p>x</p>"}, page.Text, "", "x"},
 		"plain":          {answer{"text/plain", " <b>not HTML</b> "}, page.Markdown, "", "<b>not HTML</b>"},
 		"json":           {answer{"application/json", `{"a": 1}`}, page.Markdown, "", `{"a": 1}`},
@@ -246,7 +246,7 @@ func TestPages(t *testing.T) {
 				t.Fatal(err)
 			}
 			kind, _, _ := strings.Cut(c.kind, ";")
-			want := page.Page{URL: s.URL + "/x", FinalURL: s.URL + "/x", Title: c.title, Content: c.content, ContentType: kind, FetchedAt: now, Untrusted: true}
+			want := page.Page{URL: s.URL + "/x", FinalURL: s.URL + "/x", Title: c.title, Content: strings.ReplaceAll(c.content, "BASE", s.URL), ContentType: kind, FetchedAt: now, Untrusted: true}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -295,7 +295,7 @@ func TestAnswersThatAreRefused(t *testing.T) {
 		},
 		"its server does not answer":                     func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 		"sent half an answer: it did not answer in time": func(w http.ResponseWriter, r *http.Request) { slowly(w, r) },
-		"its HTML cannot be read": func(w http.ResponseWriter, _ *http.Request) {
+		"its HTML is too deep": func(w http.ResponseWriter, _ *http.Request) {
 			header(w, "Content-Type", "text/html")
 			fmt.Fprint(w, strings.Repeat("<div>", 100_000))
 		},
