@@ -2,6 +2,7 @@ package websearch_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -361,7 +362,7 @@ func TestPages(t *testing.T) {
 		"nothing":        {[][]string{{}}, 1, ""},
 		"most":           {[][]string{{"http://a/1"}, {"http://a/2"}, {"http://a/3"}, {"http://a/4"}}, 3, "1 2 3"},
 		"one page twice": {[][]string{{"http://a/1", "https://www.a/1#x", "http://A/1/", "http://u:p@a/1", "http://a/1?q"}, {}}, 2, "1 1?q"},
-		"no pages":       {[][]string{{"file:///etc/passwd", "javascript:alert(1)", "http:///x", "x", "", "http://a/" + strings.Repeat("x", 3000)}}, 1, ""},
+		"no pages":       {[][]string{{"file:///etc/passwd", "ftp://a/x", "javascript:alert(1)", "http:///x", "x", "", "http://a/" + strings.Repeat("x", 3000)}}, 1, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, func(w http.ResponseWriter, _ *http.Request, nth int) { searxngPage(w, c.pages[nth]...) })
@@ -397,32 +398,34 @@ func TestALaterPageFails(t *testing.T) {
 	}
 }
 
-// Wikipedia asks for one request after the other.
+// Wikipedia asks for one request after the other: a second one waits, here for too long.
 func TestWikipediaIsAskedSerially(t *testing.T) {
-	var at, most, n int
-	var mu sync.Mutex
-	s := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
-		mu.Lock()
-		at, n = at+1, n+1
-		most = max(most, at)
-		mu.Unlock()
+	arrived, release := make(chan struct{}), make(chan struct{})
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request, nth int) {
+		if nth == 0 {
+			close(arrived)
+			<-release
+		}
 		fmt.Fprint(w, `{"query":{"search":[]}}`)
-		mu.Lock()
-		at--
-		mu.Unlock()
 	})
-	e, _ := engine(t, websearch.Options{Provider: "wikipedia", BaseURL: s.URL})
-	var all sync.WaitGroup
-	for i := range 20 {
-		all.Go(func() {
-			if _, err := e.Search(t.Context(), fmt.Sprint(i), 2); err != nil {
-				t.Error(err)
-			}
-		})
+	e, _ := engine(t, websearch.Options{Provider: "wikipedia", BaseURL: s.URL, Timeout: time.Minute})
+	first := make(chan error, 1)
+	go func() {
+		_, err := e.Search(t.Context(), "first", 2)
+		first <- err
+	}()
+	<-arrived
+	ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer stop()
+	if _, err := e.Search(ctx, "second", 2); err == nil || !strings.Contains(err.Error(), "did not answer in time") || len(s.requests()) != 1 {
+		t.Errorf("got %v after %v", err, s.requests())
 	}
-	all.Wait()
-	if most != 1 || n != 20 {
-		t.Errorf("%d requests at once, %d in all", most, n)
+	close(release)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	if _, err := e.Search(t.Context(), "third", 2); err != nil {
+		t.Error(err)
 	}
 }
 
