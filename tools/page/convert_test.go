@@ -40,6 +40,21 @@ func TestConversionIsBounded(t *testing.T) {
 	}
 }
 
+// What ends a conversion: its context, and the number of nodes.
+func TestConversionEnds(t *testing.T) {
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, content, _, err := convert(ended, "<p>x", Text, "http://a/"); err == nil {
+		t.Errorf("an ended context gives %q", content)
+	}
+	for n, want := range map[int]bool{1000: false, maxNodes: true} {
+		_, content, cut, err := convert(t.Context(), strings.Repeat("<p>x</p>", n), Text, "http://a/")
+		if lines := strings.Count(content, "x"); cut != want || err != nil || lines > maxNodes/2 {
+			t.Errorf("%d paragraphs: %d, cut %v, %v", n, lines, cut, err)
+		}
+	}
+}
+
 // FuzzConvert: a page of any bytes makes no panic, and the content is UTF-8 of a
 // bounded size.
 func FuzzConvert(f *testing.F) {
