@@ -1,10 +1,11 @@
 package websearch
 
 import (
-	"container/list"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/toolgate/toolgate/tools/search"
 )
@@ -16,62 +17,54 @@ const (
 )
 
 // cache keeps results until they are too old, and the most recently used of them. It is
-// safe for concurrent use. The zero value keeps nothing.
+// safe for concurrent use.
 type cache struct {
-	age time.Duration
+	age time.Duration // 0 = nothing is kept
 
-	mu      sync.Mutex // protects the fields below
-	entries map[string]*list.Element
-	order   list.List // of *entry, the most recently used first
-	bytes   int
+	mu    sync.Mutex // protects the fields below
+	lru   *simplelru.LRU[string, entry]
+	bytes int
 }
 
 type entry struct {
-	key     string
 	results []search.Result
 	bytes   int
 	until   time.Time
 }
 
+func newCache(age time.Duration) *cache {
+	c := &cache{age: age}
+	c.lru, _ = simplelru.NewLRU(maxEntries, func(_ string, e entry) { c.bytes -= e.bytes }) // fails only for a size below 1
+	return c
+}
+
 func (c *cache) get(key string, now time.Time) ([]search.Result, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	at, ok := c.entries[key]
+	e, ok := c.lru.Get(key)
+	if ok && !now.Before(e.until) {
+		c.lru.Remove(key)
+		ok = false
+	}
 	if !ok {
 		return nil, false
 	}
-	if !now.Before(at.Value.(*entry).until) {
-		c.removeLocked(at)
-		return nil, false
-	}
-	c.order.MoveToFront(at)
-	return slices.Clone(at.Value.(*entry).results), true
+	return slices.Clone(e.results), true
 }
 
 func (c *cache) put(key string, results []search.Result, now time.Time) {
 	if c.age <= 0 {
 		return
 	}
-	e := &entry{key: key, results: slices.Clone(results), bytes: len(key), until: now.Add(c.age)}
+	e := entry{results: slices.Clone(results), bytes: len(key), until: now.Add(c.age)}
 	for _, r := range results {
 		e.bytes += len(r.ID) + len(r.Title) + len(r.URL) + len(r.Snippet) + len(r.Source) + 128
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.entries == nil {
-		c.entries = map[string]*list.Element{}
+	c.lru.Remove(key)
+	c.lru.Add(key, e)
+	for c.bytes += e.bytes; c.bytes > maxBytes; {
+		c.lru.RemoveOldest()
 	}
-	if old, ok := c.entries[key]; ok {
-		c.removeLocked(old)
-	}
-	c.entries[key] = c.order.PushFront(e)
-	for c.bytes += e.bytes; c.bytes > maxBytes || len(c.entries) > maxEntries; {
-		c.removeLocked(c.order.Back())
-	}
-}
-
-func (c *cache) removeLocked(at *list.Element) {
-	e := c.order.Remove(at).(*entry)
-	delete(c.entries, e.key)
-	c.bytes -= e.bytes
 }

@@ -101,7 +101,7 @@ type Engine struct {
 	opts   Options
 	client *http.Client
 	turn   chan struct{} // holds the request of a serial provider
-	cache  cache
+	cache  *cache
 	log    *log.Logger
 }
 
@@ -122,7 +122,7 @@ func New(opts Options) (*Engine, error) {
 	}
 	return &Engine{
 		provider: p, opts: opts, client: newClient(), turn: make(chan struct{}, 1),
-		cache: cache{age: opts.Cache}, log: log.New(opts.Log, "search_internet: ", 0),
+		cache: newCache(opts.Cache), log: log.New(opts.Log, "search_internet: ", 0),
 	}, nil
 }
 
