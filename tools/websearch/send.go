@@ -10,6 +10,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -160,10 +161,14 @@ func (e *Engine) agent() string {
 	return agent
 }
 
+// refusals are the statuses for a key, a plan or a client that a service refuses. 432 and
+// 433 are Tavily's for the limits of a plan.
+var refusals = []int{http.StatusUnauthorized, http.StatusPaymentRequired, http.StatusForbidden, 432, 433}
+
 // refusal explains an answer without results. Its body is not read.
 func (e *Engine) refusal(res *http.Response) *Failure {
 	switch status := res.StatusCode; {
-	case status == http.StatusUnauthorized || status == http.StatusPaymentRequired || status == http.StatusForbidden:
+	case slices.Contains(refusals, status):
 		f := e.failed(fmt.Sprintf("refuses toolgate (status %d)", status))
 		f.Hint = "check api_key, and what its plan allows; SearXNG needs json in search.formats"
 		return f
@@ -176,7 +181,9 @@ func (e *Engine) refusal(res *http.Response) *Failure {
 	case status >= 500:
 		return e.failed(fmt.Sprintf("is out of order (status %d)", status))
 	default:
-		return e.failed(fmt.Sprintf("does not accept the search (status %d)", status))
+		f := e.failed(fmt.Sprintf("does not accept the search (status %d)", status))
+		f.Hint = "check api_key: Brave answers 422 to a key that it does not know"
+		return f
 	}
 }
 
