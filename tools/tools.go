@@ -44,6 +44,17 @@ type Backends struct {
 	Fetch  *page.Options      `json:"fetch"`  // nil for no fetch_page
 }
 
+// tools are the names of the tools with a chosen backend.
+func (b Backends) tools() (names []string) {
+	if b.Search != nil {
+		names = append(names, "search_internet")
+	}
+	if b.Fetch != nil {
+		names = append(names, "fetch_page")
+	}
+	return names
+}
+
 // Searcher finds documents or pages, best first. Its methods are safe for concurrent use.
 type Searcher interface {
 	Search(ctx context.Context, query string, n int) ([]search.Result, error)
@@ -92,15 +103,12 @@ func newServer(ctx context.Context, opts Options) (*server.MCPServer, func() err
 	}
 	closeAll := func() error { return errors.Join(searcher.Close(), ledger.Close()) }
 	b := backends{searcher: searcher, renderer: renderer, wallet: ledger}
-	offered := contract.Tools()
 	if fetch := opts.Backends.Fetch; fetch != nil {
 		with := *fetch
 		with.Version = opts.Version
 		b.fetcher = page.New(with)
-		c, _ := contract.Get("fetch_page")
-		offered = append(offered, c)
 	}
-	s, err := bind(opts.Version, offered, b.handlers())
+	s, err := bind(opts.Version, contract.Tools(opts.Backends.tools()...), b.handlers())
 	if err != nil {
 		return nil, nil, errors.Join(err, closeAll())
 	}

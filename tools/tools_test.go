@@ -21,6 +21,8 @@ import (
 	"github.com/toolgate/toolgate/internal/schema"
 	"github.com/toolgate/toolgate/registry/contract"
 	"github.com/toolgate/toolgate/tools"
+	"github.com/toolgate/toolgate/tools/page"
+	"github.com/toolgate/toolgate/tools/websearch"
 )
 
 // serve runs the server until the test ends and returns the client's ends of its
@@ -74,7 +76,7 @@ func reply(t testing.TB, s *mcp.ClientSession, tool, args string) (map[string]an
 		t.Fatalf("%s %s: %v", tool, args, err)
 	}
 	text := got.Content[len(got.Content)-1].(*mcp.TextContent).Text
-	checkOutput(t, tool, text)
+	checkOutput(t, s, tool, text)
 	var fromText map[string]any
 	if err := json.Unmarshal([]byte(text), &fromText); err != nil {
 		t.Fatal(err)
@@ -85,27 +87,44 @@ func reply(t testing.TB, s *mcp.ClientSession, tool, args string) (map[string]an
 	return fromText, got
 }
 
-func checkOutput(t testing.TB, tool, output string) {
+// checkOutput checks output by the schema that the server lists.
+func checkOutput(t testing.TB, session *mcp.ClientSession, tool, output string) {
 	t.Helper()
-	c, ok := contract.Get(tool)
-	if !ok {
-		t.Fatalf("no contract of %s", tool)
-	}
-	var d struct{ OutputSchema json.RawMessage }
-	if err := json.Unmarshal(c.Definition, &d); err != nil {
-		t.Fatal(err)
-	}
-	s, err := schema.Compile(d.OutputSchema)
+	list, err := session.ListTools(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if faults, err := s.Validate(json.RawMessage(output)); err != nil || len(faults) > 0 {
-		t.Errorf("%s: the output does not match the contract: %v %v\n%s", tool, faults, err, output)
+	for _, listed := range list.Tools {
+		if listed.Name != tool {
+			continue
+		}
+		raw, err := json.Marshal(listed.OutputSchema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := schema.Compile(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if faults, err := s.Validate(json.RawMessage(output)); err != nil || len(faults) > 0 {
+			t.Errorf("%s: the output does not match the contract: %v %v\n%s", tool, faults, err, output)
+		}
+		return
 	}
+	t.Errorf("%s is not listed", tool)
 }
 
 func TestContractsAreListedAsTheyAre(t *testing.T) {
-	in, out := serve(t, tools.Options{})
+	t.Run("offline", func(t *testing.T) { checkList(t, tools.Options{}, contract.Tools()) })
+	t.Run("backends", func(t *testing.T) {
+		opts := tools.Options{Backends: tools.Backends{Search: &websearch.Options{Provider: "local"}, Fetch: &page.Options{}}}
+		checkList(t, opts, contract.Tools("search_internet", "fetch_page"))
+	})
+}
+
+func checkList(t *testing.T, opts tools.Options, contracts []contract.Tool) {
+	t.Helper()
+	in, out := serve(t, opts)
 	lines := bufio.NewReader(out)
 	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
 	if _, err := lines.ReadBytes('\n'); err != nil {
@@ -127,10 +146,10 @@ func TestContractsAreListedAsTheyAre(t *testing.T) {
 	for _, tool := range answer.Result.Tools {
 		got[tool["name"].(string)] = tool
 	}
-	if len(got) != len(contract.Tools()) {
+	if len(got) != len(contracts) {
 		t.Errorf("%d tools are listed, want one per contract", len(got))
 	}
-	for _, c := range contract.Tools() {
+	for _, c := range contracts {
 		var want map[string]any
 		if err := json.Unmarshal(c.Definition, &want); err != nil {
 			t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 
 var backendsSchema = sync.OnceValue(func() *schema.Own { return compile("backends.json", "", formats) })
 
-// backendMembers are the members of search that each provider heeds. A filter that a
+// backendMembers are the members of search that each provider supports. A filter that a
 // provider does not have is a fault: it would not filter.
 var backendMembers = map[string][]string{
 	"brave":     {"api_key", "base_url", "locale", "safesearch", "freshness", "timeout", "cache"},
@@ -41,17 +41,17 @@ func LoadBackends(opts Options, into any) error {
 	return &Faults{List: l.faults}
 }
 
-// checkSearch says what the schema cannot: which members a provider heeds, and that
+// checkSearch says what the schema cannot: which members a provider supports, and that
 // keys are neither in the file nor on a network in plain.
 func (l *loader) checkSearch(n *node) {
 	provider := n.get("provider")
 	if provider == nil || provider.faulty {
 		return
 	}
-	heeds, ok := backendMembers[provider.value]
+	supports, ok := backendMembers[provider.value]
 	for _, m := range n.each() {
-		if ok && m.key != "provider" && !m.faulty && !slices.Contains(heeds, m.key) {
-			l.fault(m.named(), fmt.Sprintf("has no effect with provider %s", provider.value), "it heeds "+strings.Join(heeds, ", "))
+		if ok && m.key != "provider" && !m.faulty && !slices.Contains(supports, m.key) {
+			l.fault(m.named(), fmt.Sprintf("has no effect with provider %s", provider.value), "it supports "+strings.Join(supports, ", "))
 		}
 	}
 	key, base, folder := n.get("api_key"), n.get("base_url"), n.get("folder")

@@ -1,8 +1,11 @@
 package contract_test
 
 import (
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,11 +24,18 @@ type definition struct {
 	Annotations  map[string]any  `json:"annotations"`
 }
 
+// withBackend is before the name of a tool in these tests that has its definition with a
+// backend.
+const withBackend = "with backend: "
+
 func read(t *testing.T, name string) definition {
 	t.Helper()
 	tool, ok := contract.Get(name)
+	if with, found := strings.CutPrefix(name, withBackend); found {
+		tool, ok = contract.WithBackend(with)
+	}
 	if !ok {
-		t.Fatalf("Get(%q): none", name)
+		t.Fatalf("no definition of %s", name)
 	}
 	var d definition
 	if err := json.Unmarshal(tool.Definition, &d); err != nil {
@@ -56,10 +66,48 @@ func TestTools(t *testing.T) {
 }
 
 func TestGetUnknown(t *testing.T) {
-	for _, name := range []string{"", "search", "../contract", "SEARCH_INTERNET", "search_internet.json"} {
+	for _, name := range []string{"", "search", "../contract", "SEARCH_INTERNET", "search_internet.json", "fetch_page", "backends/fetch_page"} {
 		if tool, ok := contract.Get(name); ok || tool.Definition != nil {
 			t.Errorf("Get(%q) = %s, want none", name, tool.Definition)
 		}
+	}
+}
+
+// A chosen backend changes the definition of its tool and of no other one.
+func TestToolsWithBackends(t *testing.T) {
+	list := func(chosen ...string) (lines []string) {
+		for _, tool := range contract.Tools(chosen...) {
+			how := "offline"
+			if with, ok := contract.WithBackend(tool.Name); ok && string(with.Definition) == string(tool.Definition) {
+				how = "backend"
+			}
+			lines = append(lines, tool.Name+" "+how)
+		}
+		return lines
+	}
+	for _, c := range []struct{ chosen, want []string }{
+		{nil, []string{"search_internet offline", "generate_media offline", "manage_wallet offline"}},
+		{[]string{"search_internet"}, []string{"search_internet backend", "generate_media offline", "manage_wallet offline"}},
+		{[]string{"fetch_page", "search_internet"}, []string{"search_internet backend", "generate_media offline", "manage_wallet offline", "fetch_page backend"}},
+		{[]string{"nothing"}, []string{"search_internet offline", "generate_media offline", "manage_wallet offline"}},
+	} {
+		if diff := cmp.Diff(c.want, list(c.chosen...)); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", c.chosen, diff)
+		}
+	}
+}
+
+// A change of an offline definition quarantines the tool wherever it is pinned, which is
+// everywhere by default, until a person accepts it.
+func TestOfflineDefinitionsStay(t *testing.T) {
+	sums := map[string]string{}
+	for _, tool := range contract.Tools() {
+		sums[tool.Name] = fmt.Sprintf("%x", sha256.Sum256(tool.Definition))
+	}
+	if diff := cmp.Diff(map[string]string{
+		"search_internet": "01ff9372534811edfbb43bcd6edcfc2047005be0b3519b028dd8e7655606e9c1", "generate_media": "a9da1d021b785c171e55320590a3119aba79f07694bb7827026323463b99bdf8", "manage_wallet": "8fdbf9498da7d1d977a1c3c32667040c3c1fcff93be1c3596cc6f08ec4fd3e18",
+	}, sums); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
@@ -109,7 +157,7 @@ func TestInputs(t *testing.T) {
 				`{"query":"x","more":1}`, `[]`, `null`,
 			},
 		},
-		"fetch_page": {
+		withBackend + "fetch_page": {
 			allow: []string{`{"url":"https://example.org/"}`, `{"url":"http://example.org","format":"text","max_characters":100000}`},
 			deny: []string{
 				`{}`, `{"url":""}`, `{"url":"ftp://example.org"}`, `{"url":"example.org"}`, `{"url":"file:///etc/passwd"}`, `{"url":"https://a","format":"html"}`,
@@ -152,6 +200,13 @@ func TestOutputs(t *testing.T) {
 	for name, r := range map[string]rows{
 		"search_internet": {
 			allow: []string{
+				`{"provider":"p","results":[]}`,
+				`{"provider":"p","results":[{"id":"1","title":"t","url":"doc:1","snippet":"s","score":0.5}]}`,
+			},
+			deny: []string{`{}`, `{"results":[]}`, `{"provider":"p"}`, `{"provider":"p","results":[{"id":"1"}]}`},
+		},
+		withBackend + "search_internet": {
+			allow: []string{
 				`{"provider":"p","untrusted":true,"results":[]}`,
 				`{"provider":"p","untrusted":true,"results":[{"id":"1","title":"t","url":"doc:1","snippet":"s","source":"documents","provider":"p","score":0.5}]}`,
 				`{"provider":"p","untrusted":true,"results":[{"id":"1","title":"","url":"u","snippet":"","source":"s","provider":"p","published_at":"2026-01-02"}]}`,
@@ -163,7 +218,7 @@ func TestOutputs(t *testing.T) {
 				`{"provider":"p","untrusted":true,"results":[{"id":"1","title":"","url":"u","snippet":"","source":"s","provider":"p","published_at":"yesterday"}]}`,
 			},
 		},
-		"fetch_page": {
+		withBackend + "fetch_page": {
 			allow: []string{`{"url":"http://a","final_url":"http://a/","title":"","content":"","truncated":false,"content_type":"text/html","fetched_at":"2026-01-02T03:04:05Z","untrusted":true}`},
 			deny:  []string{`{}`, `{"url":"http://a","final_url":"http://a/","title":"","content":"","truncated":false,"content_type":"text/html","fetched_at":"2026-01-02T03:04:05Z"}`},
 		},
