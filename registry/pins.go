@@ -393,7 +393,7 @@ func (p *Pins) recordAccepted(pins map[pinKey]*Pin, news []*Pin) error {
 // selectPins returns the pins of a server, or with "" all of them.
 func selectPins(ctx context.Context, q store.Querier, server string) (map[pinKey]*Pin, error) {
 	rows, err := store.Select(ctx, q, (*pinRow).fields, `SELECT server, tool, accepted, accepted_definition, accepted_at,
-		offered, offered_definition, offered_at FROM pins WHERE ?1 = '' OR server = ?1`, server)
+		offered, offered_definition, offered_at FROM pins WHERE ? = '' OR server = ?`, server, server)
 	if err != nil {
 		return nil, fmt.Errorf("reading pins: %w", err)
 	}
@@ -422,8 +422,10 @@ func (r *pinRow) fields() []any {
 
 // insertPin writes a pin in the place of an older one.
 func insertPin(ctx context.Context, tx *sql.Tx, pin *Pin) error {
-	_, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO pins (server, tool, accepted, accepted_definition, accepted_at,
-		offered, offered_definition, offered_at) VALUES (?, ?, ?, ?, ?, ?, ?, max(0, ?))`, pin.Server, pin.Tool, pin.Accepted,
-		append([]byte{}, pin.accepted...), max(0, pin.AcceptedAt.UnixMilli()), pin.Offered, []byte(pin.offered), pin.OfferedAt.UnixMilli())
+	_, err := tx.ExecContext(ctx, `INSERT INTO pins (server, tool, accepted, accepted_definition, accepted_at,
+		offered, offered_definition, offered_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (server, tool) DO UPDATE SET
+		accepted = excluded.accepted, accepted_definition = excluded.accepted_definition, accepted_at = excluded.accepted_at,
+		offered = excluded.offered, offered_definition = excluded.offered_definition, offered_at = excluded.offered_at`, pin.Server, pin.Tool, pin.Accepted,
+		append([]byte{}, pin.accepted...), max(0, pin.AcceptedAt.UnixMilli()), pin.Offered, []byte(pin.offered), max(0, pin.OfferedAt.UnixMilli()))
 	return err
 }

@@ -62,11 +62,11 @@ func (r *Registry) remember(e *entry) {
 		return
 	}
 	err := r.opts.DB.UpdateWithin(r.life, pinTimeout, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO listings (server, origin, tools, lists, capabilities, info, instructions) VALUES (?, ?, ?, ?, ?, ?, ?)
+		_, err := tx.ExecContext(ctx, `INSERT INTO listings AS l (server, origin, tools, lists, capabilities, info, instructions) VALUES (?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT (server) DO UPDATE SET origin = excluded.origin, tools = excluded.tools, lists = excluded.lists,
 				capabilities = excluded.capabilities, info = excluded.info, instructions = excluded.instructions
-			WHERE (origin, tools, lists, capabilities, info, instructions)
-				IS NOT (excluded.origin, excluded.tools, excluded.lists, excluded.capabilities, excluded.info, excluded.instructions)`,
+			WHERE (l.origin, l.tools, l.lists, l.capabilities, l.info, l.instructions)
+				IS DISTINCT FROM (excluded.origin, excluded.tools, excluded.lists, excluded.capabilities, excluded.info, excluded.instructions)`,
 			cfg.Name, originText(cfg), []byte(jsonrpc.Array(l.Tools)), []byte(l.Lists), []byte(l.Capabilities), []byte(l.Info), l.Instructions)
 		return err
 	})

@@ -87,7 +87,7 @@ const hasRole = "EXISTS (SELECT 1 FROM json_each(roles) WHERE value IN (SELECT v
 
 // where returns f as SQL and the values of its parameters.
 func (f Filter) where() (string, []any) {
-	terms, args := []string{"1"}, []any{}
+	terms, args := []string{"TRUE"}, []any{}
 	add := func(term string, values ...any) {
 		terms = append(terms, term)
 		args = append(args, values...)
@@ -277,7 +277,7 @@ func (t *Tickets) ours(ctx context.Context, where string) ([]Ticket, error) {
 // requester's old tickets.
 const answering = `WHERE seq IN (
  SELECT seq FROM approvals INDEXED BY approvals_running WHERE subject = ? AND tenant = ? AND state = 'dispatching' UNION ALL
- SELECT seq FROM approvals INDEXED BY approvals_answering WHERE subject = ? AND tenant = ? AND deadline > max(?, (SELECT seen FROM approval_clock))
+ SELECT seq FROM approvals INDEXED BY approvals_answering WHERE subject = ? AND tenant = ? AND deadline > ? AND deadline > (SELECT seen FROM approval_clock)
  AND state IN ('proposed', 'approved', 'denied', 'done', 'failed', 'unknown')) ORDER BY seq DESC LIMIT ?`
 
 // Answering returns p's own tickets that answer an identical call: those that are live
@@ -307,7 +307,7 @@ func (t *Tickets) Repeated(ctx context.Context, held Held) (Ticket, error) {
 		return Ticket{}, fmt.Errorf("looking for the ticket of a call: %w", err)
 	}
 	found, err := t.query(ctx, t.db.Read, load{}, `WHERE binding = ? AND (state = 'dispatching'
- OR deadline > max(?, (SELECT seen FROM approval_clock)) AND state IN ('proposed', 'approved', 'denied', 'done', 'failed', 'unknown')) ORDER BY seq DESC LIMIT 1`,
+ OR deadline > ? AND deadline > (SELECT seen FROM approval_clock) AND state IN ('proposed', 'approved', 'denied', 'done', 'failed', 'unknown')) ORDER BY seq DESC LIMIT 1`,
 		binding(held), t.clock.read(t.opts.Now(), 0))
 	if err == nil && len(found) == 0 {
 		err = ErrNotFound

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 
@@ -18,7 +19,7 @@ type load struct {
 	result    bool
 }
 
-var whole = load{arguments: 1 << 40, result: true}
+var whole = load{arguments: math.MaxInt32, result: true}
 
 // ticketColumns are the columns that never change after the insert, in the order of
 // ticketFields.
@@ -44,8 +45,8 @@ func (k *Ticket) ticketFields() []any {
 // selectTicket reads the columns of Ticket.fields, in its order. Its two parameters are
 // load's.
 const selectTicket = `SELECT ` + sealedColumns + `, mac, length(arguments), CASE WHEN length(arguments) <= ? THEN arguments END,
- CASE WHEN ? THEN result END, attached, reported,
- (SELECT json_group_array(json(roles)) FROM approval_votes WHERE ticket = approvals.id AND approve = 1) FROM approvals `
+ CASE WHEN ? = 1 THEN result END, attached, reported,
+ (SELECT '[' || string_agg(roles, ',') || ']' FROM approval_votes WHERE ticket = approvals.id AND approve = 1) FROM approvals `
 
 func (k *Ticket) fields() []any {
 	return append(k.sealedFields(), &k.mac, &k.ArgumentBytes, (*[]byte)(&k.Arguments), (*[]byte)(&k.Result), &k.Attached, &k.reported, store.JSON{To: &k.approvers})

@@ -153,7 +153,7 @@ type change struct {
 }
 
 const moveTicket = `UPDATE approvals SET state = ?, instance = ?, result = ?, result_digest = ?, note = ?, decided_by = ?, decision_reason = ?
- WHERE id = ? AND state = ? AND instance = ? AND (? OR deadline > ?)`
+ WHERE id = ? AND state = ? AND instance = ? AND (? = 1 OR deadline > ?)`
 
 // move is the only way to change the state of a ticket: one conditional update, and a
 // line in the history. errMoved reports that k is out of date.

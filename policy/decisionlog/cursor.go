@@ -3,11 +3,12 @@ package decisionlog
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/store"
 )
 
 // parkedTTL is how long parked events are remembered.
@@ -34,10 +35,14 @@ func (s *Shipper) registerSink(ctx context.Context, sink string) error {
 
 // loadCursor returns the cursor of a sink.
 func (s *Shipper) loadCursor(ctx context.Context, sink string) (at audit.Cursor, err error) {
-	var text []byte
-	err = s.opts.DB.Read.QueryRowContext(ctx, "SELECT json_group_object(chain, seq) FROM decision_log_places WHERE sink = ?", sink).Scan(&text)
-	if err == nil {
-		err = json.Unmarshal(text, &at)
+	type place struct {
+		chain string
+		seq   uint64
+	}
+	places, err := store.Select(ctx, s.opts.DB.Read, func(p *place) []any { return []any{&p.chain, &p.seq} }, "SELECT chain, seq FROM decision_log_places WHERE sink = ?", sink)
+	at = make(audit.Cursor, len(places))
+	for _, p := range places {
+		at[p.chain] = p.seq
 	}
 	return at, err
 }
@@ -66,12 +71,13 @@ func (s *Shipper) saveCursor(ctx context.Context, sink string, done []event, par
 
 // writeCursor writes a cursor. Its numbers never decrease.
 func writeCursor(ctx context.Context, tx *sql.Tx, sink string, to audit.Cursor) error {
-	text, err := json.Marshal(to)
-	if err == nil {
-		_, err = tx.ExecContext(ctx, `INSERT INTO decision_log_places (sink, chain, seq) SELECT ?, key, value FROM json_each(?) WHERE true
- ON CONFLICT DO UPDATE SET seq = max(seq, excluded.seq)`, sink, string(text))
+	for chain, seq := range to {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO decision_log_places AS p (sink, chain, seq) VALUES (?, ?, ?)
+ ON CONFLICT (sink, chain) DO UPDATE SET seq = excluded.seq WHERE excluded.seq > p.seq`, sink, chain, seq); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // Trouble describes what one sink did not accept.
@@ -93,10 +99,9 @@ func (s *Shipper) Troubles(ctx context.Context) (found []Trouble, err error) {
 		if t.Lag, err = s.Lag(ctx, w.name); err != nil {
 			return nil, err
 		}
-		// The bare columns are those of the row that max(at) is of.
-		err = s.opts.DB.Read.QueryRowContext(ctx, "SELECT count(*), coalesce(decision_id, ''), coalesce(fault, ''), max(at) FROM decision_log_parked WHERE sink = ? AND at >= ?",
-			w.name, s.opts.Now().Add(-parkedTTL).UnixNano()).Scan(&t.Parked, &t.Decision, &t.Refusal, new(sql.NullInt64))
-		if err != nil {
+		err = s.opts.DB.Read.QueryRowContext(ctx, "SELECT count(*) OVER (), decision_id, fault FROM decision_log_parked WHERE sink = ? AND at >= ? ORDER BY at DESC LIMIT 1",
+			w.name, s.opts.Now().Add(-parkedTTL).UnixNano()).Scan(&t.Parked, &t.Decision, &t.Refusal)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return nil, fmt.Errorf("reading parked decisions: %w", err)
 		}
 		found = append(found, t)

@@ -164,7 +164,7 @@ func (u *Usage) read(ctx context.Context, q store.Querier, use *Use, without boo
 }
 
 const selectUsage = `SELECT calls, sum FROM usage WHERE subject = ? AND tenant = ? AND tool = ? AND meter = ? AND per = ? AND ends > ?
- AND NOT (? AND ticket <> '' AND digest = ? AND answers > ?)`
+ AND NOT (? = 1 AND ticket <> '' AND digest = ? AND answers > ?)`
 
 // stands adds up what lies in the window of one meter.
 func (u *Usage) stands(ctx context.Context, q store.Querier, use *Use, s *share, without bool) (r policy.Reading, err error) {
@@ -194,7 +194,8 @@ func (u *Use) key(s *share, ends int64) []any {
 
 const insertUsage = `INSERT INTO usage (subject, tenant, tool, meter, per, ends, ticket, digest, answers, calls, sum, until)
  VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?)
- ON CONFLICT DO UPDATE SET calls = calls + 1, sum = excluded.sum, until = max(until, excluded.until)`
+ ON CONFLICT (subject, tenant, tool, meter, per, ends, ticket) DO UPDATE SET calls = usage.calls + 1, sum = excluded.sum,
+ until = CASE WHEN excluded.until > usage.until THEN excluded.until ELSE usage.until END`
 
 // count adds the call to the current slices.
 func (u *Usage) count(ctx context.Context, tx *sql.Tx, r *Reservation) error {

@@ -72,17 +72,21 @@ func (s *Sender) Enqueue(ctx context.Context, tx *sql.Tx, t approval.Ticket, c a
 	return nil
 }
 
+const claimNotice = `UPDATE notices SET due = ?, tries = tries + 1 WHERE seq = (
+  SELECT n.seq FROM notices n WHERE n.channel = ? AND n.dead = 0 AND n.due <= ? AND n.until > ? AND NOT EXISTS (
+   SELECT 1 FROM notices e WHERE e.channel = n.channel AND e.ticket = n.ticket AND e.dead = 0 AND e.seq < n.seq)
+  ORDER BY n.seq LIMIT 1)
+ RETURNING id, ticket, body, until, tries`
+
 // claimNext leases the next notice of a channel and counts the attempt. It returns
 // nil when none is due. Later notices of a ticket wait for earlier ones.
 func (s *Sender) claimNext(ctx context.Context, channel string) (*notice, error) {
 	now := s.opts.Now()
 	n := notice{channel: channel}
-	err := s.opts.DB.Write.QueryRowContext(ctx, `UPDATE notices SET due = ?, tries = tries + 1 WHERE seq = (
-  SELECT n.seq FROM notices n WHERE n.channel = ? AND n.dead = 0 AND n.due <= ? AND n.until > ? AND NOT EXISTS (
-   SELECT 1 FROM notices e WHERE e.channel = n.channel AND e.ticket = n.ticket AND e.dead = 0 AND e.seq < n.seq)
-  ORDER BY n.seq LIMIT 1)
- RETURNING id, ticket, body, until, tries`,
-		now.Add(leaseTTL).UnixNano(), channel, now.UnixNano(), now.UnixNano()).Scan(&n.id, &n.ticket, &n.body, store.Time{To: &n.until}, &n.tries)
+	err := s.opts.DB.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, claimNotice, now.Add(leaseTTL).UnixNano(), channel, now.UnixNano(), now.UnixNano()).
+			Scan(&n.id, &n.ticket, &n.body, store.Time{To: &n.until}, &n.tries)
+	})
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -96,15 +100,17 @@ func (s *Sender) claimNext(ctx context.Context, channel string) (*notice, error)
 // another attempt owns the row: then they change nothing.
 const (
 	deleteNotice = "DELETE FROM notices WHERE id = ? AND tries = ?"
-	retryNotice  = "UPDATE notices SET due = ?3, fault = ?4 WHERE id = ?1 AND tries = ?2 AND dead = 0"
-	buryNotice   = "UPDATE notices SET dead = 1, until = ?3, fault = ?4 WHERE id = ?1 AND tries = ?2 AND dead = 0"
+	retryNotice  = "UPDATE notices SET due = ?, fault = ? WHERE id = ? AND tries = ? AND dead = 0"
+	buryNotice   = "UPDATE notices SET dead = 1, until = ?, fault = ? WHERE id = ? AND tries = ? AND dead = 0"
 )
 
 // endAttempt executes a statement that ends an attempt, also when ctx has ended.
 func (s *Sender) endAttempt(ctx context.Context, n *notice, statement string, args ...any) error {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
-	defer stop()
-	if _, err := s.opts.DB.Write.ExecContext(ctx, statement, append([]any{n.id, n.tries}, args...)...); err != nil {
+	err := s.opts.DB.UpdateWithin(context.WithoutCancel(ctx), writeTimeout, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, statement, append(args, n.id, n.tries)...)
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("recording an attempt: %w", err)
 	}
 	return nil
@@ -114,11 +120,14 @@ func (s *Sender) endAttempt(ctx context.Context, n *notice, statement string, ar
 // of every process, and deletes notices that have been dead for deadTTL.
 func (s *Sender) giveUpExpired(ctx context.Context) (late []notice, err error) {
 	now := s.opts.Now()
-	late, err = store.Select(ctx, s.opts.DB.Write, (*notice).expiredFields, `UPDATE notices SET dead = 1, fault = CASE fault WHEN '' THEN 'it was never tried' ELSE fault END
+	err = s.opts.DB.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		late, err = store.Select(ctx, tx, (*notice).expiredFields, `UPDATE notices SET dead = 1, fault = CASE fault WHEN '' THEN 'it was never tried' ELSE fault END
  WHERE dead = 0 AND until <= ? AND due <= ? RETURNING id, channel, ticket, tries`, now.UnixNano(), now.UnixNano())
-	if err == nil {
-		_, err = s.opts.DB.Write.ExecContext(ctx, "DELETE FROM notices WHERE dead = 1 AND until <= ?", now.Add(-deadTTL).UnixNano())
-	}
+		if err == nil {
+			_, err = tx.ExecContext(ctx, "DELETE FROM notices WHERE dead = 1 AND until <= ?", now.Add(-deadTTL).UnixNano())
+		}
+		return err
+	})
 	return late, err
 }
 
@@ -135,9 +144,9 @@ type Trouble struct {
 
 // Troubles returns the channels that have not delivered everything.
 func (s *Sender) Troubles(ctx context.Context) ([]Trouble, error) {
-	// The bare columns are those of the row that max(seq) is of.
-	found, err := store.Select(ctx, s.opts.DB.Read, (*Trouble).fields, `SELECT channel, sum(dead = 0), sum(dead), ticket, fault, max(seq) FROM notices
- WHERE fault <> '' GROUP BY channel ORDER BY channel`)
+	found, err := store.Select(ctx, s.opts.DB.Read, (*Trouble).fields, `SELECT n.channel, c.waiting, c.dead, n.ticket, n.fault FROM notices n
+ JOIN (SELECT sum(1 - dead) AS waiting, sum(dead) AS dead, max(seq) AS latest FROM notices WHERE fault <> '' GROUP BY channel) c ON n.seq = c.latest
+ ORDER BY n.channel`)
 	if err != nil {
 		return nil, fmt.Errorf("reading notices: %w", err)
 	}
@@ -149,5 +158,5 @@ func (s *Sender) Troubles(ctx context.Context) ([]Trouble, error) {
 
 // fields are the columns of a Trouble, with the key of the channel for its name.
 func (t *Trouble) fields() []any {
-	return []any{&t.Channel, &t.Waiting, &t.Dead, &t.Ticket, &t.Fault, new(int64)}
+	return []any{&t.Channel, &t.Waiting, &t.Dead, &t.Ticket, &t.Fault}
 }

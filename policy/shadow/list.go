@@ -101,18 +101,18 @@ func write(ctx context.Context, tx *sql.Tx, listed []Disagreement, totals map[st
 		}
 	}
 	for _, t := range totals {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO shadow_totals (candidate, first, last, same, changed, failed, skipped)
-			VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (candidate) DO UPDATE SET last = max(last, excluded.last),
-			same = same + excluded.same, changed = changed + excluded.changed, failed = failed + excluded.failed, skipped = skipped + excluded.skipped`,
+		if _, err := tx.ExecContext(ctx, `INSERT INTO shadow_totals AS t (candidate, first, last, same, changed, failed, skipped)
+			VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (candidate) DO UPDATE SET last = CASE WHEN excluded.last > t.last THEN excluded.last ELSE t.last END,
+			same = t.same + excluded.same, changed = t.changed + excluded.changed, failed = t.failed + excluded.failed, skipped = t.skipped + excluded.skipped`,
 			t.Candidate, t.First.UnixNano(), t.Last.UnixNano(), t.Same, t.Changed, t.Failed, t.Skipped); err != nil {
 			return err
 		}
 	}
-	_, err := tx.ExecContext(ctx, `DELETE FROM shadow_disagreements WHERE rowid IN
-		(SELECT rowid FROM shadow_disagreements ORDER BY at DESC LIMIT -1 OFFSET ?)`, keptDisagreements)
+	_, err := tx.ExecContext(ctx, `DELETE FROM shadow_disagreements WHERE (candidate, decision_id) IN
+		(SELECT candidate, decision_id FROM shadow_disagreements ORDER BY at DESC LIMIT ? OFFSET ?)`, keptDisagreements, keptDisagreements)
 	if err == nil {
-		_, err = tx.ExecContext(ctx, `DELETE FROM shadow_totals WHERE candidate IN
-			(SELECT candidate FROM shadow_totals ORDER BY last DESC LIMIT -1 OFFSET ?)`, keptTotals)
+		_, err = tx.ExecContext(ctx, `DELETE FROM shadow_totals WHERE candidate NOT IN
+			(SELECT candidate FROM shadow_totals ORDER BY last DESC LIMIT ?)`, keptTotals)
 	}
 	return err
 }

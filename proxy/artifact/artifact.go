@@ -245,11 +245,11 @@ func (s *Store) count(size int64) {
 
 const dropGrants = "DELETE FROM artifact_grants WHERE artifact = ? AND granted <= ?"
 
-const putArtifact = `INSERT INTO artifacts (id, size, granted) VALUES (?, ?, ?)
- ON CONFLICT (id) DO UPDATE SET size = excluded.size, granted = max(granted, excluded.granted)`
+const putArtifact = `INSERT INTO artifacts AS a (id, size, granted) VALUES (?, ?, ?)
+ ON CONFLICT (id) DO UPDATE SET size = excluded.size, granted = CASE WHEN excluded.granted > a.granted THEN excluded.granted ELSE a.granted END`
 
-const putGrant = `INSERT INTO artifact_grants (artifact, subject, tenant, type, created, granted) VALUES (?, ?, ?, ?, ?, ?)
- ON CONFLICT (artifact, subject, tenant) DO UPDATE SET granted = max(granted, excluded.granted) RETURNING type, created`
+const putGrant = `INSERT INTO artifact_grants AS g (artifact, subject, tenant, type, created, granted) VALUES (?, ?, ?, ?, ?, ?)
+ ON CONFLICT (artifact, subject, tenant) DO UPDATE SET granted = CASE WHEN excluded.granted > g.granted THEN excluded.granted ELSE g.granted END RETURNING type, created`
 
 // record writes the rows of a, of which it sets Type and Created, and puts its file
 // in place last before the commit. errVanished means that there is neither a draft
@@ -470,7 +470,7 @@ type victim struct {
 }
 
 const findVictims = `SELECT id, granted FROM
- (SELECT id, granted, sum(max(size, ?)) OVER (ORDER BY granted DESC, id ROWS UNBOUNDED PRECEDING) AS kept FROM artifacts)
+ (SELECT id, granted, sum(CASE WHEN size > ? THEN size ELSE ? END) OVER (ORDER BY granted DESC, id ROWS UNBOUNDED PRECEDING) AS kept FROM artifacts) AS a
  WHERE granted <= ? OR kept > ? ORDER BY granted, id`
 
 func (v *victim) fields() []any { return []any{&v.id, &v.granted} }
@@ -478,7 +478,7 @@ func (v *victim) fields() []any { return []any{&v.id, &v.granted} }
 // sweepDue removes rows and then files. A file that cannot be removed does not keep
 // its row, so nobody gets it; it is tried again as an orphan.
 func (s *Store) sweepDue(ctx context.Context) error {
-	due, err := store.Select(ctx, s.db.Read, (*victim).fields, findVictims, block, s.cutoff(s.opts.Now()), s.opts.MaxBytes)
+	due, err := store.Select(ctx, s.db.Read, (*victim).fields, findVictims, block, block, s.cutoff(s.opts.Now()), s.opts.MaxBytes)
 	if err != nil {
 		return err
 	}
