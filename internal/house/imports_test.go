@@ -63,6 +63,7 @@ var onlyIn = map[string][]string{
 	"github.com/mark3labs/mcp-go":            {"tools"},
 	"github.com/santhosh-tekuri/jsonschema":  {"internal/schema"},
 	"modernc.org/sqlite":                     {"internal/store"},
+	"github.com/jackc/pgx":                   {"internal/store", "internal/testkit/postgres"},
 	"github.com/modelcontextprotocol/go-sdk": {}, // a peer for tests
 	"github.com/hashicorp/go-hclog":          nil,
 	"github.com/prometheus/client_golang":    {app, "internal/telemetry"}, // internal/telemetry: the bridge takes a Gatherer

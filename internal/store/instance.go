@@ -13,10 +13,9 @@ import (
 )
 
 // Instance shows that a process lives: a locked file that the kernel unlocks when the
-// process ends, in whatever way.
+// process ends, in whatever way, or a lease in a database server.
 type Instance struct {
-	name string
-	file *os.File
+	end func() error
 }
 
 // HoldInstance creates dir/<id>.lock and holds its lock until Close or the end of the
@@ -44,12 +43,12 @@ func HoldInstance(dir, id string) (*Instance, error) {
 	if err = errors.Join(err, os.Remove(file.Name())); err != nil {
 		return nil, errors.Join(fmt.Errorf("holding instance lock: %w", err), file.Close())
 	}
-	return &Instance{name: name, file: file}, nil
+	return &Instance{end: func() error { return errors.Join(os.Remove(name), file.Close()) }}, nil
 }
 
-// Close releases the lock and removes the file.
+// Close releases the lock and removes the file, or the lease.
 func (i *Instance) Close() error {
-	if err := errors.Join(os.Remove(i.name), i.file.Close()); err != nil {
+	if err := i.end(); err != nil {
 		return fmt.Errorf("releasing instance lock: %w", err)
 	}
 	return nil

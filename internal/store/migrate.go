@@ -91,12 +91,12 @@ func oldestUser(steps []migration) int {
 // schema returns the number of migrations that the file has. A file with more than steps
 // is ErrNewer, unless its user_version, the lowest schema whose versions may use it,
 // allows it. Versions that wrote no user_version made no promise.
-func schema(ctx context.Context, db *sql.DB, steps []migration) (have int, err error) {
+func (e *engine) schema(ctx context.Context, q rowQuerier, steps []migration) (have int, err error) {
 	var oldest int
-	if err := db.QueryRowContext(ctx, "SELECT coalesce(max(version), 0) FROM schema_version").Scan(&have); err != nil {
+	if err := q.QueryRowContext(ctx, "SELECT coalesce(max(version), 0) FROM schema_version").Scan(&have); err != nil {
 		return 0, err
 	}
-	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&oldest); err != nil {
+	if err := q.QueryRowContext(ctx, e.oldest).Scan(&oldest); err != nil {
 		return 0, err
 	}
 	if have <= len(steps) || oldest > 0 && oldest <= len(steps) {
@@ -105,19 +105,27 @@ func schema(ctx context.Context, db *sql.DB, steps []migration) (have int, err e
 	return 0, fmt.Errorf("%w: it has schema %d and needs at least schema %d, this version has schema %d", ErrNewer, have, max(oldest, 1), len(steps))
 }
 
-// apply applies the migrations after the first have ones, all or none.
-func apply(ctx context.Context, db *sql.DB, have int, steps []migration) error {
-	return transact(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
-		for i, step := range steps[have:] {
-			_, err := tx.ExecContext(ctx, step.sql)
-			if err == nil {
-				_, err = tx.ExecContext(ctx, "INSERT INTO schema_version (version, name) VALUES (?, ?)", have+i+1, step.name)
-			}
-			if err != nil {
-				return fmt.Errorf("applying migration %s: %w", step.name, err)
-			}
+// apply applies the migrations after the first have ones in a transaction.
+func (e *engine) apply(ctx context.Context, tx *sql.Tx, have int, steps []migration) error {
+	for i, step := range steps[have:] {
+		_, err := tx.ExecContext(ctx, step.sql)
+		if err == nil {
+			_, err = tx.ExecContext(ctx, "INSERT INTO schema_version (version, name) VALUES (?, ?)", have+i+1, step.name)
 		}
-		_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", oldestUser(steps)))
-		return err
-	})
+		if err != nil {
+			return fmt.Errorf("applying migration %s: %w", step.name, err)
+		}
+	}
+	_, err := tx.ExecContext(ctx, fmt.Sprintf(e.setOldest, oldestUser(steps)))
+	return err
+}
+
+// applyAlone applies the migrations after the first have ones to a file, all or none.
+func applyAlone(ctx context.Context, db *sql.DB, have int, steps []migration) error {
+	return lite.transact(ctx, db, func(ctx context.Context, tx *sql.Tx) error { return lite.apply(ctx, tx, have, steps) })
+}
+
+// rowQuerier is a [sql.DB] or a [sql.Tx].
+type rowQuerier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }

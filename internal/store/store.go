@@ -1,7 +1,14 @@
-// Package store opens the SQLite files that hold the state which must survive a crash:
-// one writer connection, a pool of readers, and numbered migrations. The only table
-// that it knows is its own version table; the other packages bring theirs as
-// migrations, write with [DB.Update] and read with [Select].
+// Package store opens the databases that hold the state which must survive a crash:
+// one writer connection, a pool of readers, and numbered migrations. A database is an
+// SQLite file, or one of a PostgreSQL server that several machines share. The only tables
+// that the package knows are its own; the other packages bring theirs as migrations,
+// write with [DB.Update] and read with [Select] and [DB.View].
+//
+// Statements are written once, in the SQL that both engines have: parameters are question
+// marks, and a question mark is nothing else; truth values are the integers 0 and 1, also
+// in conditions (? = 1); the elements of a JSON array are json_each(text), with the column
+// value alone; ON CONFLICT names its columns, and DO UPDATE the table of each column that
+// it reads. INDEXED BY is for SQLite.
 package store
 
 import (
@@ -41,11 +48,21 @@ const (
 	writeTimeout = 15 * time.Second
 )
 
-// DB is one open database file. It is safe for concurrent use, and so are two
-// DBs on one file, in one process or in two.
+// engine is what differs between the databases.
+type engine struct {
+	begin     string // the first statement of a write transaction, "" = none
+	oldest    string // reads the lowest schema whose versions may use the database
+	setOldest string // writes it; a format of a number
+	view      sql.TxOptions
+}
+
+var lite = engine{oldest: "PRAGMA user_version", setOldest: "PRAGMA user_version = %d", view: sql.TxOptions{ReadOnly: true}}
+
+// DB is one open database. It is safe for concurrent use, and so are two
+// DBs on one database, in one process or in two.
 type DB struct {
-	// Write has one connection. Each of its transactions takes the file's write lock
-	// when it begins, so the rows that it reads do not change until it ends.
+	// Write has one connection. Use it through Update, whose transactions hold the
+	// database's write lock, so that the rows that they read do not change until they end.
 	Write *sql.DB
 	// Read is a pool whose connections refuse to write.
 	Read *sql.DB
@@ -53,8 +70,11 @@ type DB struct {
 	// when it applied none.
 	Copy string
 
-	path string
-	file os.FileInfo // of path, as it was opened
+	engine engine
+	path   string
+	file   os.FileInfo // of path, as it was opened; nil on a server
+	beats  *sql.DB     // renews leases on a server; nil with a file
+	lease  time.Duration
 }
 
 // Open opens the database at path, creating the file when it does not exist, and
@@ -99,7 +119,7 @@ func open(ctx context.Context, path string, steps []migration) (db *DB, have int
 		return nil, 0, err
 	}
 	if err = check(ctx, db.Write); err == nil {
-		have, err = schema(ctx, db.Write, steps)
+		have, err = lite.schema(ctx, db.Write, steps)
 	}
 	if err == nil {
 		db.file, err = os.Stat(path)
@@ -112,8 +132,11 @@ func open(ctx context.Context, path string, steps []migration) (db *DB, have int
 }
 
 // InPlace reports whether the file is still where it was opened: it was neither deleted,
-// moved nor replaced by another.
+// moved nor replaced by another. A database on a server always is.
 func (db *DB) InPlace() bool {
+	if db.file == nil {
+		return true
+	}
 	now, err := os.Stat(db.path)
 	return err == nil && os.SameFile(db.file, now)
 }
@@ -130,12 +153,15 @@ func Memory() (*sql.DB, error) {
 	return db, nil
 }
 
-// Path returns the absolute path of the file.
+// Path returns the absolute path of the file, "" for a database on a server.
 func (db *DB) Path() string { return db.path }
 
 // Snapshot writes a consistent copy of the database to a new file, while others may write
-// to the database.
+// to the database. The database of a server is for its own tools.
 func (db *DB) Snapshot(ctx context.Context, to string) error {
+	if db.file == nil {
+		return errors.New("copying state: it is in a PostgreSQL database\nhint: copy it with pg_dump")
+	}
 	to, err := filepath.Abs(to)
 	if err == nil {
 		err = snapshot(ctx, db.Write, to)
@@ -163,10 +189,14 @@ func snapshot(ctx context.Context, db *sql.DB, to string) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// Close closes both pools and waits for running statements.
+// Close closes the pools and waits for running statements.
 func (db *DB) Close() error {
-	if err := errors.Join(db.Read.Close(), db.Write.Close()); err != nil {
-		return fmt.Errorf("closing state file: %w", err)
+	err := errors.Join(db.Read.Close(), db.Write.Close())
+	if db.beats != nil {
+		err = errors.Join(err, db.beats.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("closing state: %w", err)
 	}
 	return nil
 }
@@ -213,7 +243,7 @@ func build(ctx context.Context, file string, steps []migration) (err error) {
 		return err
 	}
 	if _, err = db.Write.ExecContext(ctx, "PRAGMA synchronous = OFF;"+header); err == nil {
-		err = apply(ctx, db.Write, 0, steps)
+		err = applyAlone(ctx, db.Write, 0, steps)
 	}
 	return errors.Join(err, db.Close(), f.Sync())
 }
@@ -228,7 +258,7 @@ func connect(path string) (*DB, error) {
 	if err != nil {
 		return nil, errors.Join(err, write.Close())
 	}
-	return &DB{Write: write, Read: read, path: path}, nil
+	return &DB{Write: write, Read: read, path: path, engine: lite}, nil
 }
 
 func pool(path string, size int, q url.Values) (*sql.DB, error) {
@@ -303,9 +333,9 @@ func explain(doing, path string, err error, steps []migration) error {
 	return fmt.Errorf("%s state file %s: %w%s", doing, path, err, hint)
 }
 
-// Update runs do in one transaction that holds the file's write lock, and commits it
+// Update runs do in one transaction that holds the database's write lock, and commits it
 // when do returns nil. A transaction that has begun completes whether or not ctx
-// ends, within 15 s.
+// ends, within 15 s. ErrOutcome reports that the commit may have happened.
 func (db *DB) Update(ctx context.Context, do func(context.Context, *sql.Tx) error) error {
 	return db.UpdateWithin(ctx, writeTimeout, do)
 }
@@ -318,11 +348,24 @@ func (db *DB) UpdateWithin(ctx context.Context, within time.Duration, do func(co
 	}
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer stop()
-	return transact(ctx, db.Write, do)
+	return db.engine.transact(ctx, db.Write, do)
 }
 
-func transact(ctx context.Context, db *sql.DB, do func(context.Context, *sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, nil)
+// View runs do in one transaction that only reads, in which the database does not change.
+func (db *DB) View(ctx context.Context, do func(*sql.Tx) error) error {
+	tx, err := db.Read.BeginTx(ctx, &db.engine.view)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing was written
+	return do(tx)
+}
+
+func (e *engine) transact(ctx context.Context, db *sql.DB, do func(context.Context, *sql.Tx) error) error {
+	tx, err := e.lock(ctx, db)
+	if err != nil && e.begin != "" && ctx.Err() == nil && lost(err) {
+		tx, err = e.lock(ctx, db) // on a new connection: nothing was done on the lost one
+	}
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
@@ -333,7 +376,23 @@ func transact(ctx context.Context, db *sql.DB, do func(context.Context, *sql.Tx)
 		_ = tx.Rollback() // err says more; a transaction that does not end is undone with its connection
 		return err
 	}
-	return tx.Commit()
+	if err = tx.Commit(); err != nil && e.begin != "" && (ctx.Err() != nil || lost(err)) {
+		return fmt.Errorf("%w: %w", ErrOutcome, err)
+	}
+	return err
+}
+
+// lock begins a transaction that holds the write lock.
+func (e *engine) lock(ctx context.Context, db *sql.DB) (*sql.Tx, error) {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil || e.begin == "" {
+		return tx, err
+	}
+	if _, err = tx.ExecContext(ctx, e.begin); err != nil {
+		_ = tx.Rollback() // err says more
+		return nil, err
+	}
+	return tx, nil
 }
 
 // Querier is a [sql.DB] or a [sql.Tx].

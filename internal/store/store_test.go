@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 )
 
 func TestMain(m *testing.M) {
@@ -26,7 +28,16 @@ func TestMain(m *testing.M) {
 		upgradeSlowly(path)
 		return
 	}
-	goleak.VerifyTestMain(m)
+	if address := os.Getenv(writerVar); address != "" {
+		writeNumbers(address)
+		return
+	}
+	code := postgres.Run(m)
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 // files are migrations from name and text.

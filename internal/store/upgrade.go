@@ -61,7 +61,7 @@ func upgrade(ctx context.Context, path string, steps []migration) (copied string
 	}
 	copied = fmt.Sprintf("%s%s%04d", path, beforeInfix, have+1)
 	if err = replaceCopy(ctx, db, path+".new", copied); err == nil {
-		err = apply(ctx, db, have, steps)
+		err = applyAlone(ctx, db, have, steps)
 	}
 	if err = errors.Join(err, db.Close()); err != nil && alone {
 		err = inUse(err, steps)
@@ -92,7 +92,7 @@ func schemaAt(ctx context.Context, path string, steps []migration) (int, error) 
 	if err != nil {
 		return 0, err
 	}
-	have, err := schema(ctx, db, steps)
+	have, err := lite.schema(ctx, db, steps)
 	return have, errors.Join(err, db.Close())
 }
 
@@ -101,8 +101,13 @@ func schemaAt(ctx context.Context, path string, steps []migration) (int, error) 
 // lock shows them.
 func unused(path string, steps []migration) error {
 	alive, err := SweepInstances(filepath.Join(filepath.Dir(path), instancesDir))
-	if err != nil || len(alive) == 0 {
-		return err
+	return errors.Join(err, inUseBy(alive, steps))
+}
+
+// inUseBy returns ErrInUse with the names of processes, nil when there are none.
+func inUseBy(alive []string, steps []migration) error {
+	if len(alive) == 0 {
+		return nil
 	}
 	return fmt.Errorf("%w by %s: %s", ErrInUse, strings.Join(alive, ", "), contraction(steps))
 }

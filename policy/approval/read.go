@@ -53,12 +53,7 @@ func (t *Tickets) view(ctx context.Context, known int64, do func(*sql.Tx) error)
 	if last, err := t.refresh(ctx); err != nil || last == known {
 		return err
 	}
-	tx, err := t.db.Read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback() //nolint:errcheck // nothing was written
-	return do(tx)
+	return t.db.View(ctx, do)
 }
 
 // List returns the tickets that f chooses, newest first, without results, votes and

@@ -1,0 +1,112 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+const (
+	leaseTTL   = 30 * time.Second // how long a process may be away from the server before it counts as ended
+	leaseEvery = 5 * time.Second  // how often a process renews its lease
+)
+
+// Instances are the processes that share a DB. Processes that share a file hold locks in
+// a directory of their machine. Processes that share a server hold leases there: one that
+// was killed, or that has not reached the server for 30 s, counts as ended. After the
+// server itself was away, all leases have this time to be renewed.
+type Instances struct {
+	db  *DB
+	dir string
+}
+
+// Instances returns the processes that share db; dir is used with a file only, and "" is
+// the directory instances next to the file.
+func (db *DB) Instances(dir string) *Instances {
+	if dir == "" {
+		dir = filepath.Join(filepath.Dir(db.path), instancesDir)
+	}
+	return &Instances{db, dir}
+}
+
+// Hold shows that this process lives, as [HoldInstance] does, until Close.
+func (i *Instances) Hold(ctx context.Context, id string) (*Instance, error) {
+	if i.db.beats == nil {
+		return HoldInstance(i.dir, id)
+	}
+	host, _ := os.Hostname() // people read the name; nothing depends on it
+	_, err := i.db.beats.ExecContext(ctx, "INSERT INTO instances (id, who, seen) VALUES (?, ?, "+serverTime+")", id, fmt.Sprintf("process %d on %s", os.Getpid(), host))
+	if err != nil {
+		return nil, fmt.Errorf("holding instance lease: %w", err)
+	}
+	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var beat sync.WaitGroup
+	beat.Go(func() { i.renew(beating, id) })
+	return &Instance{end: func() error {
+		stop()
+		beat.Wait()
+		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), leaseEvery)
+		defer stop()
+		_, err := i.db.beats.ExecContext(ctx, "DELETE FROM instances WHERE id = ?", id)
+		return err
+	}}, nil
+}
+
+// renew renews a lease until ctx ends. A lease that ran out while the server could not be
+// reached holds again, and what others concluded meanwhile stays.
+func (i *Instances) renew(ctx context.Context, id string) {
+	tick := time.NewTicker(leaseEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		within, stop := context.WithTimeout(ctx, leaseEvery)
+		_, _ = i.db.beats.ExecContext(within, "UPDATE instances SET seen = "+serverTime+" WHERE id = ?", id) // tried again
+		stop()
+	}
+}
+
+// Alive reports whether a process lives, as [InstanceAlive] does.
+func (i *Instances) Alive(ctx context.Context, id string) (alive bool, err error) {
+	if i.db.beats == nil {
+		return InstanceAlive(i.dir, id)
+	}
+	err = i.db.Read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM instances WHERE id = ? AND "+leased+")", id, i.db.lease).Scan(&alive)
+	if err != nil {
+		return false, fmt.Errorf("looking for instance %s: %w", id, err)
+	}
+	return alive, nil
+}
+
+// Sweep removes what ended processes left, as [SweepInstances] does.
+func (i *Instances) Sweep(ctx context.Context) (alive []string, err error) {
+	if i.db.beats == nil {
+		return SweepInstances(i.dir)
+	}
+	err = i.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		alive, err = i.db.sweepLeases(ctx, tx)
+		return err
+	})
+	return alive, err
+}
+
+const serverTime = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
+
+// leased selects the leases that hold; its parameter is how long they do.
+const leased = "greatest(seen, (extract(epoch FROM pg_postmaster_start_time()) * 1000000000)::bigint) > " + serverTime + " - ?"
+
+func (db *DB) sweepLeases(ctx context.Context, tx *sql.Tx) ([]string, error) {
+	_, err := tx.ExecContext(ctx, "DELETE FROM instances WHERE NOT "+leased, db.lease)
+	if err != nil {
+		return nil, fmt.Errorf("sweeping instance leases: %w", err)
+	}
+	alive, err := Select(ctx, tx, func(who *string) []any { return []any{who} }, "SELECT who FROM instances ORDER BY who")
+	return alive, err
+}

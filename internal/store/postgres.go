@@ -1,0 +1,238 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+//go:embed postgres/*.sql
+var embeddedPostgres embed.FS
+
+// PostgresMigrations returns the migrations for [OpenPostgres], in the form of
+// [Migrations]. They lead to the same tables and columns.
+func PostgresMigrations() fs.FS {
+	sub, err := fs.Sub(embeddedPostgres, "postgres")
+	if err != nil {
+		panic(err) // the name above is a constant
+	}
+	return sub
+}
+
+// ErrOutcome is in the chain of Update's error when the connection was lost during the
+// commit: whether the change was made is unknown.
+var ErrOutcome = errors.New("whether the change was stored is unknown")
+
+// connectTimeout bounds one connection attempt when the URL does not.
+const connectTimeout = 5 * time.Second
+
+// postgres is the engine of OpenPostgres.
+//
+// All write transactions of all processes run one after the other, as in SQLite: each
+// takes the same advisory lock as its first statement, and the server releases the lock
+// after the commit is visible. The isolation is READ COMMITTED, where every statement
+// sees what was committed before the statement began. The statements after the lock
+// therefore see everything that earlier holders of the lock wrote, and nothing changes
+// until the transaction ends. So numbers that are assigned under the lock appear in their
+// order. Under REPEATABLE READ the statement that waits for the lock would fix a view of
+// the database from before the lock was free.
+var postgres = engine{
+	begin:     fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", applicationID),
+	oldest:    "SELECT coalesce(max(oldest), 0) FROM schema_version",
+	setOldest: "UPDATE schema_version SET oldest = %d",
+	view:      sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
+}
+
+const postgresHeader = "CREATE TABLE schema_version (version BIGINT PRIMARY KEY, name TEXT NOT NULL, oldest BIGINT NOT NULL DEFAULT 0)"
+
+// OpenPostgres opens the database at a postgres:// URL, whose form is that of libpq, and
+// applies the migrations that the database lacks. Errors do not contain the URL's
+// password. A migration that older versions cannot go on with is applied only while no
+// process uses the database (ErrInUse).
+func OpenPostgres(ctx context.Context, address string, migrations fs.FS) (*DB, error) {
+	steps, err := readMigrations(migrations)
+	if err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" || u.Host == "" && u.Query().Get("host") == "" {
+		return nil, errors.New("opening state database: the address is not a URL of the form postgres://USER:PASSWORD@HOST/DATABASE") // the cause may contain the password
+	}
+	db, err := connectPostgres(address)
+	if err != nil {
+		return nil, fmt.Errorf("opening state database %s: %w", Redact(u), err)
+	}
+	if err = db.suits(ctx); err == nil {
+		err = db.migrate(ctx, steps)
+	}
+	if err != nil {
+		return nil, errors.Join(explainPostgres(u, err), db.Close())
+	}
+	return db, nil
+}
+
+// Redact returns the URL of a database without its secrets.
+func Redact(u *url.URL) string {
+	shown := url.URL{Scheme: u.Scheme, User: u.User, Host: u.Host, Path: u.Path}
+	return shown.Redacted()
+}
+
+// connectPostgres makes the pools; nothing connects yet.
+func connectPostgres(address string) (*DB, error) {
+	config, err := pgx.ParseConfig(address)
+	if err != nil {
+		return nil, err
+	}
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = connectTimeout
+	}
+	config.RuntimeParams["application_name"] = "toolgate"
+	reading := config.Copy()
+	reading.RuntimeParams["default_transaction_read_only"] = "on"
+	return &DB{Write: postgresPool(config, 1), Read: postgresPool(reading, readers), beats: postgresPool(config, 1), lease: leaseTTL, engine: postgres}, nil
+}
+
+func postgresPool(config *pgx.ConnConfig, size int) *sql.DB {
+	db := sql.OpenDB(connector{stdlib.GetConnector(*config)})
+	db.SetMaxOpenConns(size)
+	db.SetMaxIdleConns(size)
+	return db
+}
+
+// suits refuses a server that would lose text or acknowledged changes.
+func (db *DB) suits(ctx context.Context) error {
+	var encoding, durable string
+	err := db.Write.QueryRowContext(ctx, "SELECT current_setting('server_encoding'), current_setting('synchronous_commit')").Scan(&encoding, &durable)
+	switch {
+	case err != nil:
+		return err
+	case encoding != "UTF8":
+		return fmt.Errorf("its encoding is %s, and toolgate needs UTF8", encoding)
+	case durable == "off":
+		return errors.New("synchronous_commit is off: a crash of the server would lose decisions that toolgate acted on")
+	}
+	return nil
+}
+
+// migrate applies the migrations that the database lacks, all or none. One process at a
+// time does, under the lock of all writers.
+func (db *DB) migrate(ctx context.Context, steps []migration) error {
+	return db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		var found bool
+		err := tx.QueryRowContext(ctx, "SELECT to_regclass('schema_version') IS NOT NULL").Scan(&found)
+		if err == nil && !found {
+			_, err = tx.ExecContext(ctx, postgresHeader)
+		}
+		if err != nil {
+			return err
+		}
+		have, err := db.engine.schema(ctx, tx, steps)
+		if err != nil || have >= len(steps) {
+			return err
+		}
+		if have > 0 && oldestUser(steps) > have {
+			alive, err := db.sweepLeases(ctx, tx)
+			if err = errors.Join(err, inUseBy(alive, steps)); err != nil {
+				return err
+			}
+		}
+		return db.engine.apply(ctx, tx, have, steps)
+	})
+}
+
+// explainPostgres adds the database to an error and, where a person can help, a hint.
+func explainPostgres(u *url.URL, err error) error {
+	hint := ""
+	var refused *pgconn.ConnectError
+	switch {
+	case errors.Is(err, ErrNewer):
+		hint = "\nhint: run the toolgate version that upgraded it, or a later one"
+	case errors.Is(err, ErrInUse):
+		hint = "\nhint: stop the other processes first, then start this version"
+	case errors.As(err, &refused):
+		hint = "\nhint: is the server up, and are the host, the user and the password of the URL right?"
+	}
+	return fmt.Errorf("opening state database %s: %w%s", Redact(u), err, hint)
+}
+
+// connector makes connections for statements in the form that SQLite has.
+type connector struct{ driver.Connector }
+
+func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
+	made, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return conn{made.(*stdlib.Conn)}, nil
+}
+
+// conn translates statements and their arguments.
+type conn struct{ *stdlib.Conn }
+
+func (c conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	return c.Conn.PrepareContext(ctx, translate(query))
+}
+
+func (c conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	return c.Conn.ExecContext(ctx, translate(query), args)
+}
+
+func (c conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	return c.Conn.QueryContext(ctx, translate(query), args)
+}
+
+// CheckNamedValue makes the values that SQLite would store: truth values are 0 and 1.
+func (c conn) CheckNamedValue(arg *driver.NamedValue) (err error) {
+	arg.Value, err = driver.DefaultParameterConverter.ConvertValue(arg.Value)
+	if truth, ok := arg.Value.(bool); ok {
+		arg.Value = int64(0)
+		if truth {
+			arg.Value = int64(1)
+		}
+	}
+	return err
+}
+
+// indexHint names an index to SQLite, which keeps no statistics here.
+var indexHint = regexp.MustCompile(` INDEXED BY \w+`)
+
+// translate numbers the parameters of a statement and removes index hints. A question
+// mark is always a parameter: no statement has one in a literal.
+func translate(query string) string {
+	if strings.Contains(query, " INDEXED BY ") {
+		query = indexHint.ReplaceAllString(query, "")
+	}
+	var out strings.Builder
+	for n := 1; ; n++ {
+		before, after, found := strings.Cut(query, "?")
+		out.WriteString(before)
+		if !found {
+			return out.String()
+		}
+		out.WriteString("$" + strconv.Itoa(n))
+		query = after
+	}
+}
+
+// lost reports whether an error means that the connection is gone, rather than that the
+// server refused a statement.
+func lost(err error) bool {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) {
+		return strings.HasPrefix(refused.Code, "57P") // the server shuts down
+	}
+	return !errors.Is(err, pgx.ErrTxCommitRollback) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
+}

@@ -1,0 +1,173 @@
+// Package postgres gives tests databases of a PostgreSQL server. The server is one for
+// the test process, reached by a socket in its own directory, and ends with the process.
+//
+//	func TestMain(m *testing.M) { os.Exit(postgres.Run(m)) }
+//
+//	db, err := store.OpenPostgres(ctx, postgres.Database(t), store.PostgresMigrations())
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Server is a PostgreSQL server.
+type Server struct {
+	bin, dir string
+	as       *syscall.SysProcAttr // the user of the server's processes
+	running  *exec.Cmd
+	made     atomic.Int64 // databases
+}
+
+var one struct {
+	sync.Mutex
+	server *Server
+	err    error
+}
+
+// Run runs the tests of a process, and then ends the server that they started.
+func Run(m *testing.M) int {
+	code := m.Run()
+	if one.server != nil {
+		one.server.Remove()
+	}
+	return code
+}
+
+// Database returns the URL of a new database of the process's server. Without PostgreSQL
+// the test skips; with CI=true it fails.
+func Database(t testing.TB) string {
+	t.Helper()
+	one.Lock()
+	if one.server == nil && one.err == nil {
+		one.server, one.err = Start()
+	}
+	s, err := one.server, one.err
+	one.Unlock()
+	switch {
+	case errors.Is(err, ErrMissing) && os.Getenv("CI") != "true":
+		t.Skip(err)
+	case err != nil:
+		t.Fatal(err)
+	}
+	address, err := s.Database(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
+// ErrMissing reports that no PostgreSQL is installed.
+var ErrMissing = errors.New("PostgreSQL is not installed")
+
+// Start starts a server. It is not durable, and asks no password of who can reach its
+// socket.
+func Start() (*Server, error) {
+	bins, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // Debian does not put them on the path
+	if path, err := exec.LookPath("initdb"); err == nil {
+		bins = append(bins, filepath.Dir(path))
+	}
+	if len(bins) == 0 {
+		return nil, ErrMissing
+	}
+	dir, err := os.MkdirTemp("", "pg-") // short: a socket has a name of at most 107 bytes
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{bin: bins[len(bins)-1], dir: dir}
+	if s.as, err = unprivileged(dir); err != nil {
+		return nil, err
+	}
+	made := s.command("initdb", "-D", s.data(), "-U", "toolgate", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+	if out, err := made.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	return s, s.Restart()
+}
+
+func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+
+func (s *Server) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(s.bin, name), args...)
+	cmd.Dir, cmd.SysProcAttr = s.dir, s.as
+	return cmd
+}
+
+// Restart starts the server after Kill, and returns when it serves.
+func (s *Server) Restart() error {
+	s.running = s.command("postgres", "-D", s.data(), "-k", s.dir, "-h", "", "-F",
+		"-c", "full_page_writes=off", "-c", "max_connections=200", "-c", "shared_buffers=16MB", "-c", "autovacuum=off")
+	log, err := os.Create(filepath.Join(s.dir, "log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	s.running.Stdout, s.running.Stderr = log, log
+	if err := s.running.Start(); err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	defer stop()
+	retry := time.NewTicker(20 * time.Millisecond)
+	defer retry.Stop()
+	for {
+		err := s.exec(ctx, "SELECT 1")
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			text, _ := os.ReadFile(log.Name())
+			return fmt.Errorf("starting PostgreSQL: %w\n%s", err, text)
+		case <-retry.C:
+		}
+	}
+}
+
+// Kill ends the server at once, with all connections.
+func (s *Server) Kill() {
+	_ = s.running.Process.Signal(syscall.SIGQUIT) // an immediate shutdown, which removes the shared memory
+	_ = s.running.Wait()                          // its status is that of the signal
+}
+
+// Remove ends the server and removes its files.
+func (s *Server) Remove() {
+	s.Kill()
+	_ = os.RemoveAll(s.dir) // below the temporary directory
+}
+
+// Database makes an empty database, and returns its URL.
+func (s *Server) Database(ctx context.Context) (string, error) {
+	name := "t" + strconv.FormatInt(s.made.Add(1), 10)
+	if err := s.exec(ctx, "CREATE DATABASE "+name+" TEMPLATE template0"); err != nil {
+		return "", fmt.Errorf("making a database: %w", err)
+	}
+	return s.address(name), nil
+}
+
+func (s *Server) address(database string) string {
+	return (&url.URL{Scheme: "postgres", User: url.User("toolgate"), Path: "/" + database, RawQuery: url.Values{"host": {s.dir}}.Encode()}).String()
+}
+
+// exec runs a statement in the database postgres.
+func (s *Server) exec(ctx context.Context, statement string) error {
+	c, err := pgx.Connect(ctx, s.address("postgres"))
+	if err != nil {
+		return err
+	}
+	_, err = c.Exec(ctx, statement)
+	return errors.Join(err, c.Close(ctx))
+}
