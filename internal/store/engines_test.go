@@ -327,14 +327,7 @@ func TestALeaseRunsOut(t *testing.T) {
 // While the server is away every use is an error, and when it is back the store works. A
 // commit that the server may have made is an error that says so.
 func TestTheServerGoesAway(t *testing.T) {
-	s, err := postgres.Start()
-	if errors.Is(err, postgres.ErrMissing) && os.Getenv("CI") != "true" {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Remove)
+	s := postgres.Started(t)
 	address, err := s.Database(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -252,7 +252,7 @@ func TestManyExpireAtOnce(t *testing.T) {
 // So may any number have been running when their process died.
 func TestManyRunsAreLostAtOnce(t *testing.T) {
 	w, l := listened(t)
-	gone, err := approval.New(t.Context(), openStore(t, w.path), approval.Options{Now: w.clock})
+	gone, err := openTickets(t, w.path, approval.Options{Now: w.clock})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
@@ -44,18 +45,22 @@ func TestMain(m *testing.M) {
 // act is the life of the other process; it says on stdout how far it is.
 func act(role, path string) error {
 	ctx := context.Background()
-	db, err := store.Open(ctx, path, store.Migrations())
+	db, err := postgres.State(ctx, path)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
+	dir, err := keys.Open(filepath.Join(filepath.Dir(path), "keys"))
+	if err != nil {
+		return err
+	}
 	told, err := os.OpenFile(path+".told", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer told.Close()
 	tickets, err := approval.New(ctx, db, approval.Options{
-		Now: func() time.Time { return noon },
+		Keys: dir, Now: func() time.Time { return noon },
 		Changed: func(_ context.Context, _ *sql.Tx, t approval.Ticket, c approval.Change) error {
 			_, err := fmt.Fprintf(told, "%d %s %s %s\n", c.Seq, t.ID, c.From, c.To)
 			return err
@@ -120,6 +125,7 @@ func work(ctx context.Context, tickets *approval.Tickets, path string) error {
 // process is the other process; its stdin stays open until it ends.
 type process struct {
 	*exec.Cmd
+	path  string // of the store
 	in    io.WriteCloser
 	out   *bufio.Reader
 	first string
@@ -159,12 +165,12 @@ func start(t *testing.T, role, path string) process {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p := process{Cmd: c, in: stdin, out: bufio.NewReader(stdout)}
+	p := process{Cmd: c, path: path, in: stdin, out: bufio.NewReader(stdout)}
 	p.first = p.lines(t, 1)
 	return p
 }
 
-// kill ends the process as kill -9 does.
+// kill ends the process as kill -9 does. On a server, its lease has run out then.
 func (p process) kill(t *testing.T) {
 	t.Helper()
 	if err := p.Process.Kill(); err != nil {
@@ -172,6 +178,11 @@ func (p process) kill(t *testing.T) {
 	}
 	if err := p.Wait(); err == nil || p.ProcessState.ExitCode() >= 0 {
 		t.Fatalf("the other process ended by itself: %v", p.ProcessState)
+	}
+	if postgres.Used() {
+		if _, err := openStore(t, p.path).Write.Exec("DELETE FROM instances WHERE who LIKE ?", fmt.Sprintf("process %d on %%", p.Process.Pid)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -195,7 +206,7 @@ func TestReopen(t *testing.T) {
 
 func TestCloseLeavesTheRunUnknown(t *testing.T) {
 	w := newWorld(t)
-	gone, err := approval.New(t.Context(), openStore(t, w.path), approval.Options{Now: w.clock})
+	gone, err := openTickets(t, w.path, approval.Options{Now: w.clock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,6 +240,9 @@ func TestKillBetweenGrantAndOutcome(t *testing.T) {
 		w.wantState(k.ID, approval.StateUnknown)
 	})
 	w.claim(transfer(hundred), approval.Unknown)
+	if postgres.Used() {
+		return // leases are not files
+	}
 	if locks, _ := filepath.Glob(filepath.Join(filepath.Dir(w.path), "instances", "*.lock")); len(locks) != 3 {
 		t.Errorf("locks %v, want those of the three that live", locks)
 	}

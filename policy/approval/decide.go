@@ -6,8 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-
-	"github.com/toolgate/toolgate/internal/store"
 )
 
 // Decide counts one approver's vote. The ticket is approved when Quorum people have
@@ -120,7 +118,7 @@ func (t *Tickets) standing(w *writer, k *Ticket) (counted []Ballot, gone string,
 		return nil, "", err
 	}
 	for _, b := range votes {
-		ok, err := t.stands(k, &b)
+		ok, err := t.stands(w.ctx, k, &b)
 		switch {
 		case err != nil:
 			return nil, "", err
@@ -144,7 +142,7 @@ func (k *Ticket) suffice(votes []Ballot) bool {
 
 // stands reports whether the vote counts now (see Options.Standing), and sets b's
 // roles and parties to the current ones.
-func (t *Tickets) stands(k *Ticket, b *Ballot) (bool, error) {
+func (t *Tickets) stands(ctx context.Context, k *Ticket, b *Ballot) (bool, error) {
 	if t.opts.Standing == nil || !b.Approve {
 		return b.Approve, nil
 	}
@@ -158,7 +156,7 @@ func (t *Tickets) stands(k *Ticket, b *Ballot) (bool, error) {
 	case b.countedBy == t.opts.Instance:
 		return false, nil
 	}
-	return store.InstanceAlive(t.opts.Dir, b.countedBy)
+	return t.instances.Alive(ctx, b.countedBy)
 }
 
 // Reconcile settles a call whose outcome was unknown: it was done, or it failed. The

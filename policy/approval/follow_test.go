@@ -145,7 +145,7 @@ func TestFollowEnds(t *testing.T) {
 		t.Errorf("of a caller that went away: %+v, %v", e, err)
 	}
 	db := openStore(t, w.path)
-	broken, err := approval.New(t.Context(), db, approval.Options{Now: w.clock})
+	broken, err := approval.New(t.Context(), db, approval.Options{Now: w.clock, Keys: ring(t, w.path)})
 	if err != nil {
 		t.Fatal(err)
 	}

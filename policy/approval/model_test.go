@@ -12,7 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -240,11 +241,15 @@ func handles(t *rapid.T, clock func() time.Time, told *listener) (tickets [2]*ap
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	for i := range tickets {
-		db, err := store.Open(t.Context(), filepath.Join(dir, "state.db"), store.Migrations())
+		db, err := postgres.State(t.Context(), filepath.Join(dir, "state.db"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if tickets[i], err = approval.New(t.Context(), db, approval.Options{Now: clock, Changed: told.changed}); err != nil {
+		ring, err := keys.Open(filepath.Join(dir, "keys"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tickets[i], err = approval.New(t.Context(), db, approval.Options{Keys: ring, Now: clock, Changed: told.changed}); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {

@@ -17,7 +17,7 @@ import (
 // what another living process made is its own to judge and to run.
 func TestLiveAndRunnable(t *testing.T) {
 	w := newWorld(t)
-	gone, err := approval.New(t.Context(), openStore(t, w.path), approval.Options{Now: w.clock})
+	gone, err := openTickets(t, w.path, approval.Options{Now: w.clock})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -258,7 +258,7 @@ func (t *Tickets) ours(ctx context.Context, where string) ([]Ticket, error) {
 	}
 	tickets = slices.DeleteFunc(tickets, func(k Ticket) (theirs bool) {
 		if err == nil && k.doubt == "" && k.Instance != t.opts.Instance {
-			theirs, err = store.InstanceAlive(t.opts.Dir, k.Instance)
+			theirs, err = t.instances.Alive(ctx, k.Instance)
 		}
 		return theirs || k.doubt != ""
 	})

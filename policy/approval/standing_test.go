@@ -88,7 +88,7 @@ func TestVotesThatAnotherProcessCounted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.Tickets = w.open(approval.Options{Standing: ours.standing})
-			other, err := approval.New(t.Context(), openStore(t, w.path), approval.Options{Now: w.clock, Standing: theirs.standing})
+			other, err := openTickets(t, w.path, approval.Options{Now: w.clock, Standing: theirs.standing})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -33,11 +33,12 @@ const (
 
 // Options are the settings of [Tickets]; the zero value is usable.
 type Options struct {
-	// Dir holds the locks of the living processes that share the store; "" =
-	// instances, next to the store's file.
+	// Dir holds the locks of the living processes that share the store's file; "" =
+	// instances, next to it. A store on a server has leases instead.
 	Dir string
-	// Keys authenticates the rows of the store; nil = the directory keys next to the
-	// store's file, which protects nothing from those who can write there.
+	// Keys authenticates the rows of the store, the same for all processes that share it;
+	// nil = the directory keys next to the store's file, which protects nothing from those
+	// who can write there. A store on a server needs Keys.
 	Keys *keys.Dir
 	// LastWord returns the number of the last change of a ticket, created at some time,
 	// that the audit trail has, of any process; 0 = none. When the store's ticket is
@@ -79,13 +80,13 @@ type Options struct {
 }
 
 // Tickets keeps the tickets of one store. It is safe for concurrent use, and
-// any number of Tickets, in any number of processes on one machine, may share
-// the file.
+// any number of Tickets, in any number of processes, may share the store.
 type Tickets struct {
 	*sealer
-	db    *store.DB
-	opts  Options
-	clock clock
+	db        *store.DB
+	instances *store.Instances
+	opts      Options
+	clock     clock
 
 	without     *lru.Cache[[2]string, int64] // :: subject and tenant ⇒ changes of the store when Answering found nothing
 	changesSeen atomic.Int64                 // the most changes that the store has shown
@@ -115,18 +116,21 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 		opts.Alarm = func(string) {}
 	}
 	opts.Instance = cmp.Or(opts.Instance, signal.UniqueID("ins_"))
-	opts.Dir = cmp.Or(opts.Dir, filepath.Join(filepath.Dir(db.Path()), "instances"))
-	held, err := store.HoldInstance(opts.Dir, opts.Instance)
+	if opts.Keys == nil && db.Path() == "" {
+		return nil, errors.New("opening approvals: a store on a server needs keys")
+	}
+	instances := db.Instances(opts.Dir)
+	held, err := instances.Hold(ctx, opts.Instance)
 	if err != nil {
 		return nil, fmt.Errorf("opening approvals: %w", err)
 	}
-	t := &Tickets{db: db, opts: opts, instance: held, changed: make(chan struct{}), compared: make(chan struct{})}
+	t := &Tickets{db: db, instances: instances, opts: opts, instance: held, changed: make(chan struct{}), compared: make(chan struct{})}
 	t.without, _ = lru.New[[2]string, int64](maxWithout) // an error means a size below 1
 	if err = t.openSealer(ctx); err == nil {
 		_, err = t.refresh(ctx)
 	}
 	if err == nil {
-		_, err = store.SweepInstances(opts.Dir)
+		_, err = instances.Sweep(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening approvals: %w", err), held.Close())
@@ -192,7 +196,7 @@ func (t *Tickets) over(ctx context.Context, q store.Querier, now int64) ([]Ticke
 		case k.runner == t.opts.Instance:
 			_, runs = t.running.Load(k.ID)
 		default:
-			alive, fault := store.InstanceAlive(t.opts.Dir, k.runner)
+			alive, fault := t.instances.Alive(ctx, k.runner)
 			if runs = alive || fault != nil; fault != nil {
 				err = fmt.Errorf("%w: %w", errUnsure, fault)
 			}

@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -41,7 +43,7 @@ func (w *world) pass(d time.Duration) {
 
 func openStore(t testing.TB, path string) *store.DB {
 	t.Helper()
-	db, err := store.Open(t.Context(), path, store.Migrations())
+	db, err := postgres.State(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,6 +54,28 @@ func openStore(t testing.TB, path string) *store.DB {
 	})
 	return db
 }
+
+// openTickets opens tickets on the store of a path, with the keys next to it.
+func openTickets(t testing.TB, path string, o approval.Options) (*approval.Tickets, error) {
+	t.Helper()
+	if o.Keys == nil {
+		o.Keys = ring(t, path)
+	}
+	return approval.New(t.Context(), openStore(t, path), o)
+}
+
+// ring opens the keys next to the store of a path.
+func ring(t testing.TB, path string) *keys.Dir {
+	t.Helper()
+	dir, err := keys.Open(filepath.Join(filepath.Dir(path), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// All tests of the package, with a server.
+func TestOnPostgreSQL(t *testing.T) { postgres.Again(t) }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
@@ -66,7 +90,7 @@ func (w *world) open(o approval.Options) *approval.Tickets {
 	if o.Now == nil {
 		o.Now = w.clock
 	}
-	tickets, err := approval.New(w.t.Context(), openStore(w.t, w.path), o)
+	tickets, err := openTickets(w.t, w.path, o)
 	if err != nil {
 		w.t.Fatal(err)
 	}

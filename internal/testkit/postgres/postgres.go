@@ -29,8 +29,9 @@ type Server struct {
 	bin, dir string
 	as       *syscall.SysProcAttr // the user of the server's processes
 	running  *exec.Cmd
-	made     atomic.Int64 // databases
 }
+
+var made atomic.Int64 // the databases of this process
 
 var one struct {
 	sync.Mutex
@@ -151,7 +152,7 @@ func (s *Server) Remove() {
 
 // Database makes an empty database, and returns its URL.
 func (s *Server) Database(ctx context.Context) (string, error) {
-	name := "t" + strconv.FormatInt(s.made.Add(1), 10)
+	name := "t" + strconv.Itoa(os.Getpid()) + "_" + strconv.FormatInt(made.Add(1), 10)
 	if err := s.exec(ctx, "CREATE DATABASE "+name+" TEMPLATE template0"); err != nil {
 		return "", fmt.Errorf("making a database: %w", err)
 	}

@@ -1,0 +1,70 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/toolgate/toolgate/internal/store"
+)
+
+// serverVar names the directory of the server, in the process of Again.
+const serverVar = "TOOLGATE_TEST_POSTGRES"
+
+// Again runs all tests of a package again, in a process where [State] opens databases of a
+// server. The test t is for that alone. Without PostgreSQL it skips; with CI=true it fails.
+func Again(t *testing.T) {
+	t.Helper()
+	if Used() {
+		return
+	}
+	s := Started(t)
+	args := []string{"-test.count=1"}
+	if testing.Short() {
+		args = append(args, "-test.short")
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), serverVar+"="+s.dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("with PostgreSQL: %v\n%s", err, out)
+	}
+}
+
+// Used reports whether State opens databases of a server.
+func Used() bool { return os.Getenv(serverVar) != "" }
+
+// Started starts a server for the test t.
+func Started(t *testing.T) *Server {
+	t.Helper()
+	s, err := Start()
+	if errors.Is(err, ErrMissing) && os.Getenv("CI") != "true" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Remove)
+	return s
+}
+
+// State opens the state that a test keeps in the file at path. In the process of Again it
+// is a database whose address is next to it, and that the first State makes.
+func State(ctx context.Context, path string) (*store.DB, error) {
+	if !Used() {
+		return store.Open(ctx, path, store.Migrations())
+	}
+	address, err := os.ReadFile(path + ".url")
+	if errors.Is(err, fs.ErrNotExist) {
+		var made string
+		if made, err = (&Server{dir: os.Getenv(serverVar)}).Database(ctx); err == nil {
+			address, err = []byte(made), os.WriteFile(path+".url", []byte(made), 0o600)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return store.OpenPostgres(ctx, string(address), store.PostgresMigrations())
+}
