@@ -11,15 +11,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
+// All tests of the package, with a server.
+func TestOnPostgreSQL(t *testing.T) { postgres.Again(t) }
+
 // database opens a state file.
 func database(t *testing.T, path string) *store.DB {
 	t.Helper()
-	db, err := store.Open(context.Background(), path, store.Migrations())
+	db, err := postgres.State(context.Background(), path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -217,19 +217,24 @@ func TestListsDuringRestart(t *testing.T) {
 func TestListsThatAreNotKept(t *testing.T) {
 	for name, tc := range map[string]struct {
 		state  string // what becomes of the row
+		lists  string // what becomes of its lists
 		change func(*config.Server, *config.Config)
 	}{
 		"never seen":      {state: `DELETE FROM listings`},
 		"earlier version": {state: `UPDATE listings SET lists = NULL`},
-		"damaged":         {state: `UPDATE listings SET lists = x'7b'`},
-		"one of them":     {state: `UPDATE listings SET lists = CAST('{"resources":[]}' AS BLOB)`},
+		"damaged":         {lists: `{`},
+		"one of them":     {lists: `{"resources":[]}`},
 		"another origin":  {change: func(c *config.Server, _ *config.Config) { c.Origin.Command = "other" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := database(t, filepath.Join(t.TempDir(), "state.db"))
 			seenBefore(t, db, lister(), nil)
-			if _, err := db.Write.ExecContext(t.Context(), cmp.Or(tc.state, `SELECT 1`)); err != nil {
+			_, err := db.Write.ExecContext(t.Context(), cmp.Or(tc.state, `SELECT 1`))
+			if err == nil && tc.lists != "" {
+				_, err = db.Write.ExecContext(t.Context(), `UPDATE listings SET lists = ?`, []byte(tc.lists))
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
 			s := startGated(t, db, lister(), tc.change)

@@ -119,7 +119,7 @@ func (a *App) tryStore() error {
 	ctx, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
 	err := a.state.db.UpdateWithin(ctx, time.Second, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, "UPDATE approvals SET id = id WHERE 0")
+		_, err := tx.ExecContext(ctx, "UPDATE approvals SET id = id WHERE FALSE")
 		return err
 	})
 	if errors.Is(err, store.ErrBusy) {

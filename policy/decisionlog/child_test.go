@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy/decisionlog"
 )
 
@@ -32,7 +32,7 @@ func child() {
 
 func decideForEver(dir string) error {
 	ctx := context.Background()
-	db, err := store.Open(ctx, filepath.Join(dir, "state.db"), store.Migrations())
+	db, err := postgres.State(ctx, filepath.Join(dir, "state.db"))
 	if err != nil {
 		return err
 	}

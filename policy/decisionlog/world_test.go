@@ -20,8 +20,12 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy/decisionlog"
 )
+
+// All tests of the package, with a server.
+func TestOnPostgreSQL(t *testing.T) { postgres.Again(t) }
 
 func TestMain(m *testing.M) {
 	if inChild() {
@@ -56,7 +60,7 @@ func newWorld(t testing.TB) *world {
 
 func (w *world) open() *store.DB {
 	w.t.Helper()
-	db, err := store.Open(w.t.Context(), filepath.Join(w.dir, "state.db"), store.Migrations())
+	db, err := postgres.State(w.t.Context(), filepath.Join(w.dir, "state.db"))
 	if err != nil {
 		w.t.Fatal(err)
 	}

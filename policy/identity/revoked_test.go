@@ -6,12 +6,16 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy/identity"
 )
 
+// All tests of the package, with a server.
+func TestOnPostgreSQL(t *testing.T) { postgres.Again(t) }
+
 func openRevocations(t *testing.T, dir string) (*identity.Revocations, *store.DB) {
 	t.Helper()
-	db, err := store.Open(t.Context(), filepath.Join(dir, "state.db"), store.Migrations())
+	db, err := postgres.State(t.Context(), filepath.Join(dir, "state.db"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/limit"
 )
@@ -40,7 +40,7 @@ const callers = 32 // in each process
 // how many passed, and waits for its end.
 func spender(path string) error {
 	ctx := context.Background()
-	db, err := store.Open(ctx, path, store.Migrations())
+	db, err := postgres.State(ctx, path)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/limit"
 )
@@ -37,6 +38,9 @@ type counter struct {
 	now  time.Time
 }
 
+// All tests of the package, with a server.
+func TestOnPostgreSQL(t *testing.T) { postgres.Again(t) }
+
 func newCounter(t testing.TB) *counter {
 	t.Helper()
 	c := &counter{t: t, now: noon, path: filepath.Join(t.TempDir(), "state.db")}
@@ -57,7 +61,7 @@ func TestMeterOfADeepValue(t *testing.T) {
 
 func openStore(t testing.TB, path string) *store.DB {
 	t.Helper()
-	db, err := store.Open(t.Context(), path, store.Migrations())
+	db, err := postgres.State(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy/notice"
 )
 
@@ -23,7 +23,7 @@ func inChild() bool { return os.Getenv(childStore) != "" }
 
 // child is a process that delivers until it is killed.
 func child() {
-	db, err := store.Open(context.Background(), os.Getenv(childStore), store.Migrations())
+	db, err := postgres.State(context.Background(), os.Getenv(childStore))
 	if err != nil {
 		panic(err)
 	}
@@ -79,5 +79,5 @@ func TestKilledWhileSending(t *testing.T) {
 	if posts[0].id() != posts[1].id() || posts[1].decode(t).Data.Ticket != k.ID {
 		t.Errorf("%s and %s", posts[0].id(), posts[1].id())
 	}
-	until(t, "delivery", func() bool { return w.rows("1") == 0 })
+	until(t, "delivery", func() bool { return w.rows("TRUE") == 0 })
 }

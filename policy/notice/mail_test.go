@@ -189,7 +189,7 @@ func TestMail(t *testing.T) {
 	if strings.Contains(got.body, "hunter2") || strings.Contains(got.body, "\nBcc") {
 		t.Errorf("the mail says what it must not:\n%s", got.body)
 	}
-	until(t, "delivery", func() bool { return w.rows("1") == 0 && w.count("email:127.0.0.1 sent") == 1 })
+	until(t, "delivery", func() bool { return w.rows("TRUE") == 0 && w.count("email:127.0.0.1 sent") == 1 })
 }
 
 // Servers elsewhere are spoken to encrypted, by a certificate that is trusted,
@@ -225,7 +225,7 @@ func TestMailIsEncrypted(t *testing.T) {
 				if got := o.wait(t, 1)[0]; !got.encrypted || got.user != "gate" {
 					t.Errorf("encrypted %v, user %q", got.encrypted, got.user)
 				}
-				until(t, "delivery", func() bool { return w.rows("1") == 0 })
+				until(t, "delivery", func() bool { return w.rows("TRUE") == 0 })
 			} else if got := w.troubles(s); len(got) != 1 || got[0].Fault != c.fault || len(o.got()) != 0 {
 				t.Errorf("%+v and %d mails, want %s", got, len(o.got()), c.fault)
 			}
@@ -319,7 +319,7 @@ func TestMailTakenThenSilence(t *testing.T) {
 	})
 	s := w.sender(mailTo("smtp://"+addr, "ann@example.org"))
 	w.change(s, w.held(`{}`, nil), asked)
-	until(t, "delivery", func() bool { return w.rows("1") == 0 && w.count("email:127.0.0.1 sent") == 1 })
+	until(t, "delivery", func() bool { return w.rows("TRUE") == 0 && w.count("email:127.0.0.1 sent") == 1 })
 	mu.Lock()
 	defer mu.Unlock()
 	if mails != 1 {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy/notice"
 )
 
@@ -69,7 +70,15 @@ func (w *world) keepsSecret(c notice.Channel) {
 	w.t.Log(found[0].Fault)
 	s.Close()
 	told := w.log.String() + fmt.Sprint(found)
+	var body, fault string
+	if err := w.db.Read.QueryRow("SELECT body, fault FROM notices").Scan(&body, &fault); err != nil {
+		w.t.Fatal(err)
+	}
+	told += body + fault
 	for _, file := range []string{w.path, w.path + "-wal"} {
+		if postgres.Used() {
+			break // there is no file
+		}
 		data, err := os.ReadFile(file)
 		if err != nil {
 			w.t.Fatal(err)

@@ -47,7 +47,7 @@ func TestTriedAgain(t *testing.T) {
 	until(t, "the second failure", func() bool { return w.count("json:127.0.0.1 failed") == 2 })
 	w.pass(notice.LongestWait)
 	posts := r.wait(t, 3)
-	until(t, "delivery", func() bool { return w.rows("1") == 0 })
+	until(t, "delivery", func() bool { return w.rows("TRUE") == 0 })
 	for _, p := range posts {
 		if p.id() != posts[0].id() || string(p.body) != string(posts[0].body) {
 			t.Errorf("a repeat is another notice: %s, %s", p.id(), posts[0].id())
@@ -109,7 +109,7 @@ func TestGivenUp(t *testing.T) {
 				t.Errorf("%d posts", n)
 			}
 			w.pass(notice.DeadTime)
-			until(t, "it is forgotten", func() bool { return w.rows("1") == 0 })
+			until(t, "it is forgotten", func() bool { return w.rows("TRUE") == 0 })
 		})
 	}
 }
@@ -167,7 +167,7 @@ func TestRoles(t *testing.T) {
 	w.change(s, w.held(`{"n":2}`, func(h *approval.Held) { h.Approval.Roles = []string{"approver", "cfo"} }), asked)
 	all.wait(t, 2)
 	some.wait(t, 1)
-	until(t, "delivery", func() bool { return w.rows("1") == 0 })
+	until(t, "delivery", func() bool { return w.rows("TRUE") == 0 })
 	if got := some.got(); len(got) != 1 || !slices.Contains(got[0].decode(t).Data.Roles, "cfo") {
 		t.Errorf("%d posts", len(got))
 	}
@@ -269,7 +269,7 @@ func TestTwoSenders(t *testing.T) {
 	for n := range all {
 		w.change(first, w.held(fmt.Sprintf(`{"n":%d}`, n), func(h *approval.Held) { h.Principal.Subject = fmt.Sprint("agent-", n) }), asked)
 	}
-	until(t, "delivery", func() bool { return w.rows("1") == 0 })
+	until(t, "delivery", func() bool { return w.rows("TRUE") == 0 })
 	if n := len(r.got()); n != all || twice.Load() != 0 {
 		t.Errorf("%d posts, %d of them repeated, want %d", n, twice.Load(), all)
 	}

@@ -17,11 +17,16 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
 
+	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/notice"
 )
+
+// All tests of the package, with a server.
+func TestOnPostgreSQL(t *testing.T) { postgres.Again(t) }
 
 func TestMain(m *testing.M) {
 	if inChild() {
@@ -53,8 +58,11 @@ func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{t: t, now: noon, path: filepath.Join(t.TempDir(), "state.db")}
 	w.db = openStore(t, w.path)
-	var err error
-	if w.tickets, err = approval.New(t.Context(), w.db, approval.Options{Now: w.clock}); err != nil {
+	ring, err := keys.Open(filepath.Join(filepath.Dir(w.path), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.tickets, err = approval.New(t.Context(), w.db, approval.Options{Now: w.clock, Keys: ring}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.tickets.Close() })
@@ -63,7 +71,7 @@ func newWorld(t testing.TB) *world {
 
 func openStore(t testing.TB, path string) *store.DB {
 	t.Helper()
-	db, err := store.Open(t.Context(), path, store.Migrations())
+	db, err := postgres.State(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/shadow"
@@ -32,12 +33,15 @@ type bench struct {
 	now  func() time.Time
 }
 
+// All tests of the package, with a server.
+func TestOnPostgreSQL(t *testing.T) { postgres.Again(t) }
+
 func newBench(t *testing.T) *bench {
 	t.Helper()
 	dir := t.TempDir()
 	b := &bench{t: t, seen: map[shadow.Outcome]int{}, now: time.Now}
 	var err error
-	if b.db, err = store.Open(t.Context(), filepath.Join(dir, "state.db"), store.Migrations()); err != nil {
+	if b.db, err = postgres.State(t.Context(), filepath.Join(dir, "state.db")); err != nil {
 		t.Fatal(err)
 	}
 	root := filepath.Join(dir, "audit")

@@ -19,9 +19,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/proxy/artifact"
 )
+
+// All tests of the package, with a server.
+func TestOnPostgreSQL(t *testing.T) { postgres.Again(t) }
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childEnv); dir != "" {
@@ -64,7 +68,7 @@ func (w *world) pass(d time.Duration) {
 
 func openDB(t testing.TB, dir string) *store.DB {
 	t.Helper()
-	db, err := store.Open(t.Context(), filepath.Join(dir, "state.db"), store.Migrations())
+	db, err := postgres.State(t.Context(), filepath.Join(dir, "state.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -451,7 +455,8 @@ func TestClose(t *testing.T) {
 func TestOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
 	db := openDB(t, dir)
-	if s, err := artifact.Open(t.Context(), filepath.Join(dir, "state.db", "x"), db, artifact.Options{}); err == nil {
+	write(t, filepath.Join(dir, "file"), "")
+	if s, err := artifact.Open(t.Context(), filepath.Join(dir, "file", "x"), db, artifact.Options{}); err == nil {
 		s.Close()
 		t.Error("opened below a file")
 	}
