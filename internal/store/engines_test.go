@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -462,4 +463,46 @@ func TestStatementsArePortable(t *testing.T) {
 	if read < 60 {
 		t.Errorf("%d statements read", read)
 	}
+}
+
+// Who listens is woken by the transactions of other processes that notify, when they are
+// committed, and again after the server was away.
+func TestListen(t *testing.T) {
+	s := postgres.Started(t)
+	address, err := s.Database(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, other := mustOpen(t, address, store.PostgresMigrations()), mustOpen(t, address, store.PostgresMigrations())
+	woken := make(chan struct{}, 100)
+	ctx, stop := context.WithCancel(t.Context())
+	var listener sync.WaitGroup
+	listener.Go(func() { db.Listen(ctx, func() { woken <- struct{}{} }) })
+	defer listener.Wait()
+	defer stop()
+	notify := func() {
+		t.Helper()
+		if err := other.Update(t.Context(), other.Notify); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-woken // it listens
+	notify()
+	<-woken
+	undone := errors.New("undone")
+	if err := other.Update(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+		return errors.Join(other.Notify(ctx, tx), undone)
+	}); !errors.Is(err, undone) {
+		t.Fatal(err)
+	}
+	s.Kill()
+	if err := s.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	<-woken
+	if len(woken) > 0 {
+		t.Error("a transaction that was undone wakes")
+	}
+	notify()
+	<-woken
 }

@@ -13,6 +13,7 @@ import (
 const (
 	leaseTTL   = 30 * time.Second // how long a process may be away from the server before it counts as ended
 	leaseEvery = 5 * time.Second  // how often a process renews its lease
+	relisten   = time.Second      // the pause before LISTEN on a new connection
 )
 
 // Instances are the processes that share a DB. Processes that share a file hold locks in

@@ -102,7 +102,7 @@ func connectPostgres(address string) (*DB, error) {
 	config.RuntimeParams["application_name"] = "toolgate"
 	reading := config.Copy()
 	reading.RuntimeParams["default_transaction_read_only"] = "on"
-	return &DB{Write: postgresPool(config, 1), Read: postgresPool(reading, readers), beats: postgresPool(config, 1), lease: leaseTTL, engine: postgres}, nil
+	return &DB{Write: postgresPool(config, 1), Read: postgresPool(reading, readers), beats: postgresPool(config, 2), lease: leaseTTL, engine: postgres}, nil
 }
 
 func postgresPool(config *pgx.ConnConfig, size int) *sql.DB {

@@ -73,7 +73,7 @@ type DB struct {
 	engine engine
 	path   string
 	file   os.FileInfo // of path, as it was opened; nil on a server
-	beats  *sql.DB     // renews leases on a server; nil with a file
+	beats  *sql.DB     // renews leases and listens on a server; nil with a file
 	lease  time.Duration
 }
 

@@ -23,8 +23,8 @@ const (
 	defaultTTL  = 15 * time.Minute
 	defaultLive = 64
 	defaultKeep = 30 * 24 * time.Hour
-	// pollEvery is how often Wait looks for changes of other processes, and followEvery
-	// how often Follow does, which goes on when nobody waits.
+	// pollEvery is how often Wait looks for changes of other processes that it was not
+	// woken for, and followEvery how often Follow does, which goes on when nobody waits.
 	pollEvery   = 250 * time.Millisecond
 	followEvery = time.Second
 	// maxWithout bounds the principals remembered to have no tickets.
@@ -138,6 +138,7 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var keeper sync.WaitGroup
 	keeper.Go(func() { t.keep(keeping) })
+	keeper.Go(func() { db.Listen(keeping, t.broadcast) })
 	t.stop = func() { stop(); keeper.Wait() }
 	return t, nil
 }
@@ -225,7 +226,8 @@ func (t *Tickets) settle(w *writer, k *Ticket) error {
 	return w.move(k, change{to: StateUnknown, reason: why, note: why})
 }
 
-// changes returns a channel that is closed at the next change in this process.
+// changes returns a channel that is closed at the next change in this process, and, with
+// a server, soon after the next change in another.
 func (t *Tickets) changes() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()

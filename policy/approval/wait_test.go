@@ -3,9 +3,11 @@ package approval_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
@@ -66,5 +68,31 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	}
 	if err := w.Wait(t.Context(), "apr_none"); !errors.Is(err, approval.ErrNotFound) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// On a server, a change wakes those who wait in other processes.
+func TestChangesWakeOtherProcesses(t *testing.T) {
+	if !postgres.Used() {
+		t.Skip("processes on a file look for changes")
+	}
+	w := newWorld(t)
+	other := w.open(approval.Options{})
+	k := w.claim(transfer(hundred), approval.Pending)
+	for n, listens := 0, false; !listens; n++ {
+		woken := other.Woken()
+		w.claim(transfer(fmt.Sprintf(`{"n":%d}`, n)), approval.Pending)
+		select {
+		case <-woken:
+			listens = true
+		case <-time.After(time.Second):
+		}
+	}
+	woken := other.Woken()
+	w.approve(k.ID, ann)
+	select {
+	case <-woken:
+	case <-time.After(time.Minute):
+		t.Error("nobody was woken")
 	}
 }

@@ -58,7 +58,10 @@ func (t *Tickets) write(ctx context.Context, do func(*writer) error) error {
 			if err != nil {
 				return err
 			}
-			return t.tell(w)
+			if err = t.tell(w); err == nil && len(w.changes) > 0 {
+				err = t.db.Notify(ctx, tx)
+			}
+			return err
 		})
 		if err != nil {
 			return err
@@ -71,7 +74,7 @@ func (t *Tickets) write(ctx context.Context, do func(*writer) error) error {
 }
 
 // tell calls Options.Changed for each change of w. It comes last, so that after it only
-// a failing commit can undo a change.
+// a lost server or a failing commit can undo a change.
 func (t *Tickets) tell(w *writer) error {
 	if t.opts.Changed == nil {
 		return nil

@@ -3,9 +3,11 @@ package postgres
 import (
 	"context"
 	"errors"
+	"flag"
 	"io/fs"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/store"
@@ -15,7 +17,8 @@ import (
 const serverVar = "TOOLGATE_TEST_POSTGRES"
 
 // Again runs all tests of a package again, in a process where [State] opens databases of a
-// server. The test t is for that alone. Without PostgreSQL it skips; with CI=true it fails.
+// server. The test t is for that alone; -run T/NAME runs one of them. Without PostgreSQL it
+// skips; with CI=true it fails.
 func Again(t *testing.T) {
 	t.Helper()
 	if Used() {
@@ -25,6 +28,9 @@ func Again(t *testing.T) {
 	args := []string{"-test.count=1"}
 	if testing.Short() {
 		args = append(args, "-test.short")
+	}
+	if _, some, ok := strings.Cut(flag.Lookup("test.run").Value.String(), "/"); ok {
+		args = append(args, "-test.run="+some)
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
 	cmd.Env = append(os.Environ(), serverVar+"="+s.dir)
