@@ -166,6 +166,7 @@ func (e *env) withUpstreams(ctx context.Context, most time.Duration, cfg *config
 		return err
 	}
 	alone := *cfg
+	alone.Store = ""
 	alone.State, alone.Keys = filepath.Join(dir, "state"), filepath.Join(dir, "keys")
 	a, err := app.Open(ctx, &alone, e.appOptions())
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/crash"
 	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/wholefile"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/lock"
@@ -79,6 +80,7 @@ func (e *env) examine(ctx context.Context, s *filesCheck) (*examination, error) 
 	x.found = append(x.found, s.found...)
 	x.directories(s.cfg)
 	x.disk(s.cfg)
+	x.database(ctx, s.cfg)
 	for _, file := range crash.Files(crash.Dir(s.cfg.State)) {
 		x.found = append(x.found, finding{Level: levelWarning, Where: "toolgate.state", Message: "toolgate has crashed: its stacks are in " + file, Hint: "report them, and delete the file"})
 	}
@@ -138,6 +140,19 @@ func (x *examination) disk(cfg *config.Config) {
 	default:
 		x.ok(where, s.String())
 	}
+}
+
+// database reports whether the database of toolgate.store can be reached.
+func (x *examination) database(ctx context.Context, cfg *config.Config) {
+	if cfg.Store == "" {
+		return
+	}
+	if err := store.CheckPostgres(ctx, cfg.Store); err != nil {
+		message, hint, _ := strings.Cut(err.Error(), "\nhint: ")
+		x.fault(exitUnreachable, "toolgate.store", message, hint)
+		return
+	}
+	x.ok("toolgate.store", store.Redact(cfg.Store)+" answers")
 }
 
 // commands reports the commands of servers that are not found.

@@ -91,7 +91,7 @@ func (e *env) knownTools(ctx context.Context, cfg *config.Config, engine *rego.E
 
 // keptTools returns the tools whose accepted definitions the state directory keeps.
 func (e *env) keptTools(ctx context.Context, cfg *config.Config) (tools []policy.Tool, err error) {
-	if !hasState(cmp.Or(e.state, cfg.State)) {
+	if !e.hasState() {
 		return nil, nil
 	}
 	err = e.withPins(ctx, func(p *registry.Pins) error {
@@ -104,13 +104,6 @@ func (e *env) keptTools(ctx context.Context, cfg *config.Config) (tools []policy
 		return err
 	})
 	return tools, err
-}
-
-// hasState reports whether a state directory is one: a command that only looks must
-// not make it.
-func hasState(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, "state.db"))
-	return dir != "" && err == nil
 }
 
 // pinned returns the tool of a pin and its server, nil if the server is no longer configured

@@ -148,7 +148,7 @@ func (e *env) supposedUsage(ctx context.Context, s *supposed, cfg *config.Config
 
 // readUsage reads the usage that the state directory has counted, if it exists.
 func (e *env) readUsage(ctx context.Context, cfg *config.Config, meters []policy.Meter, in *policy.Input) error {
-	if !hasState(cmp.Or(e.state, cfg.State)) {
+	if !e.hasState() {
 		return nil
 	}
 	use, err := limit.Measure(in.Principal, in.Tool.Exposed, "", in.Arguments, meters)

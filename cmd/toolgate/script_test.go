@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +26,7 @@ import (
 	"github.com/toolgate/toolgate/internal/guardian"
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/internal/testkit/authority"
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -40,7 +42,7 @@ func TestMain(m *testing.M) {
 // guarded runs tests that must not leave processes behind.
 type guarded struct{ m *testing.M }
 
-func (g guarded) Run() int { return program.Guard(g.m.Run) }
+func (g guarded) Run() int { return program.Guard(func() int { return postgres.Run(g.m) }) }
 
 // toolgateMain is main, and ends with the test program: one that is killed
 // interrupts no script's background commands.
@@ -119,13 +121,33 @@ func params(t *testing.T, dir string) testscript.Params {
 			}
 			return nil
 		},
+		Condition: func(name string) (bool, error) {
+			if name == "postgres" {
+				return postgres.Wanted(), nil
+			}
+			return false, fmt.Errorf("unknown condition %q", name)
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ready": cmdReady, "exits": cmdExits, "repeat": cmdRepeat, "ticket": cmdTicket, "tamper": cmdTamper, "forge": cmdForge,
 			"replace": cmdReplace, "eventually": cmdEventually, "await": cmdAwait, "get": cmdGet, "signal": cmdSignal, "until": cmdUntil,
 			"post": cmdPost, "artifact": cmdArtifact, "keep": cmdKeep, "mistake": cmdMistake, "certify": cmdCertify, "secretless": cmdSecretless,
-			"next": cmdNext,
+			"next": cmdNext, "database": cmdDatabase,
 		},
 	}
+}
+
+// cmdDatabase puts the URL of a new PostgreSQL database, with a password that the server
+// does not look at, into a variable.
+func cmdDatabase(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: database VARIABLE PASSWORD")
+	}
+	address, err := postgres.New()
+	ts.Check(err)
+	u, err := url.Parse(address)
+	ts.Check(err)
+	u.User = url.UserPassword(u.User.Username(), args[1])
+	ts.Setenv(args[0], u.String())
 }
 
 // cmdReady waits until a toolgate serves and each upstream has answered or

@@ -35,6 +35,16 @@ func (e *env) stateDir() (string, error) {
 	return cfg.State, nil
 }
 
+// stateConfig is the configuration, or what --state and --keys say in place of one that
+// cannot be read.
+func (e *env) stateConfig() (*config.Config, error) {
+	cfg, err := e.load()
+	if err != nil && e.state != "" {
+		return &config.Config{State: e.state, Keys: e.keysDir(), Audit: config.Audit{Durability: "sync"}}, nil
+	}
+	return cfg, err
+}
+
 // keysDir is the key directory: --keys, or else the configured one. A state directory
 // can be looked at without a configuration, and then it is the user's.
 func (e *env) keysDir() string {
@@ -63,13 +73,9 @@ func (e *env) trail() (string, error) {
 // openTrail begins a chain of the trail for this command. Without a configuration, the
 // flags --state and --keys name the directories.
 func (e *env) openTrail() (*audit.Log, error) {
-	dir, err := e.stateDir()
+	cfg, err := e.stateConfig()
 	if err != nil {
 		return nil, err
-	}
-	cfg, err := e.load()
-	if err != nil {
-		cfg = &config.Config{State: dir, Keys: e.keysDir(), Audit: config.Audit{Durability: "sync"}}
 	}
 	k, err := keys.Open(cfg.Keys)
 	if err != nil {
@@ -104,26 +110,31 @@ func (e *env) record(r *audit.Record) error {
 	return errors.Join(trail.Write(audit.KindEvent, r), trail.Close())
 }
 
-// withStore opens the store of the state directory for f, and never makes one.
+// withStore opens the store for f, and never makes one in the state directory.
 func (e *env) withStore(ctx context.Context, f func(*store.DB) error) error {
-	dir, err := e.stateDir()
+	cfg, err := e.stateConfig()
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(dir, "state.db")
-	if _, err := os.Stat(path); err != nil {
+	if err := app.MissingStore(cfg); err != nil {
 		return missing(fmt.Errorf("opening the state: %w", err))
 	}
-	db, err := e.openStore(ctx, path)
+	db, err := e.openStore(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	return errors.Join(f(db), db.Close())
 }
 
-// openStore opens the store at path, and says when that upgraded it.
-func (e *env) openStore(ctx context.Context, path string) (*store.DB, error) {
-	db, err := store.Open(ctx, path, store.Migrations())
+// hasState reports whether there is a state: a command that only looks must not make it.
+func (e *env) hasState() bool {
+	cfg, err := e.stateConfig()
+	return err == nil && app.MissingStore(cfg) == nil
+}
+
+// openStore opens the store, and says when that upgraded it.
+func (e *env) openStore(ctx context.Context, cfg *config.Config) (*store.DB, error) {
+	db, err := app.OpenStore(ctx, cfg)
 	if err == nil && db.Copy != "" {
 		fmt.Fprintf(e.err, "toolgate: the state was upgraded; a copy of the state before is %s\n", db.Copy)
 	}
@@ -192,9 +203,10 @@ func isArchive(name string) bool { return strings.HasSuffix(name, ".tar") }
 
 // backup copies the state directory to a new tar file or directory. It is consistent
 // without stopping anything: the store is one snapshot, and the trail, copied after it,
-// has every record of what the snapshot contains. Keys are never in it.
+// has every record of what the snapshot contains. Keys are never in it, and neither is the
+// database of toolgate.store.
 func (e *env) backup(ctx context.Context, to string) (err error) {
-	state, err := e.stateDir()
+	cfg, err := e.stateConfig()
 	if err != nil {
 		return err
 	}
@@ -207,11 +219,11 @@ func (e *env) backup(ctx context.Context, to string) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(draft)) }() // nothing is left when it got its name
 	content := filepath.Join(draft, "state")
-	if err = os.Mkdir(content, 0o700); err == nil {
+	if err = os.Mkdir(content, 0o700); err == nil && cfg.Store == "" {
 		err = e.withStore(ctx, func(db *store.DB) error { return db.Snapshot(ctx, filepath.Join(content, "state.db")) })
 	}
 	bar := e.progress(false)
-	trail, artifacts := app.TrailDir(state), filepath.Join(state, "artifacts")
+	trail, artifacts := app.TrailDir(cfg.State), filepath.Join(cfg.State, "artifacts")
 	copied := bar.Count("copying", progress.Size(trail, artifacts))
 	if err == nil {
 		err = audit.Copy(app.TrailDir(content), trail, copied)
@@ -229,7 +241,15 @@ func (e *env) backup(ctx context.Context, to string) (err error) {
 	if err != nil {
 		return fmt.Errorf("writing backup: %w", err)
 	}
-	return e.Print("backup", map[string]string{"backup": to})
+	return e.Print("backup", withDatabase(cfg, map[string]string{"backup": to}))
+}
+
+// withDatabase adds the database to a report about a state that is there in part.
+func withDatabase(cfg *config.Config, report map[string]string) map[string]string {
+	if cfg.Store != "" {
+		report["database"] = store.Redact(cfg.Store)
+	}
+	return report
 }
 
 // copyTree copies a directory that may be missing.
@@ -253,12 +273,14 @@ func archive(draft, dir string, packed io.Writer) (file string, err error) {
 }
 
 // restore makes the state directory of a backup. Calls that were approved or running in
-// the backup may have run since: the next start makes their tickets unknown.
+// the backup may have run since: the next start makes their tickets unknown. With
+// toolgate.store, those are the tickets of the database, which its own tools restored.
 func (e *env) restore(ctx context.Context, from string) error {
-	state, err := e.stateDir()
+	cfg, err := e.stateConfig()
 	if err != nil {
 		return err
 	}
+	state := cfg.State
 	if left, err := os.ReadDir(state); len(left) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return usage(errors.Join(fmt.Errorf("restoring: %s is not empty\nhint: stop toolgate and move the directory away first", state), err))
 	}
@@ -283,7 +305,7 @@ func (e *env) restore(ctx context.Context, from string) error {
 	if err != nil {
 		return fmt.Errorf("restoring: %w\nhint: remove %s before you try again", err, state)
 	}
-	return e.Print("restored", map[string]string{"state": state})
+	return e.Print("restored", withDatabase(cfg, map[string]string{"state": state}))
 }
 
 // extract writes the files of a tar file below dir, and nothing elsewhere.

@@ -202,7 +202,7 @@ func (e *env) revoke(ctx context.Context, cfg *config.Config, found []identity.R
 		return err
 	}
 	defer func() { err = errors.Join(err, trail.Close()) }()
-	db, err := e.openStore(ctx, filepath.Join(cfg.State, "state.db"))
+	db, err := e.openStore(ctx, cfg)
 	if err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func (a *App) fetchKeys(ctx context.Context) error {
 // Close closes.
 func (a *App) openStore(ctx context.Context, cfg *config.Config) (err error) {
 	a.state = &state{}
-	a.state.db, err = store.Open(ctx, filepath.Join(cfg.State, "state.db"), store.Migrations())
+	a.state.db, err = OpenStore(ctx, cfg)
 	if err == nil && a.state.db.Copy != "" {
 		a.log.Info("the state was upgraded", "copy of the state before", a.state.db.Copy)
 	}

@@ -101,7 +101,7 @@ func Warnings(cfg *config.Config, engine *rego.Engine, host *sandbox.Host) []Fin
 			"set toolgate.console.url to where people reach the pages"))
 	}
 	modes, _ := fileModes(cfg) // what is refused does not serve
-	return slices.Concat(found, modes, demoTokens(cfg), unknownPersons(cfg, engine.Quorum()), confinement(cfg, host), plainListeners(cfg))
+	return slices.Concat(found, modes, demoTokens(cfg), unknownPersons(cfg, engine.Quorum()), confinement(cfg, host), plainListeners(cfg), storeFindings(cfg))
 }
 
 // unknownPersons warns of credentials whose person is not known, where a policy asks for

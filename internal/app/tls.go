@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/toolgate/toolgate/internal/guard"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -168,6 +169,10 @@ func (a *App) certificates() (all []*certificate) {
 func CheckFiles(cfg *config.Config) ([]Finding, error) {
 	_, refused := fileModes(cfg)
 	agents, people, err := openCertificates(cfg)
+	if cfg.Store != "" {
+		_, unread := store.PlainHosts(cfg.Store)
+		err = errors.Join(err, unread)
+	}
 	if err := errors.Join(refused, err); err != nil {
 		return nil, configError(err)
 	}

@@ -384,6 +384,37 @@ func TestAddressesOfServers(t *testing.T) {
 	}
 }
 
+func TestPlainHosts(t *testing.T) {
+	for address, want := range map[string][]string{
+		"postgres://u@db/d":                                        {"db"}, // prefer
+		"postgres://u@db/d?sslmode=allow":                          {"db"},
+		"postgres://u@a,b/d?sslmode=disable":                       {"a", "b"},
+		"postgres://u@db/d?sslmode=require":                        nil,
+		"postgres://u@a,b/d?sslmode=verify-full":                   nil,
+		"postgres:///d?host=/run/postgresql":                       nil,
+		"postgres:///d?host=/run/postgresql,db&sslmode=disable":    {"db"},
+		"postgres://u@127.0.0.1/d?sslmode=disable":                 {"127.0.0.1"},
+		"postgres://u@db/d?sslmode=verify-full&host=other,another": nil,
+	} {
+		if got, err := store.PlainHosts(address); err != nil || !slices.Equal(got, want) {
+			t.Errorf("PlainHosts(%q) = %v, %v, want %v", address, got, err, want)
+		}
+	}
+}
+
+// Of several servers, the one that accepts changes is used; the pool of readers does not
+// take it for another kind.
+func TestReadersOfAServerThatAcceptsChanges(t *testing.T) {
+	db := mustOpen(t, postgres.Database(t)+"&target_session_attrs=read-write", store.PostgresMigrations())
+	var changes int
+	if err := db.Read.QueryRowContext(t.Context(), "SELECT changes FROM approval_clock").Scan(&changes); err != nil {
+		t.Error(err)
+	}
+	if _, err := db.Read.ExecContext(t.Context(), "UPDATE approval_clock SET changes = 1"); err == nil {
+		t.Error("a reader has written")
+	}
+}
+
 // Both engines have the same tables and columns, but for the leases that replace files.
 func TestEnginesHaveTheSameTables(t *testing.T) {
 	columns := map[string]string{

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -67,32 +68,73 @@ func OpenPostgres(ctx context.Context, address string, migrations fs.FS) (*DB, e
 	if err != nil {
 		return nil, err
 	}
-	u, err := url.Parse(address)
-	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" || u.Host == "" && u.Query().Get("host") == "" {
-		return nil, errors.New("opening state database: the address is not a URL of the form postgres://USER:PASSWORD@HOST/DATABASE") // the cause may contain the password
-	}
 	db, err := connectPostgres(address)
 	if err != nil {
-		return nil, fmt.Errorf("opening state database %s: %w", Redact(u), err)
+		return nil, err
 	}
 	if err = db.suits(ctx); err == nil {
 		err = db.migrate(ctx, steps)
 	}
 	if err != nil {
-		return nil, errors.Join(explainPostgres(u, err), db.Close())
+		return nil, errors.Join(explainPostgres(address, err), db.Close())
 	}
 	return db, nil
 }
 
+// CheckPostgres returns why the database at a URL cannot be used, and changes nothing.
+func CheckPostgres(ctx context.Context, address string) error {
+	db, err := connectPostgres(address)
+	if err != nil {
+		return err
+	}
+	if err = db.suits(ctx); err != nil {
+		err = explainPostgres(address, err)
+	}
+	return errors.Join(err, db.Close())
+}
+
 // Redact returns the URL of a database without its secrets.
-func Redact(u *url.URL) string {
+func Redact(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return "postgres://…" // the password may be anywhere in it
+	}
 	shown := url.URL{Scheme: u.Scheme, User: u.User, Host: u.Host, Path: u.Path}
 	return shown.Redacted()
 }
 
+// parsePostgres reads the URL of a database, with what the environment, and files that the
+// URL names, add.
+func parsePostgres(address string) (*pgx.ConnConfig, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" || u.Host == "" && u.Query().Get("host") == "" {
+		return nil, errors.New("opening state database: the address is not a URL of the form postgres://USER:PASSWORD@HOST/DATABASE") // the cause may contain the password
+	}
+	config, err := pgx.ParseConfig(address)
+	if err != nil {
+		return nil, fmt.Errorf("opening state database %s: %w", Redact(address), err)
+	}
+	return config, nil
+}
+
+// PlainHosts returns the hosts that the URL of a database lets be reached without TLS;
+// sockets of this machine are not among them.
+func PlainHosts(address string) (hosts []string, err error) {
+	config, err := parsePostgres(address)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range append([]*pgconn.FallbackConfig{{Host: config.Host, TLSConfig: config.TLSConfig}}, config.Fallbacks...) {
+		if c.TLSConfig == nil && !strings.HasPrefix(c.Host, "/") && !slices.Contains(hosts, c.Host) {
+			hosts = append(hosts, c.Host)
+		}
+	}
+	return hosts, nil
+}
+
 // connectPostgres makes the pools; nothing connects yet.
 func connectPostgres(address string) (*DB, error) {
-	config, err := pgx.ParseConfig(address)
+	config, err := parsePostgres(address)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +143,10 @@ func connectPostgres(address string) (*DB, error) {
 	}
 	config.RuntimeParams["application_name"] = "toolgate"
 	reading := config.Copy()
-	reading.RuntimeParams["default_transaction_read_only"] = "on"
+	// As a startup parameter, it would make every server look like a standby to target_session_attrs.
+	reading.AfterConnect = func(ctx context.Context, c *pgconn.PgConn) error {
+		return c.Exec(ctx, "SET default_transaction_read_only = on").Close()
+	}
 	return &DB{Write: postgresPool(config, 1), Read: postgresPool(reading, readers), beats: postgresPool(config, 2), lease: leaseTTL, engine: postgres}, nil
 }
 
@@ -154,7 +199,7 @@ func (db *DB) migrate(ctx context.Context, steps []migration) error {
 }
 
 // explainPostgres adds the database to an error and, where a person can help, a hint.
-func explainPostgres(u *url.URL, err error) error {
+func explainPostgres(address string, err error) error {
 	hint := ""
 	var refused *pgconn.ConnectError
 	switch {
@@ -165,7 +210,7 @@ func explainPostgres(u *url.URL, err error) error {
 	case errors.As(err, &refused):
 		hint = "\nhint: is the server up, and are the host, the user and the password of the URL right?"
 	}
-	return fmt.Errorf("opening state database %s: %w%s", Redact(u), err, hint)
+	return fmt.Errorf("opening state database %s: %w%s", Redact(address), err, hint)
 }
 
 // connector makes connections for statements in the form that SQLite has.

@@ -41,6 +41,9 @@ var ErrNewer = errors.New("state file is from a newer version")
 // that UpdateWithin was given. Nothing was written.
 var ErrBusy = errors.New("the state file is busy")
 
+// Moved is what follows the name of a file whose content was moved to a server.
+const Moved = ".moved"
+
 const (
 	busyTimeout = 10 * time.Second // how long a statement waits for another process
 	readers     = 4                // connections of the read pool

@@ -20,7 +20,8 @@ type Word struct {
 // Verify compares the tickets in db with the trail and returns where they contradict
 // each other. words returns the last word on each ticket, and the time of the oldest
 // record that the trail still has. With dir, the MACs are checked as well; nil = they
-// are not. A running toolgate may change both meanwhile.
+// are not. A running toolgate may change both meanwhile. Replicas that share a server have
+// their own trails, so changes that this trail lacks are no contradiction there.
 func Verify(ctx context.Context, db *store.DB, dir *keys.Dir, words func() (map[string]Word, time.Time, error)) (faults []string, tickets int, err error) {
 	v := verifier{s: &sealer{dir: dir, old: map[string]keys.Key{}}, db: db}
 	if err := db.Read.QueryRowContext(ctx, "SELECT store FROM approval_clock").Scan(&v.s.store); err != nil {
@@ -88,6 +89,9 @@ func (v *verifier) rows(ctx context.Context, authenticate bool) (map[string]row,
 // while the trail was read.
 func (v *verifier) compare(ctx context.Context, id string, have row, word Word) error {
 	if have.version == word.Seq && have.state == word.State {
+		return nil
+	}
+	if v.db.Path() == "" && have.version > word.Seq { // another replica made the change, and has it in its own trail
 		return nil
 	}
 	k, err := v.s.one(ctx, v.db.Read, load{}, id)

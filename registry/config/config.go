@@ -64,12 +64,13 @@ type Pin string
 // Config is everything that mcp.json and the overlay say, defaults filled in.
 // Fields with a tag are keys of the toolgate object. A Config is not changed
 // after Load and then safe for concurrent use. It holds secrets (Server.Env,
-// Server.Headers, Policy, Notify, OIDC.ClientSecret, Telemetry): do not print it.
+// Server.Headers, Store, Policy, Notify, OIDC.ClientSecret, Telemetry): do not print it.
 type Config struct {
 	Servers        []Server  // in file order, disabled ones included
 	Listen         string    `json:"listen"`          // host:port of the agents' listener
 	Admin          string    `json:"admin"`           // host:port of the people's listener
 	State          string    `json:"state"`           // absolute path of the state directory
+	Store          string    `json:"store"`           // postgres:// URL of the database in place of state.db, a secret; "" = state.db in State
 	Keys           string    `json:"keys"`            // absolute path of the key directory, not below State; "" = the user has no configuration directory
 	TLS            *TLS      `json:"tls"`             // of the agents' listener; nil = it speaks plain HTTP
 	AdminTLS       *TLS      `json:"admin_tls"`       // of the people's listener; nil = it speaks plain HTTP

@@ -258,7 +258,7 @@ var stringKeys = func() []string {
 		entry(`"command": ?`), entry(`"type": ?, "command": "x"`), entry(`"command": "x", "args": [?]`), entry(`"command": "x", "cwd": ?`),
 		entry(`"command": "x", "env": { "A": ? }`), entry(`"command": "x", "envFile": ?`), entry(`"command": "x", "timeout": ?`),
 		entry(`"url": ?`), entry(`"url": "http://x", "headers": { "A": ? }`), entry(`"command": "x", "disabled": ?`),
-		ours(`"listen": ?`), ours(`"admin": ?`), ours(`"state": ?`), ours(`"tls": { "cert": ?, "key": ?, "client_ca": ? }, "allowed_hosts": [?], "allowed_origins": [?]`),
+		ours(`"listen": ?`), ours(`"admin": ?`), ours(`"state": ?, "store": ?`), ours(`"tls": { "cert": ?, "key": ?, "client_ca": ? }, "allowed_hosts": [?], "allowed_origins": [?]`),
 		ours(`"policy": { "path": ?, "data": { "a": [?, { "b": ? }] }, "keys": { "k": { "algorithm": ?, "key": ?, "scope": ? }, "l": { "path": ? } }, "signing": { "keyid": ?, "scope": ? }, "poll": { "min": ?, "max": ?, "long": ? }, "token": ?, "headers": { "A": ? } }`),
 		ours(`"errors": ?`), ours(`"results": ?`),
 		ours(`"artifacts": { "ttl": ? }`), ours(`"envelope": ?`), ours(`"shutdown": { "delay": ?, "drain": ? }, "pprof_role": ?`), ours(`"deterministic": ?`), ours(`"audit": { "durability": ? }`),

@@ -38,6 +38,7 @@ var formats = map[string]func(string) error{
 	"origin":           webURL(bare),
 	"policy-path":      func(s string) error { return unless(!remote(s), webURL(), s) },
 	"smtp-url":         checkMailServer,
+	"store-url":        checkStore,
 	"mailbox":          parses(mail.ParseAddress, "invalid mail address", `such as "approvals@example.org"`), // RFC 5322, with or without a name before it
 	"signing-secret":   parses(secretKey, "begins with whsec_, and the rest is not base64", "take the secret as its maker showed it, or one without whsec_"),
 	"glob":             parses(parseGlob, "%q is no pattern", "* stands for anything but a slash, ? for one character"),
@@ -167,6 +168,22 @@ func checkMailServer(s string) error {
 		return complain("not an smtp or smtps URL", hint)
 	case u.Hostname() == "" || u.Port() == "0" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
 		return complain("not the URL of a mail server", hint)
+	}
+	return nil
+}
+
+// checkStore wants the URL of a PostgreSQL database. An @ or / in a password would move
+// the end of the host, and parts of the password would be shown as host or path.
+func checkStore(s string) error {
+	const hint = "write postgres://USER:PASSWORD@HOST/DATABASE, with %40 for an @ in the password, %2F for a / and %23 for a #"
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return complain("invalid URL", hint)
+	case u.Scheme != "postgres" && u.Scheme != "postgresql":
+		return complain("not a postgres URL", hint)
+	case u.Host == "" && !u.Query().Has("host") || u.Fragment != "" || strings.Contains(u.Path+u.RawQuery, "@"):
+		return complain("not the URL of a PostgreSQL database", hint)
 	}
 	return nil
 }

@@ -100,9 +100,13 @@ func (m *masker) hide(n *node, secret string, sure bool) {
 func (m *masker) show(n *node, bare bool) {
 	m.collect(n)
 	n.value = lock.NewOrigin("", "", nil, defaultValue.ReplaceAllString(n.text, "$1"+masked+"}")).URL
-	if scheme, rest, ok := strings.Cut(n.value, "://"); ok && bare {
+	scheme, rest, _ := strings.Cut(n.value, "://")
+	switch end := strings.LastIndexByte(rest, '@'); {
+	case bare && rest != "":
 		host, _, _ := strings.Cut(rest, "/")
 		n.value = scheme + "://" + host + "/" + masked
+	case end > 0 && strings.HasPrefix(scheme, "postgres"): // a password may have a / as it is written
+		n.value = scheme + "://" + masked + rest[end:]
 	}
 }
 
@@ -122,9 +126,14 @@ func (m *masker) collect(n *node) {
 	}
 	password, _ := u.User.Password()
 	m.add(password)
-	m.add(u.User.Username())
-	for _, values := range u.Query() {
-		m.add(values[0])
+	database := strings.HasPrefix(u.Scheme, "postgres") // its user and most of its options are plain words
+	if !database {
+		m.add(u.User.Username())
+	}
+	for name, values := range u.Query() {
+		if !database || lock.Secret(name) {
+			m.add(values[0])
+		}
 	}
 	if n.key == "webhook" {
 		for part := range strings.SplitSeq(u.Path, "/") {

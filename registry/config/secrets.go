@@ -117,7 +117,7 @@ func (l *loader) secretFiles() (paths []string) {
 
 // secrets returns those that are not of servers.
 func (c *Config) secrets() (found []string) {
-	found = append(found, c.Policy.Log.Token)
+	found = append(found, c.Policy.Log.Token, password(c.Store))
 	headers := []map[string]string{c.Policy.Log.Headers}
 	for _, s := range []*PolicySource{&c.Policy.PolicySource, c.Policy.Shadow} {
 		if s == nil {

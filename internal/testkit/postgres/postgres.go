@@ -52,23 +52,27 @@ func Run(m *testing.M) int {
 // the test skips; with CI=true it fails.
 func Database(t testing.TB) string {
 	t.Helper()
-	one.Lock()
-	if one.server == nil && one.err == nil {
-		one.server, one.err = Start()
+	if !Wanted() {
+		t.Skip(ErrMissing)
 	}
-	s, err := one.server, one.err
-	one.Unlock()
-	switch {
-	case errors.Is(err, ErrMissing) && os.Getenv("CI") != "true":
-		t.Skip(err)
-	case err != nil:
-		t.Fatal(err)
-	}
-	address, err := s.Database(t.Context())
+	address, err := New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return address
+}
+
+// New returns the URL of a new database of the process's server.
+func New() (string, error) {
+	one.Lock()
+	defer one.Unlock()
+	if one.server == nil && one.err == nil {
+		one.server, one.err = Start()
+	}
+	if one.err != nil {
+		return "", one.err
+	}
+	return one.server.Database(context.Background())
 }
 
 // ErrMissing reports that no PostgreSQL is installed.
@@ -77,10 +81,7 @@ var ErrMissing = errors.New("PostgreSQL is not installed")
 // Start starts a server. It is not durable, and asks no password of who can reach its
 // socket.
 func Start() (*Server, error) {
-	bins, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // Debian does not put them on the path
-	if path, err := exec.LookPath("initdb"); err == nil {
-		bins = append(bins, filepath.Dir(path))
-	}
+	bins := programs()
 	if len(bins) == 0 {
 		return nil, ErrMissing
 	}
@@ -98,6 +99,18 @@ func Start() (*Server, error) {
 	}
 	return s, s.Restart()
 }
+
+// programs returns the directories with the server's programs, the best one last.
+func programs() []string {
+	bins, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // Debian does not put them on the path
+	if path, err := exec.LookPath("initdb"); err == nil {
+		bins = append(bins, filepath.Dir(path))
+	}
+	return bins
+}
+
+// Wanted reports whether a test that needs PostgreSQL runs: it is installed, or CI=true.
+func Wanted() bool { return len(programs()) > 0 || os.Getenv("CI") == "true" }
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
