@@ -297,6 +297,9 @@ func TestVerifyStore(t *testing.T) {
 			}
 			faults, _, err := approval.Verify(t.Context(), openStore(t, w.path), keys.At(filepath.Join(filepath.Dir(w.path), "keys")),
 				func() (map[string]approval.Word, time.Time, error) { return tc.word(k), noon.Add(-time.Hour), nil })
+			if name == "the trail does not know" && postgres.Used() {
+				tc.want = "" // another replica's may
+			}
 			if err != nil || tc.want == "" && len(faults) > 0 || !strings.Contains(strings.Join(faults, "\n"), tc.want) {
 				t.Errorf("%v, %v; want %q", faults, err, tc.want)
 			}
