@@ -250,22 +250,25 @@ func (t *talk) relay(f *flight, data []byte) {
 		return
 	}
 	for _, m := range all {
-		if t.noteQuestion(m); m.method != "" || t.claim(f, m) {
+		asked := t.noteQuestion(m)
+		if m.method != "" || t.claim(f, m) {
 			t.out.Send(m.line)
+		}
+		if asked { // now: a refusal that the question causes comes after it
+			wait.Signal(t.calls.Moved)
 		}
 	}
 }
 
-// noteQuestion counts m among the open questions, if it is one, or takes back the one that
-// it withdraws.
-func (t *talk) noteQuestion(m message) {
-	switch {
-	case m.method == "notifications/cancelled":
+// noteQuestion counts m among the open questions, and reports whether it is one, or takes
+// back the one that m withdraws.
+func (t *talk) noteQuestion(m message) bool {
+	if m.method == "notifications/cancelled" {
 		id, _ := jsonrpc.At(m.line, "params", "requestId")
 		t.asked.Match(id, nil)
-	case m.method != "" && t.asked.Len() < maxAsked && t.asked.Put(m.id, struct{}{}):
-		wait.Signal(t.calls.Moved)
+		return false
 	}
+	return m.method != "" && t.asked.Len() < maxAsked && t.asked.Put(m.id, struct{}{})
 }
 
 // relayEvent relays the message of one event. The request whose answer is too large fails:

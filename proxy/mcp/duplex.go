@@ -183,8 +183,8 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	c.duplex = newDuplex(d, newSession(policy.Principal{}, "", "", ""), c.out.Send, c.flights.Go)
 	c.arrays = true
 	c.session.direct = func(o outgoing) bool {
-		wait.Signal(c.calls.Moved) // it may be a question
 		c.send(o.message)
+		wait.Signal(c.calls.Moved) // it may be a question: a refusal that it causes comes after it
 		return true
 	}
 	c.listening, c.stopListening = context.WithCancel(d.base)
