@@ -6,6 +6,8 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -29,15 +31,16 @@ const defaultResults = 5
 type backends struct {
 	searcher Searcher
 	fetcher  *page.Fetcher // nil without fetch_page
-	renderer *media.Renderer
+	maker    Maker
 	wallet   *wallet.Wallet
+	every    time.Duration // between notifications of progress
 }
 
 // handlers are the tools by name. An error of a handler becomes a JSON-RPC error,
 // which the specification of the standard tools requires for internal failures.
 func (b backends) handlers() map[string]server.ToolHandlerFunc {
 	return map[string]server.ToolHandlerFunc{
-		"search_internet": handler(b.search), "generate_media": handler(b.renderMedia), "manage_wallet": handler(b.manageWallet),
+		"search_internet": handler(b.search), "generate_media": reporting(b.every, handler(b.generateMedia)), "manage_wallet": handler(b.manageWallet),
 		"fetch_page": handler(b.fetchPage),
 	}
 }
@@ -139,27 +142,66 @@ type mediaArgs struct {
 	Prompt      string `json:"prompt"`
 	AspectRatio string `json:"aspect_ratio"`
 	Model       string `json:"model"`
+	Format      string `json:"format"`
 }
 
-func (b backends) renderMedia(ctx context.Context, in mediaArgs) (*mcp.CallToolResult, error) {
-	p, err := b.renderer.Render(ctx, in.Prompt, in.AspectRatio, in.Model)
+func (b backends) generateMedia(ctx context.Context, in mediaArgs) (*mcp.CallToolResult, error) {
+	p, err := b.maker.Make(ctx, media.Request{Prompt: in.Prompt, Aspect: in.AspectRatio, Model: in.Model, Format: in.Format})
 	if err != nil {
-		return nil, err
+		return refused(err)
 	}
 	result, err := structured(struct {
-		Provider string `json:"provider"`
-		Model    string `json:"model"`
-		MIME     string `json:"mime"`
-		Width    int    `json:"width"`
-		Height   int    `json:"height"`
-		Bytes    int    `json:"bytes"`
-		SHA256   string `json:"sha256"`
-	}{media.Provider, p.Model, p.MIME, p.Width, p.Height, len(p.PNG), p.SHA256})
+		Provider string  `json:"provider"`
+		Model    string  `json:"model"`
+		MIME     string  `json:"mime"`
+		Width    int     `json:"width"`
+		Height   int     `json:"height"`
+		Bytes    int     `json:"bytes"`
+		SHA256   string  `json:"sha256"`
+		Cost     float64 `json:"cost_estimate_usd,omitzero"`
+	}{p.Provider, p.Model, p.MIME, p.Width, p.Height, len(p.Data), p.SHA256, p.Cost})
 	if err != nil {
 		return nil, err
 	}
-	result.Content = append([]mcp.Content{mcp.NewImageContent(base64.StdEncoding.EncodeToString(p.PNG), p.MIME)}, result.Content...)
+	result.Content = append([]mcp.Content{mcp.NewImageContent(base64.StdEncoding.EncodeToString(p.Data), p.MIME)}, result.Content...)
 	return result, nil
+}
+
+// reporting wraps a handler that may work for long. While it works, a caller that asks
+// for progress gets a notification in every interval, so that its time-out does not end
+// the call.
+func reporting(every time.Duration, do server.ToolHandlerFunc) server.ToolHandlerFunc {
+	return func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		s := server.ServerFromContext(ctx)
+		if s == nil || req.Params.Meta == nil || req.Params.Meta.ProgressToken == nil {
+			return do(ctx, req)
+		}
+		done := make(chan struct{})
+		var wg sync.WaitGroup
+		wg.Go(func() { report(ctx, s, req.Params.Meta.ProgressToken, every, done) })
+		defer wg.Wait()
+		defer close(done)
+		return do(ctx, req)
+	}
+}
+
+// report sends progress, in seconds, until done or ctx ends. A client that cannot be
+// notified still gets its result.
+func report(ctx context.Context, s *server.MCPServer, token mcp.ProgressToken, every time.Duration, done <-chan struct{}) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-done:
+			return
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		_ = s.SendNotificationToClient(ctx, "notifications/progress", map[string]any{
+			"progressToken": token, "progress": float64(n) * every.Seconds(), "message": "the image is being made",
+		})
+	}
 }
 
 type walletArgs struct {

@@ -14,6 +14,7 @@ import (
 	"io"
 	"log"
 	"path/filepath"
+	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
@@ -23,6 +24,7 @@ import (
 	"github.com/toolgate/toolgate/tools/page"
 	"github.com/toolgate/toolgate/tools/search"
 	"github.com/toolgate/toolgate/tools/wallet"
+	"github.com/toolgate/toolgate/tools/webmedia"
 	"github.com/toolgate/toolgate/tools/websearch"
 )
 
@@ -30,11 +32,13 @@ import (
 type Options struct {
 	Dir    string    // directory of the wallet (wallet.db); required, created if missing
 	Docs   string    // folder of documents to search, where Backends have none; "" for the embedded ones
-	Models []string  // models of generate_media; empty for all of package media
+	Models []string  // models of the offline generate_media; empty for all of package media
 	Log    io.Writer // log of the server, one line per message; nil for none
 
 	Backends Backends
 	Version  string // of the program, for handshakes
+
+	ProgressEvery time.Duration // between notifications of a call's progress; 0 = 5 s
 }
 
 // Backends choose who does the work of the tools. The tags are the members of the file
@@ -42,6 +46,7 @@ type Options struct {
 type Backends struct {
 	Search *websearch.Options `json:"search"` // nil for the documents
 	Fetch  *page.Options      `json:"fetch"`  // nil for no fetch_page
+	Media  *webmedia.Options  `json:"media"`  // nil for the offline renderer
 }
 
 // tools are the names of the tools with a chosen backend.
@@ -52,6 +57,9 @@ func (b Backends) tools() (names []string) {
 	if b.Fetch != nil {
 		names = append(names, "fetch_page")
 	}
+	if b.Media != nil {
+		names = append(names, "generate_media")
+	}
 	return names
 }
 
@@ -60,6 +68,11 @@ type Searcher interface {
 	Search(ctx context.Context, query string, n int) ([]search.Result, error)
 	Provider() string // named in results
 	Close() error
+}
+
+// Maker makes images. Its methods are safe for concurrent use.
+type Maker interface {
+	Make(ctx context.Context, r media.Request) (media.Picture, error)
 }
 
 // Serve speaks MCP over in and out, one message per line, until in or ctx ends; both
@@ -93,7 +106,7 @@ func newServer(ctx context.Context, opts Options) (*server.MCPServer, func() err
 	if err != nil {
 		return nil, nil, err
 	}
-	renderer, err := media.New(opts.Models)
+	maker, err := openMedia(opts)
 	if err != nil {
 		return nil, nil, errors.Join(err, searcher.Close())
 	}
@@ -102,7 +115,7 @@ func newServer(ctx context.Context, opts Options) (*server.MCPServer, func() err
 		return nil, nil, errors.Join(err, searcher.Close())
 	}
 	closeAll := func() error { return errors.Join(searcher.Close(), ledger.Close()) }
-	b := backends{searcher: searcher, renderer: renderer, wallet: ledger}
+	b := backends{searcher: searcher, maker: maker, wallet: ledger, every: cmp.Or(opts.ProgressEvery, 5*time.Second)}
 	if fetch := opts.Backends.Fetch; fetch != nil {
 		with := *fetch
 		with.Version = opts.Version
@@ -127,6 +140,17 @@ func openSearch(opts Options) (Searcher, error) {
 	with := *chosen
 	with.Version, with.Log = opts.Version, opts.Log
 	return websearch.New(with)
+}
+
+// openMedia opens the service that opts choose, or the renderer.
+func openMedia(opts Options) (Maker, error) {
+	chosen := opts.Backends.Media
+	if chosen == nil || chosen.Provider == "render" {
+		return media.New(opts.Models)
+	}
+	with := *chosen
+	with.Version, with.Log = opts.Version, opts.Log
+	return webmedia.New(with)
 }
 
 func openIndex(folder string) (Searcher, error) {

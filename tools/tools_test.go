@@ -22,6 +22,7 @@ import (
 	"github.com/toolgate/toolgate/registry/contract"
 	"github.com/toolgate/toolgate/tools"
 	"github.com/toolgate/toolgate/tools/page"
+	"github.com/toolgate/toolgate/tools/webmedia"
 	"github.com/toolgate/toolgate/tools/websearch"
 )
 
@@ -117,8 +118,8 @@ func checkOutput(t testing.TB, session *mcp.ClientSession, tool, output string) 
 func TestContractsAreListedAsTheyAre(t *testing.T) {
 	t.Run("offline", func(t *testing.T) { checkList(t, tools.Options{}, contract.Tools()) })
 	t.Run("backends", func(t *testing.T) {
-		opts := tools.Options{Backends: tools.Backends{Search: &websearch.Options{Provider: "local"}, Fetch: &page.Options{}}}
-		checkList(t, opts, contract.Tools("search_internet", "fetch_page"))
+		opts := tools.Options{Backends: tools.Backends{Search: &websearch.Options{Provider: "local"}, Fetch: &page.Options{}, Media: &webmedia.Options{Provider: "render"}}}
+		checkList(t, opts, contract.Tools("search_internet", "fetch_page", "generate_media"))
 	})
 }
 

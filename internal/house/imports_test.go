@@ -51,7 +51,9 @@ var mayImport = map[string][]string{
 	"console":            {"policy", "policy/approval"}, // their types: what it asks for it declares itself
 	"tools":              {"signal", "registry/contract", "tools/..."},
 	"tools/search":       {"signal", "registry/contract"},
-	"tools/websearch":    {"tools/search"}, // its results
+	"tools/service":      {},
+	"tools/websearch":    {"tools/search", "tools/service"},              // its results
+	"tools/webmedia":     {"tools/media", "tools/page", "tools/service"}, // its pictures, and the addresses that may be read
 	"tools/page":         {},
 	"tools/media":        {"signal", "registry/contract"},
 	"tools/wallet":       {"signal", "registry/contract"},

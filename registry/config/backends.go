@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"slices"
@@ -12,13 +13,17 @@ import (
 
 var backendsSchema = sync.OnceValue(func() *schema.Own { return compile("backends.json", "", formats) })
 
-// backendMembers are the members of search that each provider supports. A filter that a
+// backendMembers are the members of search or media that each provider supports. A filter that a
 // provider does not have is a fault: it would not filter.
 var backendMembers = map[string][]string{
 	"brave":     {"api_key", "base_url", "locale", "safesearch", "freshness", "timeout", "cache"},
 	"exa":       {"api_key", "base_url", "locale", "safesearch", "freshness", "timeout", "cache"},
 	"local":     {"folder"},
+	"openai":    {"api_key", "base_url", "models", "budget", "allow", "timeout"},
+	"render":    {},
+	"replicate": {"api_key", "base_url", "models", "budget", "allow", "timeout"},
 	"searxng":   {"base_url", "locale", "safesearch", "freshness", "timeout", "cache"},
+	"stability": {"api_key", "base_url", "models", "budget", "timeout"},
 	"tavily":    {"api_key", "base_url", "freshness", "timeout", "cache"},
 	"wikipedia": {"contact", "base_url", "locale", "timeout", "cache"},
 }
@@ -31,7 +36,8 @@ func LoadBackends(opts Options, into any) error {
 	if root := l.open(l.opts.Path, "", "write one, or leave out --backends"); root != nil {
 		l.expandAll(root, false)
 		l.checkShape(root, backendsSchema())
-		l.checkSearch(root.get("search"))
+		l.checkBackend(root.get("search"))
+		l.checkBackend(root.get("media"))
 		l.decode(root, into)
 	}
 	if len(l.faults) == 0 {
@@ -41,9 +47,9 @@ func LoadBackends(opts Options, into any) error {
 	return &Faults{List: l.faults}
 }
 
-// checkSearch says what the schema cannot: which members a provider supports, and that
+// checkBackend says what the schema cannot: which members a provider supports, and that
 // keys are neither in the file nor on a network in plain.
-func (l *loader) checkSearch(n *node) {
+func (l *loader) checkBackend(n *node) {
 	provider := n.get("provider")
 	if provider == nil || provider.faulty {
 		return
@@ -51,7 +57,7 @@ func (l *loader) checkSearch(n *node) {
 	supports, ok := backendMembers[provider.value]
 	for _, m := range n.each() {
 		if ok && m.key != "provider" && !m.faulty && !slices.Contains(supports, m.key) {
-			l.fault(m.named(), fmt.Sprintf("has no effect with provider %s", provider.value), "it supports "+strings.Join(supports, ", "))
+			l.fault(m.named(), fmt.Sprintf("has no effect with provider %s", provider.value), "it supports "+cmp.Or(strings.Join(supports, ", "), "no other member"))
 		}
 	}
 	key, base, folder := n.get("api_key"), n.get("base_url"), n.get("folder")

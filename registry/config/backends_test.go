@@ -24,6 +24,14 @@ type backends struct {
 	Fetch *struct {
 		Allow []string `json:"allow"`
 	} `json:"fetch"`
+	Media *struct {
+		Models map[string]struct {
+			ID    string            `json:"id"`
+			Cost  float64           `json:"cost"`
+			Sizes map[string]string `json:"sizes"`
+		} `json:"models"`
+		Budget float64 `json:"budget"`
+	} `json:"media"`
 }
 
 func readBackends(text string) (backends, error) {
@@ -54,6 +62,10 @@ func TestLoadBackends(t *testing.T) {
 	if got, err = readBackends(`{"search": {"provider": "local", "folder": "docs"}}`); err != nil || got.Search.Folder != "/etc/toolgate/docs" || got.Fetch != nil {
 		t.Errorf("%+v, %v", got.Search, err)
 	}
+	got, err = readBackends(`{"media": {"provider": "openai", "models": {"fox": {"id": "gpt-image-1", "cost": 0.04, "sizes": {"1:1": "512x512"}}}, "budget": 2.5}}`)
+	if err != nil || got.Media.Budget != 2.5 || got.Media.Models["fox"].ID != "gpt-image-1" || got.Media.Models["fox"].Cost != 0.04 || got.Media.Models["fox"].Sizes["1:1"] != "512x512" {
+		t.Errorf("%+v, %v", got.Media, err)
+	}
 	if got, err = readBackends(`{}`); err != nil || got != (backends{}) {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -63,34 +75,44 @@ func TestLoadBackendsRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"serach": {}}`: "/etc/toolgate/backends.json:1:2: serach: unknown key\nhint: did you mean \"search\"?",
 		`{"search": {}}`: `1:12: search: missing key "provider"`,
-		`{"search": {"provider": "barve", "api_key": "${KEY}"}}`:                        `invalid value "barve"`,
-		`{"search": {"provider": "brave"}}`:                                             `missing key "api_key"`,
-		`{"search": {"provider": "exa"}}`:                                               `missing key "api_key"`,
-		`{"search": {"provider": "tavily"}}`:                                            `missing key "api_key"`,
-		`{"search": {"provider": "searxng"}}`:                                           `missing key "base_url"`,
-		`{"search": {"provider": "wikipedia"}}`:                                         `missing key "contact"`,
-		`{"search": {"provider": "brave", "api_key": "sk-plain-secret"}}`:               "1:45: search.api_key: is a key in plain text\nhint: write \"${NAME}\"",
-		`{"search": {"provider": "brave", "api_key": "${UNSET}"}}`:                      "variable UNSET is not set",
-		`{"search": {"provider": "brave", "api_key": "${BAD}"}}`:                        "nor contain a control character",
-		`{"search": {"provider": "brave", "api_key": 5}}`:                               "want a string, got 5",
-		`{"search": {"provider": "brave", "api_key": "${KEY}", "contact": "x"}}`:        "search.contact: has no effect with provider brave",
-		`{"search": {"provider": "tavily", "api_key": "${KEY}", "safesearch": "off"}}`:  "search.safesearch: has no effect with provider tavily",
-		`{"search": {"provider": "wikipedia", "contact": "x", "freshness": "day"}}`:     "search.freshness: has no effect with provider wikipedia",
-		`{"search": {"provider": "wikipedia", "contact": "x", "locale": "english"}}`:    "is no language with an optional country",
-		`{"search": {"provider": "local", "cache": "5m"}}`:                              "search.cache: has no effect with provider local",
-		`{"search": {"provider": "searxng", "base_url": "ftp://x"}}`:                    "not an http or https URL",
-		`{"search": {"provider": "searxng", "base_url": "http://u:p@x"}}`:               "URL contains a user, a query or a fragment",
-		`{"search": {"provider": "searxng", "base_url": "http://x?y"}}`:                 "URL contains a user, a query or a fragment",
-		`{"search": {"provider": "exa", "api_key": "${KEY}", "base_url": "http://x"}}`:  "search.base_url: would carry the key without TLS",
-		`{"search": {"provider": "searxng", "base_url": "http://x", "timeout": "1ms"}}`: "duration \"1ms\" is too short",
-		`{"search": {"provider": "searxng", "base_url": "http://x", "timeout": 5}}`:     "want a string, got 5",
-		`{"search": {"provider": "searxng", "base_url": "http://x", "cache": "0s"}}`:    "duration \"0s\" is too short",
-		`{"fetch": {"allow": ["a", "a"]}}`:                                              "is in the list twice",
-		`{"fetch": {"deny": []}}`:                                                       "unknown key",
-		`{"fetch": true}`:                                                               "want an object",
-		`[]`:                                                                            "is not an object",
-		`{"search": `:                                                                   "ends in the middle of a value",
-		`{"search": {}, "search": {}}`:                                                  "is written twice",
+		`{"search": {"provider": "barve", "api_key": "${KEY}"}}`:                                                                  `invalid value "barve"`,
+		`{"search": {"provider": "brave"}}`:                                                                                       `missing key "api_key"`,
+		`{"search": {"provider": "exa"}}`:                                                                                         `missing key "api_key"`,
+		`{"search": {"provider": "tavily"}}`:                                                                                      `missing key "api_key"`,
+		`{"search": {"provider": "searxng"}}`:                                                                                     `missing key "base_url"`,
+		`{"search": {"provider": "wikipedia"}}`:                                                                                   `missing key "contact"`,
+		`{"search": {"provider": "brave", "api_key": "sk-plain-secret"}}`:                                                         "1:45: search.api_key: is a key in plain text\nhint: write \"${NAME}\"",
+		`{"search": {"provider": "brave", "api_key": "${UNSET}"}}`:                                                                "variable UNSET is not set",
+		`{"search": {"provider": "brave", "api_key": "${BAD}"}}`:                                                                  "nor contain a control character",
+		`{"search": {"provider": "brave", "api_key": 5}}`:                                                                         "want a string, got 5",
+		`{"search": {"provider": "brave", "api_key": "${KEY}", "contact": "x"}}`:                                                  "search.contact: has no effect with provider brave",
+		`{"search": {"provider": "tavily", "api_key": "${KEY}", "safesearch": "off"}}`:                                            "search.safesearch: has no effect with provider tavily",
+		`{"search": {"provider": "wikipedia", "contact": "x", "freshness": "day"}}`:                                               "search.freshness: has no effect with provider wikipedia",
+		`{"search": {"provider": "wikipedia", "contact": "x", "locale": "english"}}`:                                              "is no language with an optional country",
+		`{"search": {"provider": "local", "cache": "5m"}}`:                                                                        "search.cache: has no effect with provider local",
+		`{"search": {"provider": "searxng", "base_url": "ftp://x"}}`:                                                              "not an http or https URL",
+		`{"search": {"provider": "searxng", "base_url": "http://u:p@x"}}`:                                                         "URL contains a user, a query or a fragment",
+		`{"search": {"provider": "searxng", "base_url": "http://x?y"}}`:                                                           "URL contains a user, a query or a fragment",
+		`{"search": {"provider": "exa", "api_key": "${KEY}", "base_url": "http://x"}}`:                                            "search.base_url: would carry the key without TLS",
+		`{"search": {"provider": "searxng", "base_url": "http://x", "timeout": "1ms"}}`:                                           "duration \"1ms\" is too short",
+		`{"search": {"provider": "searxng", "base_url": "http://x", "timeout": 5}}`:                                               "want a string, got 5",
+		`{"search": {"provider": "searxng", "base_url": "http://x", "cache": "0s"}}`:                                              "duration \"0s\" is too short",
+		`{"media": {"provider": "openai"}}`:                                                                                       `missing key "models"`,
+		`{"media": {"provider": "openai", "models": {}}}`:                                                                         "models",
+		`{"media": {"provider": "openai", "models": {"a": {"id": "x"}}}}`:                                                         `missing key "cost"`,
+		`{"media": {"provider": "openai", "models": {"a": {"id": "../x", "cost": 1}}}}`:                                           "is no name of a model",
+		`{"media": {"provider": "openai", "models": {"a": {"id": "x", "cost": -1}}}}`:                                             "cost",
+		`{"media": {"provider": "replicate", "models": {"a": {"id": "x/y", "cost": 0}}}}`:                                         `missing key "api_key"`,
+		`{"media": {"provider": "stability", "api_key": "sk-secret", "models": {"a": {"id": "core", "cost": 0}}}}`:                "media.api_key: is a key in plain text",
+		`{"media": {"provider": "openai", "api_key": "${KEY}", "base_url": "http://x", "models": {"a": {"id": "x", "cost": 0}}}}`: "media.base_url: would carry the key without TLS",
+		`{"media": {"provider": "render", "budget": 1}}`:                                                                          "media.budget: has no effect with provider render\nhint: it supports no other member",
+		`{"media": {"provider": "brave", "models": {}}}`:                                                                          `invalid value "brave"`,
+		`{"fetch": {"allow": ["a", "a"]}}`:                                                                                        "is in the list twice",
+		`{"fetch": {"deny": []}}`:                                                                                                 "unknown key",
+		`{"fetch": true}`:                                                                                                         "want an object",
+		`[]`:                                                                                                                      "is not an object",
+		`{"search": `:                                                                                                             "ends in the middle of a value",
+		`{"search": {}, "search": {}}`:                                                                                            "is written twice",
 	} {
 		_, err := readBackends(text)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {

@@ -88,6 +88,7 @@ func TestToolsWithBackends(t *testing.T) {
 	for _, c := range []struct{ chosen, want []string }{
 		{nil, []string{"search_internet offline", "generate_media offline", "manage_wallet offline"}},
 		{[]string{"search_internet"}, []string{"search_internet backend", "generate_media offline", "manage_wallet offline"}},
+		{[]string{"generate_media"}, []string{"search_internet offline", "generate_media backend", "manage_wallet offline"}},
 		{[]string{"fetch_page", "search_internet"}, []string{"search_internet backend", "generate_media offline", "manage_wallet offline", "fetch_page backend"}},
 		{[]string{"nothing"}, []string{"search_internet offline", "generate_media offline", "manage_wallet offline"}},
 	} {

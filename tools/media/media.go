@@ -1,10 +1,12 @@
-// Package media is the offline renderer of generate_media: it draws the words of a
-// prompt on a card. It is deterministic and uses no model, and every picture says
-// so.
+// Package media is the offline renderer of generate_media. It draws the words of a prompt
+// on a card, numbers as a bar chart, and names with arrows as a diagram, in PNG or SVG. It is
+// deterministic and uses no model, and every picture says so.
+//
+//	renderer, err := media.New(nil)
+//	picture, err := renderer.Make(ctx, media.Request{Prompt: "Apples: 3\nPears: 5", Model: "chart-1", Format: "svg"})
 package media
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -13,8 +15,6 @@ import (
 	"fmt"
 	"image"
 	"image/color"
-	"image/draw"
-	"image/png"
 	"maps"
 	"slices"
 	"strings"
@@ -23,39 +23,62 @@ import (
 // Provider is the provider that every result names.
 const Provider = "deterministic text renderer, no generative model"
 
-// The errors of Render.
+// The errors of Make.
 var (
 	ErrModel  = errors.New("unknown model")
 	ErrAspect = errors.New("unknown aspect ratio")
 	ErrPrompt = errors.New("bad prompt")
+	// ErrFormat is for what is neither png nor svg.
+	ErrFormat error = unsuitable("the renderer makes png and svg only")
 )
 
 // maxPrompt bounds a prompt, in bytes.
 const maxPrompt = 16 << 10
 
-// Picture is a rendered image.
+// Request is a picture that is asked for.
+type Request struct {
+	Prompt string
+	Aspect string // width to height; "" = 1:1
+	Model  string
+	Format string // "" = png
+}
+
+// Picture is an image and how it was made.
 type Picture struct {
-	PNG           []byte
+	Data          []byte
 	MIME          string
 	Width, Height int    // pixels
-	SHA256        string // lower-case hex, of PNG
+	SHA256        string // lower-case hex, of Data
+	Provider      string
 	Model         string
+	Cost          float64 // estimate, in US dollars
+}
+
+// NewPicture returns a picture with the digest of its data.
+func NewPicture(data []byte, mime string, width, height int, provider, model string, cost float64) Picture {
+	sum := sha256.Sum256(data)
+	return Picture{data, mime, width, height, hex.EncodeToString(sum[:]), provider, model, cost}
 }
 
 // style is how a model draws.
 type style struct {
 	scale  int // picture pixels per font pixel
 	margin int
-	colors func(prompt string) (paper, ink, frame color.Color)
+	colors func(prompt string) (paper, ink, frame color.RGBA)
+	draw   func(s *scene, area image.Rectangle, prompt string) error // nil = the words of the prompt
+}
+
+func light(string) (paper, ink, frame color.RGBA) {
+	return color.RGBA{250, 248, 240, 255}, color.RGBA{30, 30, 36, 255}, color.RGBA{180, 172, 150, 255}
 }
 
 // styles are the models: card-1 is dark on light; poster-1 is larger, and light on a
-// colour that depends on the prompt.
+// colour that depends on the prompt; chart-1 and diagram-1 draw what the prompt lists.
 var styles = map[string]style{
-	"card-1": {scale: 2, margin: 24, colors: func(string) (paper, ink, frame color.Color) {
-		return color.RGBA{250, 248, 240, 255}, color.RGBA{30, 30, 36, 255}, color.RGBA{180, 172, 150, 255}
-	}},
-	"poster-1": {scale: 3, margin: 32, colors: func(prompt string) (paper, ink, frame color.Color) {
+	"card-1":    {scale: 2, margin: 24, colors: light},
+	"chart-1":   {margin: 24, colors: light, draw: chart},
+	"diagram-1": {margin: 24, colors: light, draw: diagram},
+	"poster-1": {scale: 3, margin: 32, colors: func(prompt string) (paper, ink, frame color.RGBA) {
 		sum := sha256.Sum256([]byte(prompt))
 		dark := color.RGBA{sum[0] / 3, sum[1] / 3, sum[2] / 3, 255}
 		return dark, color.RGBA{250, 250, 250, 255}, color.RGBA{128 + sum[3]/2, 128 + sum[4]/2, 128 + sum[5]/2, 255}
@@ -86,48 +109,57 @@ func New(models []string) (*Renderer, error) {
 	return &Renderer{models: slices.Clone(models)}, nil
 }
 
-// Render draws prompt with model; aspect "" is 1:1. Equal arguments give equal bytes
-// in one build of the program. The error is ErrModel for a model that the Renderer
-// does not have, ErrAspect or ErrPrompt.
-func (r *Renderer) Render(ctx context.Context, prompt, aspect, model string) (Picture, error) {
-	if !slices.Contains(r.models, model) {
-		return Picture{}, fmt.Errorf("rendering: %w %.64q", ErrModel, model)
-	}
-	aspect = cmp.Or(aspect, "1:1")
-	size, ok := sizes[aspect]
-	if !ok {
-		return Picture{}, fmt.Errorf("rendering: %w %.64q", ErrAspect, aspect)
-	}
-	if strings.TrimSpace(prompt) == "" || len(prompt) > maxPrompt {
+// Make draws a picture. Equal requests give equal bytes in one build of the program.
+// The error is ErrModel for a model that the Renderer does not have, ErrAspect, ErrFormat
+// or ErrPrompt.
+func (r *Renderer) Make(ctx context.Context, q Request) (Picture, error) {
+	q.Aspect, q.Format = cmp.Or(q.Aspect, "1:1"), cmp.Or(q.Format, "png")
+	size, ok := sizes[q.Aspect]
+	switch {
+	case !slices.Contains(r.models, q.Model):
+		return Picture{}, fmt.Errorf("rendering: %w %.64q", ErrModel, q.Model)
+	case !ok:
+		return Picture{}, fmt.Errorf("rendering: %w %.64q", ErrAspect, q.Aspect)
+	case q.Format != "png" && q.Format != "svg":
+		return Picture{}, fmt.Errorf("rendering: %w", ErrFormat)
+	case strings.TrimSpace(q.Prompt) == "" || len(q.Prompt) > maxPrompt:
 		return Picture{}, fmt.Errorf("rendering: %w: it is empty or longer than %d bytes", ErrPrompt, maxPrompt)
+	case ctx.Err() != nil:
+		return Picture{}, fmt.Errorf("rendering: %w", ctx.Err())
 	}
-	if err := ctx.Err(); err != nil {
+	drawn, err := compose(size, q.Prompt, q.Model)
+	if err != nil {
+		return Picture{}, err
+	}
+	data, mime := []byte(nil), "image/png"
+	if q.Format == "svg" {
+		mime = "image/svg+xml"
+		data, err = drawn.svg()
+	} else {
+		data, err = drawn.png()
+	}
+	if err != nil {
 		return Picture{}, fmt.Errorf("rendering: %w", err)
 	}
-	var buf bytes.Buffer
-	if err := png.Encode(&buf, compose(size, prompt, model)); err != nil {
-		return Picture{}, fmt.Errorf("rendering: %w", err)
-	}
-	sum := sha256.Sum256(buf.Bytes())
-	return Picture{
-		PNG: buf.Bytes(), MIME: "image/png", Width: size.X, Height: size.Y,
-		SHA256: hex.EncodeToString(sum[:]), Model: model,
-	}, nil
+	return NewPicture(data, mime, size.X, size.Y, Provider, q.Model, 0), nil
 }
 
-// compose draws paper, frame, the prompt, and the label at the foot.
-func compose(size image.Point, prompt, model string) *image.RGBA {
-	s := styles[model]
-	paper, ink, frame := s.colors(prompt)
-	img := image.NewRGBA(image.Rectangle{Max: size})
-	draw.Draw(img, img.Bounds(), image.NewUniform(frame), image.Point{}, draw.Src)
-	draw.Draw(img, img.Bounds().Inset(6), image.NewUniform(paper), image.Point{}, draw.Src)
-	area := img.Bounds().Inset(s.margin)
-	label := wrap("deterministic rendering of the prompt by "+model+", not made by a generative model", columns(area, 1), 4)
+// compose draws paper, frame, what the prompt says, and the label at the foot.
+func compose(size image.Point, prompt, model string) (*scene, error) {
+	look := styles[model]
+	paper, ink, frame := look.colors(prompt)
+	s, all := &scene{size: size}, image.Rectangle{Max: size}
+	s.box(all, frame)
+	s.box(all.Inset(6), paper)
+	area := all.Inset(look.margin)
+	label := "deterministic rendering of the prompt by " + model + ", not made by a generative model"
 	foot := area
-	foot.Min.Y = area.Max.Y - len(label)*lineHeight
-	write(img, foot, label, 1, frame)
+	foot.Min.Y = area.Max.Y - len(wrap(label, columns(area, 1), 4))*lineHeight
+	s.text(foot, label, 1, frame)
 	area.Max.Y = foot.Min.Y - lineHeight
-	write(img, area, wrap(prompt, columns(area, s.scale), area.Dy()/(lineHeight*s.scale)), s.scale, ink)
-	return img
+	if look.draw != nil {
+		return s, look.draw(s, area, prompt)
+	}
+	s.text(area, prompt, look.scale, ink)
+	return s, nil
 }

@@ -134,7 +134,7 @@ func (f *Fetcher) Fetch(ctx context.Context, address, format string, maxCharacte
 	}
 	ctx, stop := context.WithTimeout(ctx, f.opts.Timeout)
 	defer stop()
-	res, err := f.get(ctx, u.String())
+	res, err := f.get(ctx, f.client, u.String())
 	if err != nil {
 		return Page{}, err
 	}
@@ -167,14 +167,41 @@ func first(text string, n int) (string, bool) {
 	return string([]rune(text)[:n]), true
 }
 
-func (f *Fetcher) get(ctx context.Context, address string) (*http.Response, error) {
+// Download reads a file of at most limit bytes, from an address that a page may have. It
+// follows no redirect. An error that concerns the file is a Failure.
+func (f *Fetcher) Download(ctx context.Context, address string, limit int64) ([]byte, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, refuse("the address is malformed")
+	}
+	if err := checkURL(u); err != nil {
+		return nil, err
+	}
+	client := *f.client
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return refuse("its server redirects") }
+	res, err := f.get(ctx, &client, u.String())
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
+	switch {
+	case err != nil:
+		return nil, refuse("its server sent half an answer: " + delivery.Explain(ctx, err).Error())
+	case int64(len(data)) > limit:
+		return nil, refuse(fmt.Sprintf("it has more than %d bytes", limit))
+	}
+	return data, nil
+}
+
+func (f *Fetcher) get(ctx context.Context, client *http.Client, address string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return nil, refuse("the address is malformed")
 	}
 	req.Header.Set("User-Agent", "toolgate/"+cmp.Or(f.opts.Version, "dev"))
-	req.Header.Set("Accept", "text/html, text/markdown, text/plain, application/json;q=0.9")
-	res, err := f.client.Do(req)
+	req.Header.Set("Accept", "text/html, text/markdown, text/plain, application/json;q=0.9, */*;q=0.1")
+	res, err := client.Do(req)
 	if failure, ok := errors.AsType[Failure](err); ok {
 		return nil, failure
 	}

@@ -10,14 +10,12 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/delivery"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/tools/search"
+	"github.com/toolgate/toolgate/tools/service"
 )
 
 const (
@@ -25,41 +23,6 @@ const (
 	maxRedirects = 3
 	longestPause = time.Second // before the second attempt
 )
-
-// Failure is why a service gave no results. Its text is for models and operators alike
-// and quotes nothing that the service sent.
-type Failure struct {
-	Text  string
-	Hint  string // what an operator can do, which only the log has; "" = nothing
-	again bool   // the request may be repeated
-}
-
-// Error gives the text and the hint, on one line for a log.
-func (f *Failure) Error() string {
-	if f.Hint == "" {
-		return f.Text
-	}
-	return f.Text + " (hint: " + f.Hint + ")"
-}
-
-// Refused gives the text alone, for the result of the call.
-func (f *Failure) Refused() string { return f.Text }
-
-var errRedirect = errors.New("redirects to another host")
-
-// newClient returns a client that sends a request, and with it the key, to one host
-// only: a redirect to another one is an error.
-func newClient() *http.Client {
-	return &http.Client{
-		Transport: http.DefaultTransport.(*http.Transport).Clone(),
-		CheckRedirect: func(next *http.Request, via []*http.Request) error {
-			if len(via) > maxRedirects || next.URL.Scheme != via[0].URL.Scheme || next.URL.Host != via[0].URL.Host {
-				return errRedirect
-			}
-			return nil
-		},
-	}
-}
 
 // one reads one page of results.
 func (e *Engine) one(ctx context.Context, q query) ([]search.Result, error) {
@@ -76,7 +39,7 @@ func (e *Engine) one(ctx context.Context, q query) ([]search.Result, error) {
 		return nil, err
 	}
 	hits, err := e.read(body, q)
-	if f, ok := errors.AsType[*Failure](err); ok {
+	if f, ok := errors.AsType[*service.Failure](err); ok {
 		return nil, e.failed(f.Text)
 	}
 	if err != nil {
@@ -89,8 +52,8 @@ func (e *Engine) one(ctx context.Context, q query) ([]search.Result, error) {
 // a gateway's 502, 503 or 504. A POST may have been carried out and is never repeated.
 func (e *Engine) send(ctx context.Context, r request) ([]byte, error) {
 	body, err := e.exchange(ctx, r)
-	f, ok := errors.AsType[*Failure](err)
-	if !ok || !f.again || r.body != nil || !wait.For(ctx, rand.N(longestPause)) {
+	f, ok := errors.AsType[*service.Failure](err)
+	if !ok || !f.Again || r.body != nil || !wait.For(ctx, rand.N(longestPause)) {
 		return body, err
 	}
 	return e.exchange(ctx, r)
@@ -103,11 +66,11 @@ func (e *Engine) exchange(ctx context.Context, r request) ([]byte, error) {
 	}
 	res, err := e.client.Do(req)
 	switch {
-	case errors.Is(err, errRedirect):
-		return nil, e.failed(errRedirect.Error())
+	case errors.Is(err, service.ErrRedirect):
+		return nil, e.failed(service.ErrRedirect.Error())
 	case err != nil:
 		f := e.failed("does not answer: " + delivery.Explain(ctx, err).Error())
-		f.again = true
+		f.Again = true
 		return nil, f
 	}
 	defer res.Body.Close()
@@ -161,22 +124,18 @@ func (e *Engine) agent() string {
 	return agent
 }
 
-// refusals are the statuses for a key, a plan or a client that a service refuses. 432 and
-// 433 are Tavily's for the limits of a plan.
-var refusals = []int{http.StatusUnauthorized, http.StatusPaymentRequired, http.StatusForbidden, 432, 433}
-
 // refusal explains an answer without results. Its body is not read.
-func (e *Engine) refusal(res *http.Response) *Failure {
+func (e *Engine) refusal(res *http.Response) *service.Failure {
 	switch status := res.StatusCode; {
-	case slices.Contains(refusals, status):
+	case service.RefusesKey(status):
 		f := e.failed(fmt.Sprintf("refuses toolgate (status %d)", status))
 		f.Hint = "check api_key, and what its plan allows; SearXNG needs json in search.formats"
 		return f
 	case status == http.StatusTooManyRequests:
-		return e.failed("limits requests" + comeBack(res.Header, e.opts.Now()))
+		return e.failed("limits requests" + service.ComeBack(res.Header, e.opts.Now()))
 	case status == http.StatusBadGateway || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout:
-		f := e.failed(fmt.Sprintf("is out of order (status %d)", status) + comeBack(res.Header, e.opts.Now()))
-		f.again = res.Header.Get("Retry-After") == ""
+		f := e.failed(fmt.Sprintf("is out of order (status %d)", status) + service.ComeBack(res.Header, e.opts.Now()))
+		f.Again = res.Header.Get("Retry-After") == ""
 		return f
 	case status >= 500:
 		return e.failed(fmt.Sprintf("is out of order (status %d)", status))
@@ -187,25 +146,6 @@ func (e *Engine) refusal(res *http.Response) *Failure {
 	}
 }
 
-func (e *Engine) failed(what string) *Failure {
-	return &Failure{Text: "the search service " + e.opts.Provider + " " + what}
-}
-
-// longestBlock bounds what a service may have a model wait.
-const longestBlock = 24 * time.Hour
-
-// comeBack says when a service may be asked again: by Retry-After, in seconds or as a
-// date, or else by the first number of Brave's X-RateLimit-Reset, in seconds.
-func comeBack(h http.Header, now time.Time) string {
-	first, _, _ := strings.Cut(h.Get("X-RateLimit-Reset"), ",")
-	text, after := cmp.Or(h.Get("Retry-After"), strings.TrimSpace(first)), time.Duration(0)
-	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
-		after = time.Duration(seconds) * time.Second
-	} else if date, err := http.ParseTime(text); err == nil {
-		after = date.Sub(now).Round(time.Second)
-	}
-	if after <= 0 {
-		return "; try again later"
-	}
-	return "; try again in " + min(after, longestBlock).String()
+func (e *Engine) failed(what string) *service.Failure {
+	return &service.Failure{Text: "the search service " + e.opts.Provider + " " + what}
 }

@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/tools/search"
+	"github.com/toolgate/toolgate/tools/service"
 )
 
 // Options choose a service. The tags are the members of the file of backends.
@@ -121,7 +122,7 @@ func New(opts Options) (*Engine, error) {
 		opts.Now = time.Now
 	}
 	return &Engine{
-		provider: p, opts: opts, client: newClient(), turn: make(chan struct{}, 1),
+		provider: p, opts: opts, client: service.NewClient(maxRedirects), turn: make(chan struct{}, 1),
 		cache: newCache(opts.Cache), log: log.New(opts.Log, "search_internet: ", 0),
 	}, nil
 }
@@ -136,7 +137,7 @@ func (e *Engine) Close() error {
 }
 
 // Search returns the results of the service for text, best first: at most n, no page
-// twice. An error that is the service's fault is a *Failure.
+// twice. An error that is the service's fault is a *service.Failure.
 func (e *Engine) Search(ctx context.Context, text string, n int) ([]search.Result, error) {
 	if n < 1 || n > search.MaxResults {
 		return nil, fmt.Errorf("searching: num_results is %d, must be 1 to %d", n, search.MaxResults)

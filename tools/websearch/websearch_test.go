@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/tools/search"
+	services "github.com/toolgate/toolgate/tools/service"
 	"github.com/toolgate/toolgate/tools/websearch"
 )
 
@@ -240,7 +241,7 @@ func TestFailures(t *testing.T) {
 				p.opts.BaseURL = s.URL
 				e, log := engine(t, p.opts)
 				got, err := e.Search(t.Context(), "x", 3)
-				f, ok := errors.AsType[*websearch.Failure](err)
+				f, ok := errors.AsType[*services.Failure](err)
 				if !ok || !strings.Contains(f.Refused(), "the search service "+p.name+" "+c.want) {
 					t.Fatalf("got %v, %v; want %q", got, err, c.want)
 				}

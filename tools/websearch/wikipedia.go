@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/toolgate/toolgate/tools/search"
+	"github.com/toolgate/toolgate/tools/service"
 )
 
 // wikipedia is the Action API of MediaWiki, list=search. Wikimedia asks for requests one
@@ -33,9 +34,9 @@ var wikipedia = provider{
 		}
 		switch {
 		case answer.Error != nil && (answer.Error.Code == "ratelimited" || answer.Error.Code == "maxlag"):
-			return nil, &Failure{Text: "limits requests; try again later"}
+			return nil, &service.Failure{Text: "limits requests; try again later"}
 		case answer.Error != nil || answer.Query == nil:
-			return nil, &Failure{Text: "does not accept the search"}
+			return nil, &service.Failure{Text: "does not accept the search"}
 		}
 		for _, page := range answer.Query.Search {
 			address := q.BaseURL + "/wiki/" + url.PathEscape(strings.ReplaceAll(page.Title, " ", "_"))
