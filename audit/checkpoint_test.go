@@ -53,7 +53,7 @@ func signTrail(t *testing.T, old string) *signedTrail {
 		t.Fatal(err)
 	}
 	s.signing = audit.Signing{Signer: signer, Ledger: ledger}
-	s.evidence = audit.Evidence{Keys: []note.Verifier{verifier}, Ledger: ledger}
+	s.evidence = audit.Evidence{Keys: []note.Verifier{verifier}, Ledgers: []audit.Ledger{ledger}}
 	s.write(t, "a", 30)
 	if old != "" {
 		if err := os.CopyFS(old, os.DirFS(s.root)); err != nil {
@@ -209,7 +209,7 @@ func TestUnprovenVerdicts(t *testing.T) {
 	}{
 		{audit.Evidence{}, audit.Verdicts{Chain: audit.OK, Content: audit.Unproven, Independence: audit.Unproven}},
 		{audit.Evidence{Keys: s.evidence.Keys}, audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.Unproven}},
-		{audit.Evidence{Keys: s.evidence.Keys, Anchors: []string{s.evidence.Ledger.Dir}}, audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.OK}},
+		{audit.Evidence{Keys: s.evidence.Keys, Anchors: []string{s.signing.Ledger.Dir}}, audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.OK}},
 		{audit.Evidence{Keys: s.evidence.Keys, Anchors: []string{t.TempDir()}}, audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.Broken}},
 	} {
 		rep, err := test.evidence.Verify(s.root)

@@ -47,11 +47,19 @@ const (
 // none.
 type Evidence struct {
 	Keys      []note.Verifier // of the signers of checkpoints
-	Ledger    Ledger          // of the trail
+	Ledgers   []Ledger        // of the trails
+	Notes     []Note          // from a store that several machines share
 	Anchors   []string        // directories, and files with one signed note each, from anchors
 	Cosigners []note.Verifier // one of which has signed each note of the anchors; none = Keys suffice
 	Archive   bool            // the trail is an archive: its chains may end before their checkpoints
 	Progress  io.Writer       // unless nil, receives each line that was checked
+}
+
+// Note is the last checkpoint of a chain of any replica. One that no known key has signed
+// shows that records are missing, and proves nothing.
+type Note struct {
+	Source string // for problems
+	Signed []byte
 }
 
 // mark is a record that something outside the chain names.
@@ -62,6 +70,7 @@ type mark struct {
 	source   string // that names the record
 	by       string // chain whose open record names it; "" = a signed note
 	found    string // hash of the record in the chain; "" = not seen
+	unsigned bool   // by a known key: it vouches for nothing
 }
 
 // exhibits is the evidence about one trail.
@@ -69,21 +78,29 @@ type exhibits struct {
 	Evidence
 	marks    map[string][]*mark // by instance
 	problems []Problem
-	trails   map[string]bool // names of the trail
+	trails   map[string]bool // names of the trails
 	starts   map[string]Checkpoint
 }
 
-// gather reads the evidence about the chains of root.
-func (e Evidence) gather(root string, chains []string) (*exhibits, error) {
-	x := &exhibits{Evidence: e, marks: map[string][]*mark{}, trails: map[string]bool{e.Ledger.Trail: true}, starts: map[string]Checkpoint{}}
-	for _, name := range chains {
-		if err := x.readChain(root, name); err != nil {
+// gather reads the evidence about chains, by their directories.
+func (e Evidence) gather(chains []string) (*exhibits, error) {
+	x := &exhibits{Evidence: e, marks: map[string][]*mark{}, trails: map[string]bool{}, starts: map[string]Checkpoint{}}
+	for _, l := range e.Ledgers {
+		x.trails[l.Trail] = true
+	}
+	for _, dir := range chains {
+		if err := x.readChain(dir); err != nil {
 			return nil, err
 		}
 	}
-	if e.Ledger.Dir != "" {
-		if _, err := x.readNotes(e.Ledger.Dir, ledgerSource); err != nil {
+	for _, l := range e.Ledgers {
+		if _, err := x.readNotes(l.Dir, ledgerSource); err != nil {
 			return nil, err
+		}
+	}
+	for _, n := range e.Notes {
+		if err := x.readNote(n); err != nil {
+			x.problem(ByIndependence, "%s: %v", n.Source, err)
 		}
 	}
 	for _, path := range e.Anchors {
@@ -103,8 +120,8 @@ func (x *exhibits) problem(q Question, format string, args ...any) {
 }
 
 // readChain reads what a chain says about others, and its signed checkpoint.
-func (x *exhibits) readChain(root, name string) error {
-	dir := filepath.Join(root, name)
+func (x *exhibits) readChain(dir string) error {
+	name := filepath.Base(dir)
 	if numbers, err := segments(dir); err == nil && len(numbers) > 0 {
 		line, err := firstLine(dir, numbers[0])
 		if err != nil {
@@ -138,6 +155,26 @@ func (x *exhibits) readChain(root, name string) error {
 
 func (x *exhibits) add(m *mark) { x.marks[m.Instance] = append(x.marks[m.Instance], m) }
 
+// readNote reads a checkpoint of any trail.
+func (x *exhibits) readNote(n Note) error {
+	c, err := OpenCheckpoint(n.Signed, note.VerifierList(x.Keys...))
+	var foreign *note.UnverifiedNoteError
+	unsigned := errors.As(err, &foreign)
+	if unsigned {
+		c, err = claimed(n.Signed)
+	}
+	if err == nil {
+		x.add(&mark{Earlier: Earlier{c.Instance, c.Seq, c.Hash}, at: c.Time, question: ByIndependence, source: n.Source, unsigned: unsigned})
+	}
+	return err
+}
+
+// claimed returns the checkpoint of a note whoever has signed it.
+func claimed(signed []byte) (Checkpoint, error) {
+	text, _, _ := strings.Cut(string(signed), "\n\n")
+	return parseCheckpoint(text + "\n")
+}
+
 func (x *exhibits) addNote(c Checkpoint, q Question, source string) {
 	x.add(&mark{Earlier: Earlier{c.Instance, c.Seq, c.Hash}, at: c.Time, question: q, source: source})
 }
@@ -151,7 +188,7 @@ func (x *exhibits) readNotes(path, source string) (found int, err error) {
 			return 0, err
 		}
 	}
-	named := len(x.trails) > 1 || !x.trails[""]
+	named := len(x.trails) > 1 || len(x.trails) == 1 && !x.trails[""]
 	for _, path := range paths {
 		signed, err := os.ReadFile(path)
 		if err != nil {
@@ -276,7 +313,7 @@ func (x *exhibits) reach(chains map[string]*Chain, counts func(*mark) bool) map[
 		changed = false
 		for name, marks := range x.marks {
 			for _, m := range marks {
-				vouched := m.by == "" && counts(m) || m.by != "" && last[m.by].Seq > 0
+				vouched := m.by == "" && !m.unsigned && counts(m) || m.by != "" && last[m.by].Seq > 0
 				if c := chains[name]; vouched && c != nil && (m.found == m.Hash || m.Seq < x.starts[name].Seq) && m.Seq > last[name].Seq {
 					last[name], changed = *m, true
 				}
@@ -304,8 +341,7 @@ func (c *check) readStart(keys []note.Verifier) {
 		return
 	}
 	if len(keys) == 0 { // nothing proves the starting point
-		text, _, _ := strings.Cut(string(signed), "\n\n")
-		start, err = parseCheckpoint(text + "\n")
+		start, err = claimed(signed)
 	}
 	hash, _ := hex.DecodeString(start.Hash)
 	if err == nil && (start.Instance != c.chain.Instance || start.Segment == 0 || len(hash) != 32) {

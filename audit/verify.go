@@ -23,39 +23,44 @@ import (
 // without Verify taking them for a break: more than a few segments hold.
 const keepLinks = 1 << 19
 
-// Verify checks every chain under root and compares the trail with the evidence. A root
-// that does not exist is a trail without chains where there is a ledger. The error
+// Verify checks every chain under roots, one for each replica, and compares the trail with
+// the evidence. One root that does not exist is a trail without chains where there is a
+// ledger. The error
 // reports files that could not be read; faults of the trail are in its Problems. A log
 // may be verified while it is written to: records that arrive meanwhile may or may not be
 // part of the Report.
-func (e Evidence) Verify(root string) (Report, error) {
-	rep, err := e.verify(root)
+func (e Evidence) Verify(roots ...string) (Report, error) {
+	rep, err := e.verify(roots)
 	if err != nil {
 		return Report{}, fmt.Errorf("verifying audit log: %w", err)
 	}
 	return rep, nil
 }
 
-func (e Evidence) verify(root string) (rep Report, err error) {
-	var chains []string
-	dirs, err := os.ReadDir(root)
-	if err != nil && (e.Ledger.Dir == "" || !errors.Is(err, fs.ErrNotExist)) {
-		return rep, err
-	}
-	for _, d := range dirs {
-		if d.IsDir() {
-			chains = append(chains, d.Name())
+func (e Evidence) verify(roots []string) (rep Report, err error) {
+	var chains []string // directories
+	for _, root := range roots {
+		dirs, err := os.ReadDir(root)
+		if err != nil && (len(roots) > 1 || len(e.Ledgers) == 0 || !errors.Is(err, fs.ErrNotExist)) {
+			return rep, err
+		}
+		before := len(chains)
+		for _, d := range dirs {
+			if d.IsDir() {
+				chains = append(chains, filepath.Join(root, d.Name()))
+			}
+		}
+		if err == nil && len(chains) == before { // whoever made the directory began a chain
+			rep.Problems = append(rep.Problems, Problem{Question: ByChain, What: "the trail is empty"})
 		}
 	}
-	if err == nil && len(chains) == 0 { // whoever made the directory began a chain
-		rep.Problems = []Problem{{Question: ByChain, What: "the trail is empty"}}
-	}
 	// Evidence is read first: records that arrive later must not look missing.
-	x, err := e.gather(root, chains)
+	x, err := e.gather(chains)
 	if err != nil {
 		return rep, err
 	}
-	for _, name := range chains {
+	for _, dir := range chains {
+		root, name := filepath.Split(dir)
 		c := &check{root: root, chain: Chain{Instance: name}, known: true, open: map[string]Unfinished{}, question: ByChain, marks: x.marks[name], archive: e.Archive, progress: e.Progress}
 		slices.SortStableFunc(c.marks, func(a, b *mark) int { return bySeq(a, b.Seq) })
 		if err := c.run(e.Keys); err != nil {

@@ -243,7 +243,7 @@ func TestWitnessFindsRewrittenChain(t *testing.T) {
 		}
 	}
 	verdict := func(anchor string) (audit.Report, audit.Verdict) {
-		e := audit.Evidence{Keys: s.evidence.Keys, Ledger: s.signing.Ledger, Anchors: []string{anchor}, Cosigners: []note.Verifier{own}}
+		e := audit.Evidence{Keys: s.evidence.Keys, Ledgers: []audit.Ledger{s.signing.Ledger}, Anchors: []string{anchor}, Cosigners: []note.Verifier{own}}
 		rep, err := e.Verify(s.root)
 		if err != nil {
 			t.Fatal(err)

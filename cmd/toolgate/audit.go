@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -106,18 +107,19 @@ func auditVerify(e *env) *cobra.Command {
 	var files, anchors []string
 	var trailOnly bool
 	var archive, tsaCA, witnessKey string
-	c := command("verify", "verify every chain of the trail, its signatures, and the checkpoints that others hold", func(ctx context.Context, _ []string) error {
-		dir := archive
-		if dir == "" {
-			state, err := e.stateDir()
-			if err != nil {
-				return err
-			}
-			dir = app.TrailDir(state)
-		}
-		evidence, err := e.evidence(dir, files)
+	c := command("verify [DIR...]", "verify every chain of the trail, its signatures, and the checkpoints that others hold", func(ctx context.Context, args []string) error {
+		dirs, err := e.trails(args, archive)
 		if err != nil {
 			return err
+		}
+		evidence, err := e.evidence(files, dirs...)
+		if err != nil {
+			return err
+		}
+		if !trailOnly && archive == "" {
+			if evidence.Notes, err = e.storedNotes(ctx); err != nil {
+				return err
+			}
 		}
 		evidence.Anchors, evidence.Archive = anchors, archive != ""
 		roots, err := app.ReadRoots(tsaCA)
@@ -134,13 +136,13 @@ func auditVerify(e *env) *cobra.Command {
 			}
 			evidence.Cosigners = append(evidence.Cosigners, v)
 		}
-		rep, err := e.verify(evidence, dir)
+		rep, err := e.verify(evidence, dirs...)
 		if err != nil {
 			return err
 		}
 		var faults []string
 		if !trailOnly && archive == "" {
-			faults, err = e.contradictions(ctx, dir, rep, len(files) == 0)
+			faults, err = e.contradictions(ctx, dirs, rep, len(files) == 0)
 		}
 		return errors.Join(err, e.verdict(rep, faults...))
 	})
@@ -149,28 +151,62 @@ func auditVerify(e *env) *cobra.Command {
 	c.Flags().StringVar(&tsaCA, "tsa-ca", "", "PEM `FILE` with root certificates; the notes of anchors need a time-stamp of an authority below them")
 	c.Flags().StringVar(&witnessKey, "witness-key", "", "`FILE` with the key of a witness; the notes of anchors need its signature, or a time-stamp with --tsa-ca")
 	c.Flags().StringVar(&archive, "archive", "", "verify the archive in `DIR` instead of the trail")
-	c.Flags().BoolVar(&trailOnly, "trail-only", false, "do not compare the trail with the store of the state directory")
+	c.Flags().BoolVar(&trailOnly, "trail-only", false, "do not compare the trail with the store")
 	return c
 }
 
-// verify verifies the trail in dir.
-func (e *env) verify(evidence audit.Evidence, dir string) (audit.Report, error) {
+// trails returns the trails to verify: the archive, those of state directories, or the one
+// of this state directory. A directory without a trail in it is one.
+func (e *env) trails(states []string, archive string) (dirs []string, err error) {
+	switch {
+	case archive != "" && len(states) > 0:
+		return nil, usage(errors.New("an archive is verified alone\nhint: leave out the directories, or --archive"))
+	case archive != "":
+		return []string{archive}, nil
+	case len(states) == 0:
+		state, err := e.stateDir()
+		return []string{app.TrailDir(state)}, err
+	}
+	for _, state := range states {
+		dir := app.TrailDir(state)
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			dir = state
+		}
+		dirs = append(dirs, dir)
+	}
+	return dirs, nil
+}
+
+// storedNotes returns the last checkpoint of each chain of the replicas of a store.
+func (e *env) storedNotes(ctx context.Context) (notes []audit.Note, err error) {
+	err = e.withStore(ctx, func(db *store.DB) error {
+		notes, err = app.StoredNotes(ctx, db)
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return notes, err
+}
+
+// verify verifies the trails in dirs.
+func (e *env) verify(evidence audit.Evidence, dirs ...string) (audit.Report, error) {
 	bar := e.progress(false)
 	defer bar.End()
-	evidence.Progress = bar.Count("verifying", progress.Size(dir))
-	rep, err := evidence.Verify(dir)
+	evidence.Progress = bar.Count("verifying", progress.Size(dirs...))
+	rep, err := evidence.Verify(dirs...)
 	return rep, missing(err)
 }
 
-// contradictions compares the tickets of the store, where there is one, with the trail.
+// contradictions compares the tickets of the store, where there is one, with the trails.
 // authenticate says that the key directory is this machine's.
-func (e *env) contradictions(ctx context.Context, trail string, rep audit.Report, authenticate bool) (faults []string, err error) {
+func (e *env) contradictions(ctx context.Context, trails []string, rep audit.Report, authenticate bool) (faults []string, err error) {
 	var dir *keys.Dir
 	if k := keys.At(e.keysDir()); authenticate && k.Has(keys.Tickets) {
 		dir = k
 	}
 	err = e.withStore(ctx, func(db *store.DB) (err error) {
-		faults, _, err = approval.Verify(ctx, db, dir, func() (map[string]approval.Word, time.Time, error) { return lastWords(ctx, trail, rep) })
+		faults, _, err = approval.Verify(ctx, db, dir, func() (map[string]approval.Word, time.Time, error) { return lastWords(ctx, trails, rep) })
 		return err
 	})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -179,42 +215,50 @@ func (e *env) contradictions(ctx context.Context, trail string, rep audit.Report
 	return faults, err
 }
 
-// lastWords returns the last change of each ticket in the trail, and the time of the
-// trail's first record.
-func lastWords(ctx context.Context, trail string, rep audit.Report) (map[string]approval.Word, time.Time, error) {
+// lastWords returns the last change of each ticket in the trails, and the time of their
+// first record.
+func lastWords(ctx context.Context, trails []string, rep audit.Report) (map[string]approval.Word, time.Time, error) {
 	words, oldest := map[string]approval.Word{}, time.Now()
 	for _, c := range rep.Chains {
 		if c.First.Before(oldest) {
 			oldest = c.First
 		}
 	}
-	for r, err := range audit.NewWatch(trail, audit.KindTicket, time.Time{}).Next(ctx) {
-		if errors.Is(err, audit.ErrNoRecord) {
-			continue // the trail's own verdict has it
-		}
-		if err != nil {
-			return nil, oldest, err
-		}
-		if c := r.Change; c != nil && c.Seq >= words[r.Ticket].Seq {
-			words[r.Ticket] = approval.Word{Seq: c.Seq, State: approval.State(c.To)}
+	for _, trail := range trails {
+		for r, err := range audit.NewWatch(trail, audit.KindTicket, time.Time{}).Next(ctx) {
+			if errors.Is(err, audit.ErrNoRecord) {
+				continue // the trail's own verdict has it
+			}
+			if err != nil {
+				return nil, oldest, err
+			}
+			if c := r.Change; c != nil && c.Seq >= words[r.Ticket].Seq {
+				words[r.Ticket] = approval.Word{Seq: c.Seq, State: approval.State(c.To)}
+			}
 		}
 	}
 	return words, oldest, nil
 }
 
-// evidence returns the public keys, and the ledger of the trail in dir. Given files, it
+// evidence returns the public keys, and the ledgers of the trails in dirs. Given files, it
 // uses these and nothing of this machine's key directory.
-func (e *env) evidence(dir string, files []string) (x audit.Evidence, err error) {
+func (e *env) evidence(files []string, dirs ...string) (x audit.Evidence, err error) {
 	var known []keys.Public
 	if len(files) == 0 {
 		k := keys.At(e.keysDir())
 		own, err := k.Publics(keys.Checkpoints)
 		elsewhere, failed := k.Publics(keys.External)
-		ledger, unread := audit.FindLedger(k.Path(), dir)
-		if err := errors.Join(err, failed, unread); err != nil {
+		err = errors.Join(err, failed)
+		for _, dir := range dirs {
+			ledger, unread := audit.FindLedger(k.Path(), dir)
+			if err = errors.Join(err, unread); ledger.Trail != "" {
+				x.Ledgers = append(x.Ledgers, ledger)
+			}
+		}
+		if err != nil {
 			return x, err
 		}
-		known, x.Ledger = append(own, elsewhere...), ledger
+		known = append(own, elsewhere...)
 	}
 	x.Keys, err = verifiers(known, files)
 	return x, err
@@ -491,7 +535,7 @@ func (e *env) archive(to string, before time.Time) error {
 	if inside, err := filepath.Rel(dir, to); err == nil && filepath.IsLocal(inside) {
 		return usage(fmt.Errorf("%s is in the trail\nhint: choose a directory elsewhere", to))
 	}
-	evidence, err := e.evidence(dir, nil)
+	evidence, err := e.evidence(nil, dir)
 	if err != nil {
 		return err
 	}

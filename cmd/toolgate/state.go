@@ -81,7 +81,7 @@ func (e *env) openTrail() (*audit.Log, error) {
 	if err != nil {
 		return nil, usage(err)
 	}
-	return app.OpenTrail(cfg, k, audit.Options{Version: version})
+	return app.OpenTrail(cfg, k, nil, audit.Options{Version: version})
 }
 
 // recordReading records that this command read records from the files of the trail, or

@@ -203,7 +203,7 @@ func (b *supportBundle) verified(ctx context.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	evidence, err := b.e.evidence(dir, nil)
+	evidence, err := b.e.evidence(nil, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +211,7 @@ func (b *supportBundle) verified(ctx context.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	faults, err := b.e.contradictions(ctx, dir, rep, true)
+	faults, err := b.e.contradictions(ctx, []string{dir}, rep, true)
 	return verified{rep.OK() && len(faults) == 0, faults, rep}, err
 }
 

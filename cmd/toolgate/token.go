@@ -216,7 +216,7 @@ func (e *env) revoke(ctx context.Context, cfg *config.Config, found []identity.R
 			})
 		}
 		if err == nil {
-			err = revoked.Add(ctx, db, v)
+			err = revoked.Add(ctx, v)
 		}
 	}
 	return err
@@ -264,7 +264,7 @@ func inspect(ctx context.Context, cfg *config.Config, role, token string) (*insp
 		return nil, err
 	}
 	known := app.IdentityConfig(cfg, role)
-	known.Revoked = revoked.Has
+	known.Revoked = revoked.Check
 	auth, err := identity.New(known)
 	if err != nil {
 		return nil, usage(err)

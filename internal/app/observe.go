@@ -253,6 +253,7 @@ func (a *App) addGauges() {
 	a.metrics.addValue("toolgate_approvals_open", "1 when held calls and votes are accepted, 0 when they are refused: /readyz says why.",
 		func(context.Context) float64 { return truth(a.approvalsClosed() == "") })
 	a.addQueueGauges()
+	a.addReplicaGauge()
 }
 
 // addQueueGauges adds the gauges of the calls that wait for people.

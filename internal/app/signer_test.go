@@ -51,7 +51,7 @@ func TestSigner(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		trail, err := OpenTrail(cfg, k, audit.Options{})
+		trail, err := OpenTrail(cfg, k, nil, audit.Options{})
 		return cfg, k, trail, err
 	}
 	for name, s := range map[string]config.Signer{

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
@@ -43,7 +44,20 @@ type state struct {
 	keys      *keys.Dir
 	revoked   *identity.Revocations
 	doubts    doubts
+	instance  string // of this process among those that share the store
+	replicas  replicas
 	key       []byte // see mcp.Options.StateKey
+
+	background sync.WaitGroup // what begin began
+	stop       func()         // ends it
+}
+
+// begin runs work until close.
+func (s *state) begin(work func(context.Context)) {
+	ctx, stop := context.WithCancel(context.Background())
+	former := s.stop
+	s.stop = func() { stop(); former() }
+	s.background.Go(func() { work(ctx) })
 }
 
 // ticketPage returns the address of the page of a ticket.
@@ -60,7 +74,7 @@ func (a *App) standing(subject, tenant string) (policy.Principal, bool) {
 // identityConfig returns who cfg knows. Nobody is identified before the state is open.
 func (a *App) identityConfig(cfg *config.Config) identity.Config {
 	c := IdentityConfig(cfg, a.options.Role)
-	c.Revoked = func(hash [sha256.Size]byte) bool { return a.state.revoked.Has(hash) }
+	c.Revoked = func(hash [sha256.Size]byte) error { return a.state.revoked.Check(hash) }
 	return c
 }
 
@@ -81,7 +95,7 @@ func (a *App) fetchKeys(ctx context.Context) error {
 // openStore opens the database of the state directory. What it opened before an error,
 // Close closes.
 func (a *App) openStore(ctx context.Context, cfg *config.Config) (err error) {
-	a.state = &state{}
+	a.state = &state{stop: func() {}, instance: signal.UniqueID("ins_")}
 	a.state.db, err = OpenStore(ctx, cfg)
 	if err == nil && a.state.db.Copy != "" {
 		a.log.Info("the state was upgraded", "copy of the state before", a.state.db.Copy)
@@ -99,6 +113,7 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 	if s.revoked, err = identity.OpenRevocations(ctx, s.db, filepath.Join(cfg.Keys, identity.RevokedFile)); err != nil {
 		return err
 	}
+	s.begin(s.revoked.Follow)
 	if err = a.openTrail(ctx, cfg); err != nil {
 		return err
 	}
@@ -112,7 +127,7 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 	// running change as they are opened.
 	if s.tickets, err = approval.New(ctx, s.db, approval.Options{
 		Dir: filepath.Join(cfg.State, "instances"), TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive, Keep: cfg.Approvals.Keep,
-		Keys: s.keys, LastWord: (&ticketWords{root: filepath.Join(cfg.State, "audit")}).of, Alarm: a.doubt,
+		Instance: s.instance, Keys: s.keys, LastWord: (&ticketWords{root: filepath.Join(cfg.State, "audit")}).of, Alarm: a.doubt,
 		Changed: s.recordTicket, Standing: a.standing,
 	}); err != nil {
 		return err
@@ -128,7 +143,7 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 // that reads the trail.
 func (a *App) openTrail(ctx context.Context, cfg *config.Config) (err error) {
 	s, failed := a.state, func(doing string, cause error) { a.log.Error(doing, "error", cause) }
-	if s.trail, err = OpenTrail(cfg, s.keys, audit.Options{Version: a.options.Version, OnError: failed}); err != nil {
+	if s.trail, err = OpenTrail(cfg, s.keys, s.db, audit.Options{Version: a.options.Version, OnError: failed}); err != nil {
 		return err
 	}
 	if s.records, err = a.keepArguments(cfg, s.keys, s.trail); err != nil {
@@ -158,6 +173,8 @@ func (a *App) openTrail(ctx context.Context, cfg *config.Config) (err error) {
 const lastShipment = 3 * time.Second
 
 func (s *state) close() error {
+	s.stop()
+	s.background.Wait()
 	var errs []error
 	if s.notices != nil {
 		s.notices.Close()

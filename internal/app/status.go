@@ -57,6 +57,7 @@ func (a *App) status() console.Status {
 		}
 		s.Warnings = append(s.Warnings, fmt.Sprintf("the keys of issuer %s cannot be had: %s", is.Issuer, is.Fault))
 	}
+	s.Warnings = append(s.Warnings, a.state.replicas.warnings(time.Now())...)
 	s.Warnings = append(s.Warnings, a.undeliveredNotices()...)
 	s.Warnings = append(s.Warnings, a.unsentDecisions()...)
 	s.Warnings = append(s.Warnings, a.shadow.warnings()...)

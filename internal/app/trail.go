@@ -12,19 +12,22 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
 // TrailDir returns the directory of the audit trail in a state directory.
 func TrailDir(state string) string { return filepath.Join(state, "audit") }
 
-// OpenTrail begins a chain of the trail of cfg, signed as configured.
-func OpenTrail(cfg *config.Config, k *keys.Dir, o audit.Options) (_ *audit.Log, err error) {
+// OpenTrail begins a chain of the trail of cfg, signed as configured. A db on a server
+// keeps its last checkpoint; nil = none does.
+func OpenTrail(cfg *config.Config, k *keys.Dir, db *store.DB, o audit.Options) (_ *audit.Log, err error) {
 	dir := TrailDir(cfg.State)
 	o.Durability, o.Reserve = audit.Durability(cfg.Audit.Durability), int64(cfg.Audit.ReserveMiB)<<20
 	if o.Signing, err = signing(cfg, k, dir); err != nil {
 		return nil, err
 	}
+	o.Signing.Anchors = append(o.Signing.Anchors, anchoredInStore(db)...)
 	return audit.Open(dir, o)
 }
 

@@ -18,6 +18,12 @@ type Instance struct {
 	end func() error
 }
 
+// Who names this process for people, as in "process 4711 on web-1".
+func Who() string {
+	host, _ := os.Hostname() // nothing depends on it
+	return fmt.Sprintf("process %d on %s", os.Getpid(), host)
+}
+
 // HoldInstance creates dir/<id>.lock and holds its lock until Close or the end of the
 // process. The id must be unique; one that is taken is an error. The file is locked
 // before it gets its name, so it is never found unlocked while its process lives.
@@ -34,8 +40,7 @@ func HoldInstance(dir, id string) (*Instance, error) {
 	}
 	name := filepath.Join(dir, id+".lock")
 	if err = filelock.TryLock(file); err == nil {
-		host, _ := os.Hostname() // people read the name; nothing depends on it
-		_, err = fmt.Fprintf(file, "process %d on %s\n", os.Getpid(), host)
+		_, err = fmt.Fprintln(file, Who())
 	}
 	if err == nil {
 		err = os.Link(file.Name(), name)

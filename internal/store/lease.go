@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -39,14 +38,14 @@ func (i *Instances) Hold(ctx context.Context, id string) (*Instance, error) {
 	if i.db.beats == nil {
 		return HoldInstance(i.dir, id)
 	}
-	host, _ := os.Hostname() // people read the name; nothing depends on it
-	_, err := i.db.beats.ExecContext(ctx, "INSERT INTO instances (id, who, seen) VALUES (?, ?, "+serverTime+")", id, fmt.Sprintf("process %d on %s", os.Getpid(), host))
+	who := Who()
+	_, err := i.db.beats.ExecContext(ctx, insertLease, id, who)
 	if err != nil {
 		return nil, fmt.Errorf("holding instance lease: %w", err)
 	}
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var beat sync.WaitGroup
-	beat.Go(func() { i.renew(beating, id) })
+	beat.Go(func() { i.renew(beating, id, who) })
 	return &Instance{end: func() error {
 		stop()
 		beat.Wait()
@@ -57,9 +56,11 @@ func (i *Instances) Hold(ctx context.Context, id string) (*Instance, error) {
 	}}, nil
 }
 
+const insertLease = "INSERT INTO instances (id, who, seen) VALUES (?, ?, " + serverTime + ")"
+
 // renew renews a lease until ctx ends. A lease that ran out while the server could not be
-// reached holds again, and what others concluded meanwhile stays.
-func (i *Instances) renew(ctx context.Context, id string) {
+// reached holds again, also after a Sweep, and what others concluded meanwhile stays.
+func (i *Instances) renew(ctx context.Context, id, who string) {
 	tick := time.NewTicker(leaseEvery)
 	defer tick.Stop()
 	for {
@@ -69,7 +70,7 @@ func (i *Instances) renew(ctx context.Context, id string) {
 		case <-tick.C:
 		}
 		within, stop := context.WithTimeout(ctx, leaseEvery)
-		_, _ = i.db.beats.ExecContext(within, "UPDATE instances SET seen = "+serverTime+" WHERE id = ?", id) // tried again
+		_, _ = i.db.beats.ExecContext(within, insertLease+" ON CONFLICT (id) DO UPDATE SET seen = excluded.seen", id, who) // tried again
 		stop()
 	}
 }

@@ -22,6 +22,10 @@ func (db *DB) Notify(ctx context.Context, tx *sql.Tx) error {
 	return err
 }
 
+// Shared reports whether the database is on a server, where processes on several machines,
+// with a state directory each, may use it.
+func (db *DB) Shared() bool { return db.beats != nil }
+
 // Listen calls wake after transactions with a Notify, of any process, until ctx ends; one
 // call may stand for several. It also calls wake when it begins to listen, at first and
 // after a lost connection, as something may have been missed. While the server cannot be

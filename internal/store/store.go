@@ -47,6 +47,7 @@ const Moved = ".moved"
 const (
 	busyTimeout = 10 * time.Second // how long a statement waits for another process
 	readers     = 4                // connections of the read pool
+	beats       = 3                // connections that listen, for tickets and revocations, and one for leases
 	// writeTimeout bounds a transaction that no caller can cancel.
 	writeTimeout = 15 * time.Second
 )

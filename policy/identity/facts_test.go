@@ -4,8 +4,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -67,10 +65,7 @@ func TestKinds(t *testing.T) {
 	revoked := with(map[string]any{"jti": "1"})
 	config := identity.Config{
 		Tokens: []identity.Token{agent(), old, gone}, JWT: []identity.JWT{p.config()}, Client: p.Client(), Now: func() time.Time { return clock },
-		Revoked: func(hash [sha256.Size]byte) bool {
-			text := hex.EncodeToString(hash[:])
-			return text == gone.SHA256 || text == identity.HashToken(revoked)
-		},
+		Revoked: revoking(gone.SHA256, identity.HashToken(revoked)),
 	}
 	a := authenticator(t, config)
 	for name, tt := range map[string]struct {

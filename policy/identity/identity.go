@@ -86,8 +86,9 @@ type Config struct {
 	Local bool
 	// LocalRole is the one role of the local principal; "" = DefaultLocalRole.
 	LocalRole string
-	// Revoked reports whether the token with a hash was revoked; nil = none was.
-	Revoked func(hash [sha256.Size]byte) bool
+	// Revoked returns the Refusal of the token with a hash when it was revoked, or when
+	// that cannot be known; nil = no token was.
+	Revoked func(hash [sha256.Size]byte) error
 	// Client fetches key sets; nil = a client with a 5 s limit that follows no
 	// redirects.
 	Client *http.Client
@@ -117,7 +118,7 @@ type state struct {
 	local    policy.Principal
 	noLocal  bool // the local principal is not admitted
 	required bool
-	revoked  func([sha256.Size]byte) bool
+	revoked  func([sha256.Size]byte) error
 	now      func() time.Time
 }
 
@@ -130,13 +131,11 @@ type token struct {
 
 // check returns why t names nobody now, nil when it is good.
 func (s *state) check(t *token) error {
-	switch {
-	case s.revoked(t.hash):
-		return refuse(Revoked, "the token was revoked")
-	case !t.expires.IsZero() && !s.now().Before(t.expires):
-		return refuse(Expiry, "the token has expired")
+	err := s.revoked(t.hash)
+	if err == nil && !t.expires.IsZero() && !s.now().Before(t.expires) {
+		err = refuse(Expiry, "the token has expired")
 	}
-	return nil
+	return err
 }
 
 // New checks c and returns its Authenticator. The error names every fault.
@@ -204,8 +203,8 @@ func (s *state) bearer(ctx context.Context, token string) (policy.Principal, err
 	if t, ok := s.tokens[sum]; ok {
 		return t.principal, s.check(&t)
 	}
-	if s.revoked(sum) {
-		return policy.Principal{}, refuse(Revoked, "the token was revoked")
+	if err := s.revoked(sum); err != nil {
+		return policy.Principal{}, err
 	}
 	if len(s.issuers) == 0 || strings.Count(token, ".") != 2 {
 		return policy.Principal{}, refuse(Unknown, "the token is not known")
@@ -220,10 +219,12 @@ func (s *state) earlier(was policy.Principal, hash string) (policy.Principal, er
 	if !issued {
 		return s.configured(was, hash)
 	}
-	sum, shown := hashOf(hash)
+	if sum, shown := hashOf(hash); shown {
+		if err := s.revoked(sum); err != nil {
+			return policy.Principal{}, err
+		}
+	}
 	switch _, taken := s.subjects[was.Subject]; {
-	case shown && s.revoked(sum):
-		return policy.Principal{}, refuse(Revoked, "the token of the earlier call was revoked")
 	case taken || was.Subject == LocalSubject || !was.Valid():
 		return policy.Principal{}, refuse(Unknown, "the subject of the earlier call is not known any more")
 	case !s.now().Before(was.Until):
@@ -324,7 +325,7 @@ func newState(c Config, old *state) (*state, error) {
 		s.now = time.Now
 	}
 	if s.revoked == nil {
-		s.revoked = func([sha256.Size]byte) bool { return false }
+		s.revoked = func([sha256.Size]byte) error { return nil }
 	}
 	var faults []error
 	s.verified, _ = lru.New[[sha256.Size]byte, verifiedToken](maxVerified) // fails only for a size below one

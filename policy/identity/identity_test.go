@@ -8,7 +8,6 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
-	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
@@ -542,7 +541,7 @@ func TestEarlier(t *testing.T) {
 	was := policy.Principal{Subject: "agent-7"}
 	refused(t, one, identity.Credential{Earlier: &was, Bearer: "x"}) // what is shown decides
 	gone := authenticator(t, identity.Config{JWT: []identity.JWT{p.config()}, Client: p.Client(), Now: func() time.Time { return clock },
-		Revoked: func(hash [sha256.Size]byte) bool { return hash == sha256.Sum256([]byte("gone")) }})
+		Revoked: revoking(identity.HashToken("gone"))})
 	accepted(t, gone, identity.Credential{Earlier: &alice, Hash: identity.HashToken("other")}, alice)
 	refused(t, gone, identity.Credential{Earlier: &alice, Hash: identity.HashToken("gone")})
 	accepted(t, one, identity.Credential{Earlier: &was, Local: true}, policy.Principal{Subject: "local", Roles: []string{"operator"}})

@@ -14,9 +14,9 @@ func TestRevokingWithoutSync(t *testing.T) {
 	if !ok {
 		return
 	}
-	list, db := openRevocations(t, t.TempDir())
+	list, _ := openRevocations(t, t.TempDir())
 	fail()
-	if err := list.Add(t.Context(), db, identity.Revocation{SHA256: identity.HashToken("x")}); err == nil || !strings.Contains(err.Error(), identity.RevokedFile) {
+	if err := list.Add(t.Context(), identity.Revocation{SHA256: identity.HashToken("x")}); err == nil || !strings.Contains(err.Error(), identity.RevokedFile) {
 		t.Errorf("revoked: %v", err)
 	}
 }

@@ -18,6 +18,7 @@ const (
 	Malformed Kind = "malformed"     // it is no bearer token, or no JWT
 	Unknown   Kind = "unknown"       // no configured token, or the local role is off
 	Revoked   Kind = "revoked"       // it was revoked
+	Unread    Kind = "unread"        // whether it was revoked cannot be read
 	Expiry    Kind = "expiry"        // it has expired, or never expires
 	NotYet    Kind = "not_yet_valid" // its nbf or iat is in the future
 	Lifetime  Kind = "lifetime"      // it is valid for longer than the issuer's tokens may be

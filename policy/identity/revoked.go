@@ -10,19 +10,28 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/wait"
 )
 
 // RevokedFile is the name of the list of revoked tokens in the directory of keys.
 const RevokedFile = "revoked.jsonl"
 
-// lookEvery is how often the list looks for what other processes revoked.
-const lookEvery = 250 * time.Millisecond
+const (
+	// lookEvery is how often the list looks for what other processes added to the file.
+	lookEvery = 250 * time.Millisecond
+	// readEvery is how often Follow reads the store when nothing wakes it, and readWithin
+	// bounds one reading.
+	readEvery, readWithin = 2 * time.Second, 5 * time.Second
+	// unreadFor is how long the store may be out of reach before tokens are refused.
+	unreadFor = 30 * time.Second
+)
 
 // Revocation is one revoked token.
 type Revocation struct {
@@ -35,23 +44,27 @@ type Revocation struct {
 // Revocations is the list of revoked tokens. It is in the store, and in a file outside
 // the state directory: each brings back what the other lacks, so that a restored backup
 // revives no token. A list only grows, and has within a quarter of a second what other
-// processes added to the file. It is safe for concurrent use.
+// processes added to the file. With a store on a server, Follow brings what other
+// replicas revoked. It is safe for concurrent use.
 type Revocations struct {
-	path string
+	path   string
+	db     *store.DB
+	unread time.Duration // see unreadFor
 
-	mu   sync.Mutex // protects the fields below
-	next time.Time  // when to look at the file again
-	size int64      // of the file when it was read
-	all  map[[sha256.Size]byte]Revocation
+	mu    sync.Mutex // protects the fields below
+	next  time.Time  // when to look at the file again
+	size  int64      // of the file when it was read
+	all   map[[sha256.Size]byte]Revocation
+	fresh time.Time // when the store was read; zero = nobody follows it
 }
 
 // OpenRevocations opens the list in a file that need not exist, and in db; nil = without
 // a store.
 func OpenRevocations(ctx context.Context, db *store.DB, path string) (*Revocations, error) {
-	r := &Revocations{path: path, all: make(map[[sha256.Size]byte]Revocation)}
+	r := &Revocations{path: path, db: db, unread: unreadFor, all: make(map[[sha256.Size]byte]Revocation)}
 	err := r.read()
 	if err == nil && db != nil {
-		err = r.merge(ctx, db)
+		err = r.merge(ctx)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("opening the list of revoked tokens: %w", err)
@@ -60,23 +73,17 @@ func OpenRevocations(ctx context.Context, db *store.DB, path string) (*Revocatio
 }
 
 // merge brings into the store what only the file has, and the reverse.
-func (r *Revocations) merge(ctx context.Context, db *store.DB) error {
-	stored, err := store.Select(ctx, db.Read, func(v *Revocation) []any {
-		return []any{&v.SHA256, &v.Subject, &v.Reason, store.Time{To: &v.At}}
-	}, "SELECT sha256, subject, reason, at FROM revoked_tokens")
+func (r *Revocations) merge(ctx context.Context) error {
+	stored, err := r.fetch(ctx)
 	if err != nil {
 		return err
 	}
-	for _, v := range stored {
-		if _, ok := r.Find(v.SHA256); !ok {
-			if err := r.append(v); err != nil {
-				return err
-			}
-		}
-	}
-	for _, v := range r.all {
+	r.mu.Lock()
+	all := maps.Clone(r.all)
+	r.mu.Unlock()
+	for _, v := range all {
 		if !slices.ContainsFunc(stored, func(s Revocation) bool { return s.SHA256 == v.SHA256 }) {
-			if err := insertRevocation(ctx, db, v); err != nil {
+			if err := r.insert(ctx, v); err != nil {
 				return err
 			}
 		}
@@ -84,13 +91,62 @@ func (r *Revocations) merge(ctx context.Context, db *store.DB) error {
 	return nil
 }
 
-// Add revokes a token, in the file and in db.
-func (r *Revocations) Add(ctx context.Context, db *store.DB, v Revocation) error {
+// fetch brings what only the store has into the list and its file. What the file cannot
+// take is in the list nevertheless.
+func (r *Revocations) fetch(ctx context.Context) (stored []Revocation, err error) {
+	stored, err = store.Select(ctx, r.db.Read, func(v *Revocation) []any {
+		return []any{&v.SHA256, &v.Subject, &v.Reason, store.Time{To: &v.At}}
+	}, "SELECT sha256, subject, reason, at FROM revoked_tokens")
+	for _, v := range stored {
+		if _, ok := r.Find(v.SHA256); !ok {
+			err = errors.Join(err, r.append(v))
+		}
+	}
+	return stored, err
+}
+
+// Follow brings what other replicas revoke in a store on a server, at once when the server
+// notifies and otherwise within 2 s, until ctx ends. It fails closed: when the store cannot
+// be read for 30 s, Check refuses every token until it is read again. With a file it
+// returns at once: Check looks at the file.
+func (r *Revocations) Follow(ctx context.Context) {
+	if !r.db.Shared() {
+		return
+	}
+	woken := make(chan struct{}, 1)
+	var listener sync.WaitGroup
+	listener.Go(func() { r.db.Listen(ctx, func() { wait.Signal(woken) }) })
+	defer listener.Wait()
+	tick := time.NewTicker(readEvery)
+	defer tick.Stop()
+	for began := time.Now(); ; began = time.Now() {
+		r.follow(ctx, began)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-woken:
+		}
+	}
+}
+
+// follow reads the store once, and notes when.
+func (r *Revocations) follow(ctx context.Context, began time.Time) {
+	ctx, stop := context.WithTimeout(ctx, readWithin)
+	defer stop()
+	_, err := r.fetch(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if err == nil || r.fresh.IsZero() { // OpenRevocations has read it
+		r.fresh = began
+	}
+}
+
+// Add revokes a token, in the file and in the store.
+func (r *Revocations) Add(ctx context.Context, v Revocation) error {
 	err := r.append(v)
 	if err == nil {
-		err = insertRevocation(ctx, db, v)
+		err = r.insert(ctx, v)
 	}
 	if err != nil {
 		return fmt.Errorf("revoking a token: %w", err)
@@ -98,20 +154,23 @@ func (r *Revocations) Add(ctx context.Context, db *store.DB, v Revocation) error
 	return nil
 }
 
-func insertRevocation(ctx context.Context, db *store.DB, v Revocation) error {
-	return db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+func (r *Revocations) insert(ctx context.Context, v Revocation) error {
+	return r.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO revoked_tokens (sha256, subject, reason, at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
 			v.SHA256, v.Subject, v.Reason, store.Time{To: &v.At})
-		return err
+		return errors.Join(err, r.db.Notify(ctx, tx))
 	})
 }
 
-// append adds a line to the file, durably.
+// append adds a revocation to the list and a line to the file, durably.
 func (r *Revocations) append(v Revocation) error {
 	hash, ok := hashOf(v.SHA256)
 	if !ok {
 		return errors.New("it is no SHA-256")
 	}
+	r.mu.Lock()
+	r.all[hash] = v
+	r.mu.Unlock()
 	line, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -121,10 +180,7 @@ func (r *Revocations) append(v Revocation) error {
 		return err
 	}
 	_, err = f.Write(append(line, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		r.all[hash] = v
-	}
-	return err
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // read adds what the file has. A file that is gone takes nothing away.
@@ -177,8 +233,15 @@ func (r *Revocations) find(hash [sha256.Size]byte) (Revocation, bool) {
 	return v, ok
 }
 
-// Has reports whether the token with a hash was revoked: see Config.Revoked.
-func (r *Revocations) Has(hash [sha256.Size]byte) bool {
-	_, ok := r.find(hash)
-	return ok
+// Check returns the Refusal of a token: see Config.Revoked.
+func (r *Revocations) Check(hash [sha256.Size]byte) error {
+	if _, ok := r.find(hash); ok {
+		return refuse(Revoked, "the token was revoked")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.fresh.IsZero() && time.Since(r.fresh) > r.unread {
+		return refuse(Unread, "whether the token was revoked cannot be read from the store")
+	}
+	return nil
 }

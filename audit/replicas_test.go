@@ -1,0 +1,107 @@
+package audit_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/mod/sumdb/note"
+
+	"github.com/toolgate/toolgate/audit"
+)
+
+// replicas are two trails of one chain each, with a signer each, and the notes of both in
+// a store.
+func replicas(t *testing.T) (roots []string, evidence audit.Evidence) {
+	t.Helper()
+	for _, name := range []string{"a", "b"} {
+		root := filepath.Join(t.TempDir(), "audit")
+		signer, verifier := newKey(t)
+		ledger, err := audit.OpenLedger(t.TempDir(), root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &signedTrail{root: root, signing: audit.Signing{Signer: signer, Ledger: ledger}}
+		s.write(t, name, 30)
+		signed, err := os.ReadFile(filepath.Join(root, name, "CHECKPOINT"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		roots = append(roots, root)
+		evidence.Keys = append(evidence.Keys, verifier)
+		evidence.Notes = append(evidence.Notes, audit.Note{Source: "the store's checkpoint of " + name, Signed: signed})
+	}
+	return roots, evidence
+}
+
+// The trails of several replicas are verified together. A store that has a checkpoint of
+// each chain shows which one is missing, was cut or was written anew.
+func TestTrailsOfReplicas(t *testing.T) {
+	const unsigned = "no checkpoint signed by a known key covers chain b"
+	cut := func(t *testing.T, roots []string, e *audit.Evidence) {
+		recompute(t, filepath.Join(roots[1], "b"), func(line []byte) bool {
+			return bytes.Contains(line, []byte(`"seq":31,`)) || bytes.Contains(line, []byte(`"seq":32,`))
+		})
+		if err := os.Remove(filepath.Join(roots[1], "b", "CHECKPOINT")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	strange := func(_ *testing.T, _ []string, e *audit.Evidence) { e.Keys = e.Keys[:1] }
+	for name, tt := range map[string]struct {
+		tamper func(t *testing.T, roots []string, e *audit.Evidence)
+		roots  int
+		want   []string
+	}{
+		"as they are": {func(*testing.T, []string, *audit.Evidence) {}, 2, nil},
+		"one is not given": {func(*testing.T, []string, *audit.Evidence) {}, 1,
+			[]string{"chain b is missing: the store's checkpoint of b names its record 32"}},
+		"one is not given, nor its key": {strange, 1, []string{"chain b is missing: the store's checkpoint of b names its record 32"}},
+		"one is cut":                    {cut, 2, []string{unsigned, "records 31 to 32 missing at the end: the store's checkpoint of b names record 32"}},
+		"one is cut, and its key is not given": {func(t *testing.T, roots []string, e *audit.Evidence) { cut(t, roots, e); strange(t, roots, e) }, 2,
+			[]string{unsigned, "records 31 to 32 missing at the end: the store's checkpoint of b names record 32"}},
+		"a record is another, and the key is not given": {func(t *testing.T, roots []string, e *audit.Evidence) {
+			strange(t, roots, e)
+			edit(t, filepath.Join(roots[1], "b", "000001.jsonl"), func(lines [][]byte) [][]byte {
+				lines[8] = bytes.ReplaceAll(lines[8], []byte("b7"), []byte("bx"))
+				return lines
+			})
+			recompute(t, filepath.Join(roots[1], "b"), func([]byte) bool { return false })
+		}, 2, []string{"CHECKPOINT of b: reading checkpoint: note has no verifiable signatures", unsigned, "record 32 is not the one that the store's checkpoint of b names"}},
+		"a note is no note": {func(_ *testing.T, _ []string, e *audit.Evidence) { e.Notes[0].Signed = []byte("x") }, 2,
+			[]string{"the store's checkpoint of a: reading checkpoint: malformed note"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			roots, evidence := replicas(t)
+			tt.tamper(t, roots, &evidence)
+			rep, err := evidence.Verify(roots[:tt.roots]...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, p := range rep.All() {
+				got = append(got, p.What)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(strings.Join(got, "\n"), want) {
+					t.Errorf("%q is not among the problems", want)
+				}
+			}
+			if len(got) != len(tt.want) {
+				t.Errorf("problems:\n%s", strings.Join(got, "\n"))
+			}
+		})
+	}
+}
+
+// A note that no known key has signed proves nothing.
+func TestNotesOfAStoreProveNothingAlone(t *testing.T) {
+	roots, evidence := replicas(t)
+	_, other := newKey(t)
+	evidence.Keys = []note.Verifier{other}
+	rep, err := evidence.Verify(roots...)
+	if err != nil || rep.Verdicts.Independence != audit.Unproven || rep.Chains[0].Seen != 0 {
+		t.Errorf("%+v, %v", rep.Verdicts, err)
+	}
+}

@@ -1,0 +1,181 @@
+package app
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/mod/sumdb/note"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// database makes a database of a server of its own.
+func database(t *testing.T) string {
+	t.Helper()
+	address, err := postgres.Started(t).Database(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
+// replicaOf opens the state of a replica: a directory of its own, a key directory, and the
+// store at an address.
+func replicaOf(t *testing.T, address, keys string) (*App, *config.Config) {
+	t.Helper()
+	auth, err := identity.New(identity.Config{Tokens: []identity.Token{{Subject: "ann", Roles: []string{"approver"}, SHA256: identity.HashToken("x")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	cfg := &config.Config{State: dir, Keys: keys, Store: address}
+	a := &App{log: hclog.NewNullLogger(), auth: auth, metrics: newMetrics("test"), policy: &policyFeed{}, cfg: cfg}
+	if err := errors.Join(a.openStore(t.Context(), cfg), a.openState(t.Context(), cfg)); err != nil {
+		t.Fatal(err)
+	}
+	return a, cfg
+}
+
+// A call that is held at one replica is decided on at another, runs once at either, and
+// each has its result. So do the answers of multi-round calls, and a revoked token.
+func TestReplicasAgree(t *testing.T) {
+	address := database(t)
+	shared := t.TempDir()
+	one, _ := replicaOf(t, address, shared)
+	two, _ := replicaOf(t, address, shared)
+	k := claimed(t, one.state, approval.Pending)
+	if _, err := two.state.tickets.Decide(t.Context(), approval.Vote{ID: k.ID, Approver: policy.Principal{Subject: "ann", Roles: []string{"approver"}}, Approve: true}); err != nil {
+		t.Fatal(err)
+	}
+	claimed(t, two.state, approval.Granted)
+	claimed(t, one.state, approval.InFlight)
+	if err := two.state.tickets.Finish(t.Context(), k.ID, approval.StateDone, []byte(`{"ok":1}`), ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := claimed(t, one.state, approval.Replay); string(got.Result) != `{"ok":1}` {
+		t.Errorf("the result is %s", got.Result)
+	}
+	if len(one.state.key) == 0 || !bytes.Equal(one.state.key, two.state.key) {
+		t.Error("the keys of request states differ")
+	}
+	if err := two.state.revoked.Add(t.Context(), identity.Revocation{SHA256: identity.HashToken("x")}); err != nil {
+		t.Fatal(err)
+	}
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for one.state.revoked.Check(sha256.Sum256([]byte("x"))) == nil {
+		<-look.C
+	}
+	if err := errors.Join(one.state.close(), two.state.close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// The store has the last checkpoint of each chain of each replica.
+func TestCheckpointsOfReplicas(t *testing.T) {
+	address := database(t)
+	var roots []string
+	var known []note.Verifier
+	for range 2 {
+		a, cfg := replicaOf(t, address, t.TempDir())
+		err := a.state.trail.Write(audit.KindEvent, &audit.Record{Event: &audit.Event{Name: "x"}})
+		if err = errors.Join(err, a.state.close()); err != nil {
+			t.Fatal(err)
+		}
+		publics, err := a.state.keys.Publics(keys.Checkpoints)
+		if err != nil || len(publics) != 1 {
+			t.Fatalf("%d public keys, %v", len(publics), err)
+		}
+		v, err := audit.NewVerifier(publics[0].Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		roots, known = append(roots, TrailDir(cfg.State)), append(known, v)
+	}
+	db, err := store.OpenPostgres(t.Context(), address, store.PostgresMigrations())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	notes, err := StoredNotes(t.Context(), db)
+	if err != nil || len(notes) != 2 {
+		t.Fatalf("%d notes, %v", len(notes), err)
+	}
+	all, err := audit.Evidence{Keys: known, Notes: notes}.Verify(roots...)
+	if err != nil || !all.OK() || all.Verdicts.Independence != audit.OK {
+		t.Errorf("both: %+v %v, %v", all.Verdicts, all.All(), err)
+	}
+	for i, root := range roots {
+		rep, err := audit.Evidence{Keys: known, Notes: notes}.Verify(root)
+		problems := rep.All()
+		if err != nil || len(problems) != 1 || !strings.HasPrefix(problems[0].What, "chain "+all.Chains[1-i].Instance+" is missing: the store's checkpoint of process ") {
+			t.Errorf("one alone: %v, %v", problems, err)
+		}
+	}
+}
+
+// A replica that serves something else for more than a minute is a warning, which names
+// the replica and what differs.
+func TestReplicasThatDiffer(t *testing.T) {
+	address := database(t)
+	db, err := store.OpenPostgres(t.Context(), address, store.PostgresMigrations())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	instances, began := db.Instances(""), time.Now()
+	serve := func(id, revision string) store.Replica {
+		r := store.Replica{ID: id, Who: store.Who(), Version: "v1", Policy: revision, Configuration: "c", Started: time.Unix(1, 0).UTC()}
+		if err := instances.Report(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	var r replicas
+	look := func(self store.Replica, after time.Duration, same, other float64, warned bool) {
+		t.Helper()
+		all, err := instances.Replicas(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.note(self, all, began.Add(after))
+		if n := r.count(); n["same"] != same || n["other"] != other {
+			t.Errorf("after %s: %v, want %v and %v", after, n, same, other)
+		}
+		if lines := r.warnings(began.Add(after)); len(lines) > 0 != warned || warned && !strings.Contains(lines[0], store.Who()+" has had policy two instead of one") {
+			t.Errorf("after %s: %q", after, lines)
+		}
+	}
+	for _, id := range []string{"ins_1", "ins_2", "ins_command"} {
+		held, err := instances.Hold(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer held.Close()
+	}
+	self := serve("ins_1", "one")
+	look(self, 0, 1, 0, false)
+	serve("ins_2", "two")
+	serve("ins_gone", "three")
+	look(self, time.Second, 1, 1, false)
+	look(self, time.Minute, 1, 1, false)
+	look(self, time.Minute+time.Second, 1, 1, true)
+	serve("ins_2", "one")
+	look(self, 2*time.Minute, 2, 0, false)
+	if all, err := instances.Replicas(t.Context()); err != nil || !slices.ContainsFunc(all, func(o store.Replica) bool { return o == self }) {
+		t.Errorf("replicas %+v, %v", all, err)
+	}
+}
