@@ -53,9 +53,8 @@ func replicaOf(t *testing.T, address, keys string) (*App, *config.Config) {
 // each has its result. So do the answers of multi-round calls, and a revoked token.
 func TestReplicasAgree(t *testing.T) {
 	address := database(t)
-	shared := t.TempDir()
-	one, _ := replicaOf(t, address, shared)
-	two, _ := replicaOf(t, address, shared)
+	one, _ := replicaOf(t, address, t.TempDir())
+	two, _ := replicaOf(t, address, t.TempDir())
 	k := claimed(t, one.state, approval.Pending)
 	if _, err := two.state.tickets.Decide(t.Context(), approval.Vote{ID: k.ID, Approver: policy.Principal{Subject: "ann", Roles: []string{"approver"}}, Approve: true}); err != nil {
 		t.Fatal(err)

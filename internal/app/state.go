@@ -107,7 +107,7 @@ func (a *App) openStore(ctx context.Context, cfg *config.Config) (err error) {
 // closes.
 func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 	s := a.state
-	if err = s.openKeys(cfg); err != nil {
+	if err = s.openKeys(ctx, cfg); err != nil {
 		return err
 	}
 	if s.revoked, err = identity.OpenRevocations(ctx, s.db, filepath.Join(cfg.Keys, identity.RevokedFile)); err != nil {
@@ -260,8 +260,11 @@ func ticketRecord(t approval.Ticket, c approval.Change) *audit.Record {
 // openKeys opens the key directory. Versions of toolgate before it kept the key of
 // request states in the state directory; upstreams may have read that one, so it is
 // removed and not used.
-func (s *state) openKeys(cfg *config.Config) (err error) {
-	if s.keys, err = keys.Open(cfg.Keys); err != nil {
+func (s *state) openKeys(ctx context.Context, cfg *config.Config) (err error) {
+	if s.keys, err = keys.Open(cfg.Keys); err == nil {
+		err = s.keys.Share(ctx, s.db)
+	}
+	if err != nil {
 		return err
 	}
 	key, err := s.keys.Secret(keys.RequestState)
