@@ -5,6 +5,10 @@
 // and nobody spends from somebody else's bucket. A call spends one token from
 // each bucket that it matches, or none at all. The default is one more bucket
 // per principal, shared by all calls that no rule matches.
+//
+// With a [Shared], the buckets are those of all replicas, on a Valkey or Redis
+// server. A replica leases tokens there in small batches and spends them without
+// a trip.
 package limit
 
 import (
@@ -77,6 +81,9 @@ type Exceeded struct {
 // Limiter holds the buckets. It is safe for concurrent use. It fails closed: an
 // invalid rate and a bucket for which there is no room refuse the call.
 type Limiter struct {
+	shared *Shared // nil = the buckets are this replica's own
+	name   string  // among the limiters of shared
+
 	mu         sync.Mutex // protects the fields below
 	rules      []*rule
 	fallback   *rule                              // nil = no default
@@ -89,8 +96,9 @@ type Limiter struct {
 // rule is a Rule with the id and name under which its buckets are kept.
 type rule struct {
 	Rule
-	id   uint64
-	name string
+	id     uint64
+	name   string
+	shared string // its name among replicas: without its rate, so that a new one keeps what was spent
 }
 
 type bucketKey struct {
@@ -101,7 +109,8 @@ type bucketKey struct {
 
 type bucket struct {
 	rate   Rate
-	tokens *xrate.Limiter
+	tokens *xrate.Limiter // of a shared bucket: this replica's share, made when the server goes away
+	lease  *lease         // nil = not shared
 }
 
 // demand is one bucket that a call needs.
@@ -110,6 +119,7 @@ type demand struct {
 	key    bucketKey
 	rate   Rate
 	bucket *bucket
+	leased bool // it has a token of the lease
 }
 
 // name names the limit in a refusal.
@@ -142,11 +152,18 @@ func (l *Limiter) Apply(r Rules) {
 	defer l.mu.Unlock()
 	old, before := l.rules, []*rule{l.fallback}
 	l.rules, l.fallback = nil, nil
+	alike := make(map[Rule]int)
 	for _, next := range r.Rules {
-		l.rules = append(l.rules, l.adoptLocked(old, next, next.String()))
+		of := next
+		of.Rate = Rate{}
+		alike[of]++
+		added := l.adoptLocked(old, next, next.String())
+		added.shared = fmt.Sprintf("%q %d", []string{of.Tool, of.Role, of.Server, of.Principal}, alike[of])
+		l.rules = append(l.rules, added)
 	}
 	if r.Default != nil {
 		l.fallback = l.adoptLocked(before, Rule{Rate: *r.Default}, "default")
+		l.fallback.shared = "default"
 	}
 	l.dropStaleLocked()
 }
@@ -164,11 +181,11 @@ func (l *Limiter) adoptLocked(old []*rule, next Rule, name string) *rule {
 	}
 	if i < 0 {
 		l.nextID++
-		return &rule{next, l.nextID, name}
+		return &rule{Rule: next, id: l.nextID, name: name}
 	}
 	id := old[i].id
 	old[i] = nil
-	return &rule{next, id, name}
+	return &rule{Rule: next, id: id, name: name}
 }
 
 // dropStaleLocked removes the buckets of rules that no longer exist. The caller
@@ -220,21 +237,27 @@ func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra 
 		d.rate.Burst = extra.Burst
 		wanted = append(wanted, d)
 	}
-	var late *demand
-	var longest time.Duration
 	for i := range wanted {
 		d := &wanted[i]
 		d.key.subject, d.key.tenant = p.Subject, p.Tenant
-		var wait time.Duration
-		if d.bucket, wait = l.bucketLocked(d.key, d.rate, now); d.bucket == nil {
-			return &Exceeded{Rule: d.name(), Scope: d.key.subject, Limit: d.rate.String(), RetryAfter: wait}
-		}
-		if wait = d.bucket.until(1, now); wait > longest {
-			late, longest = d, wait
+		if wait, ok := l.bucketLocked(d, now); !ok {
+			return refusal{d, wait}.exceeded()
 		}
 	}
-	if late != nil {
-		return &Exceeded{Rule: late.name(), Scope: late.key.subject, Limit: late.rate.String(), RetryAfter: longest}
+	if l.shared != nil {
+		return l.spendSharedLocked(wanted, now)
+	}
+	return spendTokens(wanted, now)
+}
+
+// spendTokens takes one token from every bucket, or none.
+func spendTokens(wanted []demand, now time.Time) *Exceeded {
+	var late refusal
+	for i := range wanted {
+		late.add(&wanted[i], wanted[i].bucket.until(1, now))
+	}
+	if late.demand != nil {
+		return late.exceeded()
 	}
 	for i := range wanted {
 		wanted[i].bucket.tokens.AllowN(now, 1)
@@ -242,33 +265,65 @@ func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra 
 	return nil
 }
 
+// refusal is the demand with the longest wait; the zero refusal is none.
+type refusal struct {
+	demand *demand
+	wait   time.Duration
+}
+
+func (r *refusal) add(d *demand, wait time.Duration) {
+	if wait > r.wait {
+		*r = refusal{d, wait}
+	}
+}
+
+func (r refusal) exceeded() *Exceeded {
+	d := r.demand
+	return &Exceeded{Rule: d.name(), Scope: d.key.subject, Limit: d.rate.String(), RetryAfter: r.wait}
+}
+
 // until returns how long a bucket takes to hold so many tokens, 0 when it does.
 func (b *bucket) until(tokens float64, now time.Time) time.Duration {
-	missing := (tokens - b.tokens.TokensAt(now)) / float64(b.rate.limit())
+	missing := (tokens - b.tokens.TokensAt(now)) / float64(b.tokens.Limit())
 	return time.Duration(min(float64(time.Second)*max(missing, 0), math.MaxInt64/2))
 }
 
-// bucketLocked returns the bucket of key, adjusted to rate, and marks it as used.
-// It returns nil when rate is invalid, or when there is no room: then with the time
+// bucketLocked gives d its bucket, adjusted to the rate, and marks it as used. It
+// returns false when the rate is invalid, or when there is no room: then with the time
 // until there may be some. The caller must hold l.mu.
-func (l *Limiter) bucketLocked(key bucketKey, rate Rate, now time.Time) (*bucket, time.Duration) {
-	b, known := l.buckets.Get(key)
+func (l *Limiter) bucketLocked(d *demand, now time.Time) (wait time.Duration, ok bool) {
+	b, known := l.buckets.Get(d.key)
 	switch {
-	case known && b.rate == rate:
-	case !rate.valid():
-		return nil, 0
+	case known && b.rate == d.rate:
+	case !d.rate.valid():
+		return 0, false
 	case known: // spent tokens stay spent: a larger bucket does not start full
-		b.tokens.SetLimitAt(now, rate.limit())
-		b.tokens.SetBurstAt(now, rate.burst())
-		b.rate = rate
+		b.adjust(d.rate, now)
 	default:
 		if wait := l.makeRoomLocked(now); wait > 0 {
-			return nil, wait
+			return wait, false
 		}
-		b = &bucket{rate: rate, tokens: xrate.NewLimiter(rate.limit(), rate.burst())}
-		l.buckets.Add(key, b)
+		b = &bucket{rate: d.rate}
+		if l.shared != nil {
+			b.lease = l.newLease(d)
+		} else {
+			b.tokens = xrate.NewLimiter(d.rate.limit(), d.rate.burst())
+		}
+		l.buckets.Add(d.key, b)
 	}
-	return b, 0
+	d.bucket = b
+	return 0, true
+}
+
+// adjust gives b another rate.
+func (b *bucket) adjust(rate Rate, now time.Time) {
+	b.rate = rate
+	if b.lease != nil { // the server has what was spent
+		b.lease.empty, b.lease.divided = time.Time{}, 0
+		return
+	}
+	b.tokens.SetLimitAt(now, rate.limit())
+	b.tokens.SetBurstAt(now, rate.burst())
 }
 
 // evictionScan is how many of the least recently used buckets are examined for
@@ -284,7 +339,7 @@ func (l *Limiter) makeRoomLocked(now time.Time) (wait time.Duration) {
 	}
 	for range evictionScan {
 		key, b, _ := l.buckets.GetOldest()
-		full := b.until(float64(b.rate.burst()), now)
+		full := b.idleIn(now)
 		if full == 0 {
 			l.buckets.Remove(key)
 			return 0
@@ -295,6 +350,18 @@ func (l *Limiter) makeRoomLocked(now time.Time) (wait time.Duration) {
 		}
 	}
 	return wait
+}
+
+// idleIn returns how long it takes until the bucket can be forgotten. The server remembers
+// a shared one.
+func (b *bucket) idleIn(now time.Time) time.Duration {
+	switch {
+	case b.lease == nil:
+		return b.until(float64(b.rate.burst()), now)
+	case b.lease.spent > 0 || b.lease.taking:
+		return unknownWait
+	}
+	return 0
 }
 
 // Rate is the refill of a bucket: Count calls in every Per, Burst at once.

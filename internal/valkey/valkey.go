@@ -1,0 +1,61 @@
+// Package valkey runs scripts on the Valkey or Redis server that replicas share.
+package valkey
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// longest bounds the opening of a connection and one answer; a shorter context bounds
+// one Run.
+const longest = time.Second
+
+// Client is a pool of connections to one server. It is safe for concurrent use.
+type Client struct{ pool *redis.Client }
+
+// Open returns a Client for a redis:// or rediss:// URL, and connects with the first Run. The
+// certificate of a rediss server must be of one of roots; nil = the system's. Errors of a
+// Client have no password.
+func Open(url string, roots *x509.CertPool) (*Client, error) {
+	o, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, errors.New("invalid URL of a Valkey or Redis server") // err may quote the password
+	}
+	if o.TLSConfig != nil {
+		host, _, _ := net.SplitHostPort(o.Addr) // ParseURL has given it a port
+		o.TLSConfig = &tls.Config{ServerName: host, RootCAs: roots, MinVersion: tls.VersionTLS12}
+	}
+	o.Protocol, o.DisableIdentity = 2, true
+	o.MaxRetries, o.DialerRetries = -1, 1 // a script that may have run is not run again
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = longest, longest, longest, longest
+	o.ContextTimeoutEnabled = true
+	redis.SetLogger(silent{})
+	return &Client{redis.NewClient(o)}, nil
+}
+
+// silent keeps go-redis from writing to stderr: its callers report the errors that they get.
+type silent struct{}
+
+// Printf implements the logger of go-redis.
+func (silent) Printf(context.Context, string, ...any) {}
+
+// A Script is a Lua script whose answer is a list of whole numbers.
+type Script struct{ script *redis.Script }
+
+// NewScript returns a Script with the source text.
+func NewScript(source string) *Script { return &Script{redis.NewScript(source)} }
+
+// Run runs s once. After an error the script may have run nevertheless, but for one that
+// the server answered.
+func (c *Client) Run(ctx context.Context, s *Script, keys []string, args ...any) ([]int64, error) {
+	return s.script.Run(ctx, c.pool, keys, args...).Int64Slice()
+}
+
+// Close closes the connections.
+func (c *Client) Close() error { return c.pool.Close() }

@@ -1,0 +1,318 @@
+package limit
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/toolgate/toolgate/internal/delivery"
+	"github.com/toolgate/toolgate/internal/valkey"
+)
+
+const (
+	// DefaultPatience is how long a call waits for the server.
+	DefaultPatience = 25 * time.Millisecond
+	// beatEvery is the time between two signs of life of a replica, which counts as gone
+	// after missedBeats of them.
+	beatEvery   = 5 * time.Second
+	missedBeats = 3
+	// firstBeat bounds one sign of life, which may have to connect.
+	firstBeat = time.Second
+	// maxAsks is how many buckets one script takes from.
+	maxAsks = 64
+)
+
+// The keys of all replicas. Their tag keeps them in one slot of a cluster.
+const (
+	keyPrefix   = "toolgate:{limits}:"
+	replicasKey = keyPrefix + "replicas"
+)
+
+// beats are the pauses between attempts to reach a server that is down.
+var beats = delivery.Backoff{First: 200 * time.Millisecond, Longest: beatEvery}
+
+// takeScript takes tokens from the buckets KEYS, all on the server's clock. For each it
+// reads five arguments: the tokens that a microsecond adds, the burst, the tokens that were spent
+// while the server was away, those that a call must have, and those that it takes if they are there.
+// It takes from no bucket unless each has what a call must have. For each it answers the
+// tokens taken, the whole tokens left, and the microseconds until one is left. A full
+// bucket has no key. When the clock steps back, nothing is added until it has caught up.
+var takeScript = valkey.NewScript(`
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local ok, buckets, answer = true, {}, {}
+for i, key in ipairs(KEYS) do
+	local a = i * 5 - 4
+	local b = {rate = tonumber(ARGV[a]), burst = tonumber(ARGV[a+1]), spent = tonumber(ARGV[a+2]),
+		must = tonumber(ARGV[a+3]), more = tonumber(ARGV[a+4]), at = now}
+	b.tokens = b.burst
+	local text = redis.call('GET', key)
+	if text then
+		local tokens, at = string.match(text, '^(%S+) (%d+)$')
+		tokens, at = tonumber(tokens) or 0, tonumber(at) or now
+		b.at = math.max(now, at)
+		b.tokens = math.min(b.burst, tokens + (b.at - at) * b.rate)
+	end
+	b.tokens = math.max(0, b.tokens - b.spent)
+	ok = ok and b.tokens >= b.must
+	buckets[i] = b
+end
+for i, key in ipairs(KEYS) do
+	local b, taken = buckets[i], 0
+	if ok then
+		taken = b.must + math.min(b.more, math.floor(b.tokens - b.must))
+		b.tokens = b.tokens - taken
+	end
+	if taken > 0 or b.spent > 0 then
+		local full = math.ceil((b.burst - b.tokens) / b.rate / 1000) + 1
+		redis.call('SET', key, string.format('%.17g %.0f', b.tokens, b.at), 'PX', string.format('%.0f', full))
+	end
+	answer[i*3-2], answer[i*3-1] = taken, math.floor(b.tokens)
+	answer[i*3] = math.ceil(math.max(0, 1 - b.tokens) / b.rate)
+end
+return answer`)
+
+// beatScript notes that replica ARGV[1] lives, or leaves when ARGV[3] is 0, and answers how many have
+// lived within ARGV[2] milliseconds.
+var beatScript = valkey.NewScript(`
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '(' .. now, '+inf')
+redis.call('ZREM', KEYS[1], ARGV[1])
+if ARGV[3] == '1' then
+	redis.call('ZADD', KEYS[1], now, ARGV[1])
+	redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
+return {redis.call('ZCARD', KEYS[1])}`)
+
+// Server runs scripts on the server that replicas share. It must be safe for concurrent
+// use. After an error the script may have run.
+type Server interface {
+	Run(ctx context.Context, s *valkey.Script, keys []string, args ...any) ([]int64, error)
+}
+
+// SharedOptions say how limits are shared. Server is required.
+type SharedOptions struct {
+	Server Server
+	// Open keeps the whole rate in each replica while the server is away. Otherwise each
+	// has its share, and a replica that has never reached the server refuses.
+	Open bool
+	// Patience is how long a call waits for the server; 0 = DefaultPatience.
+	Patience time.Duration
+	Log      hclog.Logger // nil = none
+}
+
+// Shared is what the limiters of one replica share with other replicas: the server with
+// the buckets, and the number of replicas. It is safe for concurrent use.
+type Shared struct {
+	opts SharedOptions
+	id   string // of this replica, among all
+
+	down     atomic.Bool
+	outage   atomic.Uint64 // counts the times that the server went away
+	replicas atomic.Int64  // that the server last knew; 0 = it was never reached
+	local    atomic.Uint64 // decisions without the server
+	trips    atomic.Uint64
+
+	failed chan struct{} // wakes the loop of beats
+	loop   delivery.Workers
+	logged bool // that the server is away; for the loop alone
+	topUps sync.WaitGroup
+
+	mu       sync.Mutex // protects the fields below
+	limiters []*Limiter
+	fault    error // why the server is away; nil = it is not
+	since    time.Time
+}
+
+// NewShared returns a Shared after it has tried to reach the server, for two seconds at
+// most. Close must be called.
+func NewShared(ctx context.Context, o SharedOptions) *Shared {
+	if o.Patience == 0 {
+		o.Patience = DefaultPatience
+	}
+	if o.Log == nil {
+		o.Log = hclog.NewNullLogger()
+	}
+	s := &Shared{opts: o, id: rand.Text(), failed: make(chan struct{}, 1), since: time.Now()}
+	s.down.Store(true)
+	pause := s.attend(ctx, 1)
+	s.loop.Start(func(ctx context.Context) { s.attendUntil(ctx, pause) })
+	return s
+}
+
+// New returns a Limiter with shared buckets. Limiters of the same name share them, in all
+// replicas. With a nil Shared its buckets are its own.
+func (s *Shared) New(name string, r Rules) *Limiter {
+	l := New(r)
+	if s != nil {
+		l.shared, l.name = s, name
+		s.mu.Lock()
+		s.limiters = append(s.limiters, l)
+		s.mu.Unlock()
+	}
+	return l
+}
+
+// Close leaves the replicas and waits for what is under way. The limiters of s must not be
+// used after it.
+func (s *Shared) Close() {
+	s.loop.Stop()
+	s.topUps.Wait()
+	if !s.down.Load() {
+		_ = s.beat(context.Background(), 0) // the others notice without it, a little later
+	}
+}
+
+// SharedStatus is what a Shared knows of the server.
+type SharedStatus struct {
+	Replicas int           // that share, this one included; 0 = the server was never reached
+	Fault    error         // why limits are local; nil = they are shared
+	For      time.Duration // since Fault
+	Open     bool          // of Fault: each replica has the whole rate
+	Local    uint64        // decisions without the server
+	Trips    uint64        // scripts that were run for calls and leases
+}
+
+// Status returns what s knows of the server.
+func (s *Shared) Status() SharedStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := SharedStatus{Replicas: int(s.replicas.Load()), Fault: s.fault, Open: s.opts.Open, Local: s.local.Load(), Trips: s.trips.Load()}
+	if s.fault != nil {
+		st.For = time.Since(s.since)
+	}
+	return st
+}
+
+// share returns by how many replicas a rate is divided while the server is away; 0 = it is
+// not known.
+func (s *Shared) share() int {
+	if s.opts.Open {
+		return 1
+	}
+	return int(s.replicas.Load())
+}
+
+// attendUntil sends signs of life until ctx ends, and an extra one when a call finds the
+// server away.
+func (s *Shared) attendUntil(ctx context.Context, pause time.Duration) {
+	failures := 1
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-s.failed:
+		}
+		failures++
+		pause := s.attend(ctx, failures)
+		if !s.down.Load() {
+			failures = 0
+		}
+		timer.Reset(pause)
+	}
+}
+
+// attend sends a sign of life, and returns the pause until the next one. failures counts
+// the signs of life that have failed in a row if this one does. The first failure is not logged: it may
+// be a connection that broke, and the next attempt follows at once.
+func (s *Shared) attend(ctx context.Context, failures int) time.Duration {
+	err := s.beat(ctx, 1)
+	if err == nil && s.down.Load() {
+		err = s.repay()
+	}
+	switch {
+	case ctx.Err() != nil:
+		return beatEvery
+	case err == nil:
+		s.back()
+		return delivery.Backoff{First: beatEvery, Longest: beatEvery}.After(1)
+	}
+	s.fail(err)
+	if failures > 1 && !s.logged {
+		s.logged = true
+		s.opts.Log.Warn("the server of toolgate.shared is away: "+s.side(), "error", err)
+	}
+	return beats.After(failures)
+}
+
+// side says what limits do while the server is away.
+func (s *Shared) side() string {
+	switch n := s.share(); {
+	case s.opts.Open:
+		return "each replica allows the whole rate of each limit"
+	case n == 0:
+		return "calls with a rate limit are refused until it is reached the first time"
+	default:
+		return fmt.Sprintf("this replica allows 1/%d of each limit", n)
+	}
+}
+
+// errAnswer is the cause of an answer of another length than its script's.
+var errAnswer = errors.New("unexpected answer of the server")
+
+// errSlow is the cause of a server whose answers take longer than calls wait.
+var errSlow = errors.New("its answers are too slow")
+
+// beat sends a sign of life, or with alive 0 the end of it. The second answer, for which
+// nothing has to be connected, must come within the patience of a call.
+func (s *Shared) beat(ctx context.Context, alive int) error {
+	var took time.Duration
+	for range 2 {
+		began := time.Now()
+		bounded, stop := context.WithTimeout(ctx, max(firstBeat, s.opts.Patience))
+		got, err := s.opts.Server.Run(bounded, beatScript, []string{replicasKey}, s.id, missedBeats*beatEvery.Milliseconds(), alive)
+		stop()
+		switch {
+		case err != nil:
+			return err
+		case len(got) != 1:
+			return errAnswer
+		}
+		s.replicas.Store(max(1, got[0]))
+		if took = time.Since(began); took <= s.opts.Patience {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: %s, and calls wait for %s", errSlow, took.Round(time.Millisecond), s.opts.Patience)
+}
+
+// fail notes that the server is away.
+func (s *Shared) fail(err error) {
+	s.mu.Lock()
+	if s.fault == nil {
+		s.since = time.Now()
+	}
+	s.fault = err
+	s.mu.Unlock()
+	if s.down.CompareAndSwap(false, true) {
+		s.outage.Add(1)
+		select {
+		case s.failed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// back notes that the server answers.
+func (s *Shared) back() {
+	s.mu.Lock()
+	since := s.since
+	s.fault = nil
+	s.mu.Unlock()
+	s.down.Store(false)
+	if s.logged {
+		s.logged = false
+		s.opts.Log.Info("the server of toolgate.shared is back: limits are shared", "away", time.Since(since).Round(time.Millisecond), "replicas", s.replicas.Load())
+	}
+}

@@ -1,0 +1,405 @@
+package limit_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/toolgate/toolgate/internal/testkit/redis"
+	"github.com/toolgate/toolgate/internal/valkey"
+	"github.com/toolgate/toolgate/internal/wait"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/limit"
+)
+
+// patient is how long the calls of tests wait, so that a busy machine changes no result.
+const patient = time.Minute
+
+// replica is one process that shares limits.
+type replica struct {
+	*limit.Shared
+	*limit.Limiter
+	log *lines
+}
+
+// lines is a log that tests read while it is written.
+type lines struct {
+	mu   sync.Mutex // protects the field below
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Split(strings.TrimSuffix(l.text.String(), "\n"), "\n")
+}
+
+// join starts a replica whose calls wait for so long.
+func join(t *testing.T, server *redis.Server, rules limit.Rules, o limit.SharedOptions) *replica {
+	t.Helper()
+	client, err := valkey.Open(server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &replica{log: &lines{}}
+	o.Server, o.Log = client, hclog.New(&hclog.LoggerOptions{Output: r.log})
+	r.Shared = limit.NewShared(t.Context(), o)
+	r.Limiter = r.Shared.New("calls", rules)
+	t.Cleanup(func() { r.Shared.Close(); client.Close() })
+	return r
+}
+
+// joined starts n replicas that know of each other.
+func joined(t *testing.T, n int, server *redis.Server, rules limit.Rules, o limit.SharedOptions) (all []*replica) {
+	t.Helper()
+	for range n {
+		all = append(all, join(t, server, rules, o))
+	}
+	for _, r := range all {
+		until(t, "all replicas are known", func() bool { return r.Status().Replicas == n })
+	}
+	return all
+}
+
+// until waits for a state.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), patient)
+	defer stop()
+	for !is() {
+		if !wait.For(ctx, 5*time.Millisecond) {
+			t.Fatalf("waiting until %s", what)
+		}
+	}
+}
+
+func (r *replica) call() *limit.Exceeded {
+	return r.Spend(time.Now(), policy.Principal{Subject: "agent"}, policy.Tool{Exposed: "tool"}, nil)
+}
+
+// admitted makes calls until one is refused, at most n, and returns how many were not.
+func (r *replica) admitted(n int) int {
+	for i := range n {
+		if r.call() != nil {
+			return i
+		}
+	}
+	return n
+}
+
+// race makes n calls at once, spread over replicas, and returns how many were admitted.
+func race(replicas []*replica, n int) int {
+	var admitted atomic.Int64
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			if replicas[i%len(replicas)].call() == nil {
+				admitted.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	return int(admitted.Load())
+}
+
+func everyCall(rate string, burst int) limit.Rules {
+	r, err := limit.ParseRate(rate)
+	if err != nil {
+		panic(err)
+	}
+	r.Burst = burst
+	return limit.Rules{Default: &r}
+}
+
+// reads counts how often buckets were read on the server.
+func reads(s *redis.Server) int64 {
+	return s.Run(`return {tonumber(string.match(redis.call('INFO', 'commandstats'), 'cmdstat_get:calls=(%d+)')) or 0}`)[0]
+}
+
+func clock(s *redis.Server) time.Time {
+	now := s.Run(`local t = redis.call('TIME'); return {tonumber(t[1]), tonumber(t[2])}`)
+	return time.Unix(now[0], now[1]*1000)
+}
+
+// A slow limit has leases of one token: three replicas admit what one would.
+func TestSharedLimitIsExact(t *testing.T) {
+	server := redis.Start(t, "")
+	replicas := joined(t, 3, server, everyCall("10/100h", 10), limit.SharedOptions{Patience: patient})
+	if n := race(replicas, 1000); n != 10 {
+		t.Errorf("%d of 1000 racing calls were admitted, want 10", n)
+	}
+	over := replicas[0].call()
+	if over == nil || over.RetryAfter < 9*time.Hour || over.RetryAfter > 10*time.Hour || over.Rule != "default" || over.Limit != "10/100h" {
+		t.Errorf("refused with %+v, want the rule and a wait of nearly 10 hours", over)
+	}
+}
+
+// A fast limit is exceeded by the leases that replicas hold at most.
+func TestSharedLimitByLeases(t *testing.T) {
+	server := redis.Start(t, "")
+	const rate, burst, leases = 1000, 300, 3 * 33
+	replicas := joined(t, 3, server, everyCall("1000/1s", burst), limit.SharedOptions{Patience: patient})
+	for range 3 {
+		begun := clock(server)
+		n := race(replicas, 2000)
+		most := burst + int(rate*clock(server).Sub(begun).Seconds()) + 1 + leases
+		if n > most || n < burst-leases {
+			t.Errorf("%d calls were admitted, want from %d to %d", n, burst-leases, most)
+		}
+	}
+}
+
+func TestLeaseIsSpentWithoutTrips(t *testing.T) {
+	server := redis.Start(t, "")
+	r := join(t, server, everyCall("1000/1s", 0), limit.SharedOptions{Patience: patient})
+	now := time.Now()
+	call := func() *limit.Exceeded {
+		return r.Spend(now, policy.Principal{Subject: "agent"}, policy.Tool{Exposed: "tool"}, nil)
+	}
+	if over := call(); over != nil {
+		t.Fatal(over)
+	}
+	before := reads(server)
+	for range 45 { // half of 100 is spent after 50
+		if over := call(); over != nil {
+			t.Fatal(over)
+		}
+	}
+	if n := reads(server) - before; n != 0 || before != 1 {
+		t.Errorf("%d trips for the first call, %d within the lease, want 1 and 0", before, n)
+	}
+	for range 10 {
+		call()
+	}
+	until(t, "the lease is topped up", func() bool { return reads(server) == before+1 })
+	now = now.Add(2 * time.Second)
+	call()
+	if n := reads(server) - before; n != 2 {
+		t.Errorf("%d trips after the lease has expired, want 2", n)
+	}
+}
+
+func TestRefusalIsRememberedWithoutTrips(t *testing.T) {
+	server := redis.Start(t, "")
+	r := join(t, server, everyCall("1/1h", 0), limit.SharedOptions{Patience: patient})
+	race([]*replica{r}, 2)
+	before := reads(server)
+	if n := race([]*replica{r}, 100); n != 0 {
+		t.Errorf("%d calls were admitted", n)
+	}
+	if n := reads(server) - before; n != 0 {
+		t.Errorf("%d trips for calls that must be refused, want 0", n)
+	}
+}
+
+// What a refused call would take stays with the buckets that have it.
+func TestSharedCallTakesAllOrNothing(t *testing.T) {
+	server := redis.Start(t, "")
+	rules := limit.Rules{Rules: []limit.Rule{
+		{Tool: "tool", Rate: limit.Rate{Count: 5, Per: time.Hour}},
+		{Principal: "agent", Rate: limit.Rate{Count: 1, Per: time.Hour}},
+	}}
+	r := join(t, server, rules, limit.SharedOptions{Patience: patient})
+	if n := r.admitted(10); n != 1 {
+		t.Fatalf("%d calls were admitted, want 1", n)
+	}
+	other := join(t, server, limit.Rules{Rules: rules.Rules[:1]}, limit.SharedOptions{Patience: patient})
+	if n := other.admitted(10); n != 4 {
+		t.Errorf("%d calls were left for the tool, want 4", n)
+	}
+}
+
+// Limits of the policy, and those of other limiters, principals and tenants have buckets
+// of their own.
+func TestSharedBucketsAreApart(t *testing.T) {
+	server := redis.Start(t, "")
+	r := join(t, server, everyCall("1/1h", 0), limit.SharedOptions{Patience: patient})
+	again := join(t, server, everyCall("1/1h", 0), limit.SharedOptions{Patience: patient})
+	refused := r.Shared.New("refused", everyCall("1/1h", 0))
+	now, tool := time.Now(), policy.Tool{Exposed: "tool"}
+	for _, tc := range []struct {
+		name    string
+		limiter *limit.Limiter
+		who     policy.Principal
+		extra   *policy.Limit
+		passes  bool
+	}{
+		{"the first", r.Limiter, policy.Principal{Subject: "agent"}, nil, true},
+		{"in another replica", again.Limiter, policy.Principal{Subject: "agent"}, nil, false},
+		{"of another tenant", again.Limiter, policy.Principal{Subject: "agent", Tenant: "t"}, nil, true},
+		{"of another principal", r.Limiter, policy.Principal{Subject: "other"}, &policy.Limit{Rate: "1/1h", Key: "k"}, true},
+		{"of the policy, in another replica", again.Limiter, policy.Principal{Subject: "other"}, &policy.Limit{Rate: "1/1h", Key: "k"}, false},
+		{"of another limiter", refused, policy.Principal{Subject: "agent"}, nil, true},
+	} {
+		if over := tc.limiter.Spend(now, tc.who, tool, tc.extra); (over == nil) != tc.passes {
+			t.Errorf("%s: refused with %v, want passes %v", tc.name, over, tc.passes)
+		}
+	}
+}
+
+func TestRestartKeepsWhatWasSpent(t *testing.T) {
+	server := redis.Start(t, "secret")
+	rules := everyCall("10/100h", 10)
+	first := join(t, server, rules, limit.SharedOptions{Patience: patient})
+	if n := first.admitted(7); n != 7 {
+		t.Fatal(n)
+	}
+	first.Shared.Close()
+	second := join(t, server, rules, limit.SharedOptions{Patience: patient})
+	if n := second.Status().Replicas; n != 1 {
+		t.Errorf("%d replicas after one has left, want 1", n)
+	}
+	if n := second.admitted(2); n != 2 {
+		t.Fatal(n)
+	}
+	server.Kill()
+	server.Restart()
+	until(t, "the server is reached again", func() bool { return second.Status().Fault == nil && second.call() == nil })
+	if n := second.admitted(10); n != 0 {
+		t.Errorf("%d calls were left after a restart of both, want 0", n)
+	}
+	second.Apply(everyCall("20/100h", 20))
+	if n := second.admitted(30); n != 0 {
+		t.Errorf("a larger bucket started with %d tokens, want 0", n)
+	}
+}
+
+// Nothing that nobody uses stays on the server.
+func TestIdleBucketsExpire(t *testing.T) {
+	server := redis.Start(t, "")
+	r := join(t, server, everyCall("10/1s", 0), limit.SharedOptions{Patience: patient})
+	r.admitted(3)
+	forever := server.Run(`local n = 0
+for _, key in ipairs(redis.call('KEYS', '*')) do if redis.call('PTTL', key) < 0 then n = n + 1 end end
+return {n}`)
+	if forever[0] != 0 {
+		t.Errorf("%d keys never expire", forever[0])
+	}
+	until(t, "the bucket is forgotten", func() bool { return server.Run(`return {#redis.call('KEYS', '*')}`)[0] == 1 })
+}
+
+func TestServerIsKilled(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		open bool
+		each []int // calls that each replica admits while the server is away
+	}{
+		{"closed", false, []int{3, 3}}, // half of the seven, and of the six, that were left when it asked the last time
+		{"open", true, []int{7, 6}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			server := redis.Start(t, "")
+			replicas := joined(t, 2, server, everyCall("10/100h", 10), limit.SharedOptions{Patience: patient, Open: tc.open})
+			for range 2 {
+				for _, r := range replicas {
+					if over := r.call(); over != nil {
+						t.Fatal(over)
+					}
+				}
+			}
+			server.Kill()
+			for i, r := range replicas {
+				if n := race([]*replica{r}, 500); n != tc.each[i] {
+					t.Errorf("replica %d admitted %d calls without the server, want %d", i, n, tc.each[i])
+				}
+			}
+			for _, r := range replicas {
+				until(t, "the loss is logged", func() bool { return strings.Contains(r.log.all()[0], "is away") })
+			}
+			server.Restart()
+			for _, r := range replicas {
+				until(t, "the server is back", func() bool { return r.Status().Fault == nil })
+			}
+			for _, r := range replicas {
+				if n := r.admitted(10); n != 0 {
+					t.Errorf("%d calls were left on the server, want 0: what was spent without it is taken off", n)
+				}
+				if got := r.log.all(); len(got) != 2 || !strings.Contains(got[1], "is back") {
+					t.Errorf("the log has %d lines, want one for the loss and one for the return:\n%s", len(got), strings.Join(got, "\n"))
+				}
+				if st := r.Status(); st.Local != 500 {
+					t.Errorf("%d decisions without the server, want 500", st.Local)
+				}
+			}
+		})
+	}
+}
+
+// A server that hangs is asked no longer. The replica that has not used the bucket allows
+// its share of the whole burst.
+func TestServerHangs(t *testing.T) {
+	server := redis.Start(t, "")
+	replicas := joined(t, 2, server, everyCall("10/100h", 10), limit.SharedOptions{Patience: 2 * time.Second})
+	n := replicas[0].admitted(2)
+	server.Freeze()
+	n += race(replicas, 1000)
+	if n != 2+4+5 {
+		t.Errorf("%d calls were admitted, want 2, half of the eight that were left, and half of the burst", n)
+	}
+	before := replicas[1].Status().Trips
+	race(replicas, 1000)
+	if trips := replicas[1].Status().Trips - before; trips > 0 {
+		t.Errorf("%d calls waited for a server that was known to hang", trips)
+	}
+	server.Thaw()
+	for _, r := range replicas {
+		until(t, "the server is back", func() bool { return r.Status().Fault == nil })
+	}
+	if n := race(replicas, 1000); n != 0 {
+		t.Errorf("%d calls were left on the server, want 0", n)
+	}
+}
+
+// A replica that has never reached the server has no share.
+func TestServerWasNeverReached(t *testing.T) {
+	server := redis.Start(t, "")
+	server.Kill()
+	closed := join(t, server, everyCall("10/100h", 10), limit.SharedOptions{})
+	open := join(t, server, everyCall("10/100h", 10), limit.SharedOptions{Open: true})
+	if over := closed.call(); over == nil || over.RetryAfter != time.Second {
+		t.Errorf("closed: refused with %+v, want a wait of a second", over)
+	}
+	if n := open.admitted(20); n != 10 {
+		t.Errorf("open: %d calls were admitted, want 10", n)
+	}
+	server.Restart()
+	until(t, "the server is reached", func() bool { return closed.Status().Fault == nil && open.Status().Fault == nil })
+	if n := closed.admitted(20); n != 0 {
+		t.Errorf("closed: %d calls were left, want 0", n)
+	}
+}
+
+// A server that answers too late is away as long as it does.
+func TestServerIsSlow(t *testing.T) {
+	slow := &slowServer{}
+	slow.by.Store(int64(20 * time.Millisecond))
+	s := limit.NewShared(t.Context(), limit.SharedOptions{Server: slow, Patience: 5 * time.Millisecond})
+	defer s.Close()
+	if st := s.Status(); st.Fault == nil || !strings.Contains(st.Fault.Error(), "too slow") {
+		t.Errorf("a slow server is no fault: %v", st.Fault)
+	}
+}
+
+// slowServer answers every script with one replica.
+type slowServer struct{ by atomic.Int64 }
+
+func (s *slowServer) Run(ctx context.Context, _ *valkey.Script, keys []string, _ ...any) ([]int64, error) {
+	if !wait.For(ctx, time.Duration(s.by.Load())) {
+		return nil, fmt.Errorf("waiting: %w", ctx.Err())
+	}
+	return []int64{1}, nil
+}
