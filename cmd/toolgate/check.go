@@ -168,6 +168,7 @@ func (e *env) withUpstreams(ctx context.Context, most time.Duration, cfg *config
 	alone := *cfg
 	alone.Store = ""
 	alone.State, alone.Keys = filepath.Join(dir, "state"), filepath.Join(dir, "keys")
+	alone.Shared = nil // it is no replica
 	a, err := app.Open(ctx, &alone, e.appOptions())
 	if err != nil {
 		return err

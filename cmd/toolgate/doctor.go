@@ -21,6 +21,7 @@ import (
 	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/lock"
 	"github.com/toolgate/toolgate/registry/upstream"
@@ -84,6 +85,7 @@ func (e *env) examine(ctx context.Context, s *filesCheck) (*examination, error) 
 	for _, file := range crash.Files(crash.Dir(s.cfg.State)) {
 		x.found = append(x.found, finding{Level: levelWarning, Where: "toolgate.state", Message: "toolgate has crashed: its stacks are in " + file, Hint: "report them, and delete the file"})
 	}
+	x.shared(ctx, s.cfg)
 	x.commands(s.cfg)
 	if err := x.clients(e, s.cfg); err != nil {
 		return nil, err
@@ -153,6 +155,23 @@ func (x *examination) database(ctx context.Context, cfg *config.Config) {
 		return
 	}
 	x.ok("toolgate.store", store.Redact(cfg.Store)+" answers")
+}
+
+// shared reports whether the server of toolgate.shared answers in time.
+func (x *examination) shared(ctx context.Context, cfg *config.Config) {
+	if cfg.Shared == nil {
+		return
+	}
+	const where = "toolgate.shared"
+	switch replicas, took, err := app.TryShared(ctx, cfg.Shared); {
+	case err != nil:
+		x.fault(exitUnreachable, where, err.Error(), "start the server, or correct its URL and password")
+	case took > limit.DefaultPatience:
+		x.found = append(x.found, finding{Level: levelWarning, Where: where, Hint: "move the server closer to its replicas",
+			Message: fmt.Sprintf("the server answers after %s, and calls wait for %s only", took.Round(time.Millisecond), limit.DefaultPatience)})
+	default:
+		x.ok(where, fmt.Sprintf("the server answers; %s", plural.Count(replicas, "replica")))
+	}
 }
 
 // commands reports the commands of servers that are not found.

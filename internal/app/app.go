@@ -92,6 +92,7 @@ type App struct {
 	proxies   atomic.Pointer[[]netip.Prefix] // toolgate.trusted_proxies
 	limits    *limit.Limiter
 	refused   *limit.Limiter // of refused calls
+	shared    *sharedServer  // nil = the limits are of this process alone
 	sandbox   *sandbox.Host
 	upstreams *registry.Registry
 	confined  map[string]string // how each server is confined, as the trail has it
@@ -143,7 +144,10 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	}
 	a.callers = &callers{Authenticator: a.auth, app: a, throttle: guard.NewThrottle(nil)}
 	a.setProxies(cfg)
-	a.limits, a.refused = limit.New(limitRules(cfg)), limit.New(refusedRules(cfg))
+	if err = a.openShared(ctx, cfg); err != nil {
+		return nil, err
+	}
+	a.limits, a.refused = a.shared.limiter("calls", limitRules(cfg)), a.shared.limiter("refused", refusedRules(cfg))
 	a.bus = bus.New(bus.Options{})
 	if err = a.openState(ctx, cfg); err != nil {
 		return nil, err
@@ -241,6 +245,9 @@ func (a *App) Close() error {
 	}
 	if a.telemetry != nil { // its last metrics read the state
 		a.telemetry.Close(ctx)
+	}
+	if a.shared != nil {
+		errs = append(errs, a.shared.close())
 	}
 	if a.state != nil {
 		errs = append(errs, a.state.close())

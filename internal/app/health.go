@@ -27,6 +27,7 @@ const (
 	partOwnKeys   = "own_keys"  // can be had
 	partSigning   = "signing"   // the last checkpoint of the trail was signed and kept
 	partDisk      = "disk"      // has its reserve
+	partLimits    = "limits"    // the server of toolgate.shared has been reached, or need not be
 )
 
 // health is what was found out about the state directory.
@@ -65,6 +66,9 @@ func (a *App) faults() map[string]string {
 	found := maps.Clone(h.faults)
 	if h.draining.Load() {
 		found[partServing] = "toolgate is draining"
+	}
+	if fault := a.shared.unknown(); fault != "" {
+		found[partLimits] = fault
 	}
 	if !a.upstreams.Settled() {
 		found[partUpstreams] = "upstreams are starting"
@@ -130,7 +134,7 @@ func (a *App) tryStore() error {
 
 // readiness is the metric toolgate_ready: 1 for each part that is, 0 for others.
 func (a *App) readiness(context.Context) map[string]float64 {
-	parts := map[string]float64{partUpstreams: 1, partServing: 1, partTrail: 1, partStore: 1, partKeys: 1, partOwnKeys: 1, partSigning: 1, partDisk: 1}
+	parts := map[string]float64{partUpstreams: 1, partServing: 1, partTrail: 1, partStore: 1, partKeys: 1, partOwnKeys: 1, partSigning: 1, partDisk: 1, partLimits: 1}
 	for part := range a.faults() {
 		parts[part] = 0
 	}

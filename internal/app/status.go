@@ -20,12 +20,13 @@ import (
 func (a *App) status() console.Status {
 	faults := a.faults()
 	s := console.Status{Ready: len(faults) == 0, Revision: a.Revision(), Shadow: a.shadow.line(), Sights: a.Sights()}
-	for _, part := range []string{partServing, partTrail, partStore, partOwnKeys, partSigning, partDisk} {
+	for _, part := range []string{partServing, partTrail, partStore, partOwnKeys, partSigning, partDisk, partLimits} {
 		if fault := faults[part]; fault != "" {
 			s.Warnings = append(s.Warnings, fault)
 		}
 	}
 	s.Warnings = append(s.Warnings, a.scarceDisk()...)
+	s.Warnings = append(s.Warnings, a.shared.warnings()...)
 	for _, fault := range a.state.trail.Unanchored() {
 		s.Warnings = append(s.Warnings, fmt.Sprintf("toolgate.audit.anchors: the last checkpoint is not anchored: %v", fault))
 	}

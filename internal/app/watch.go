@@ -146,6 +146,7 @@ func needRestart(begun, next *config.Config) (names []string) {
 		{"toolgate.allowed_origins", !slices.Equal(begun.AllowedOrigins, next.AllowedOrigins)},
 		{"toolgate.state", begun.State != next.State},
 		{"toolgate.store", begun.Store != next.Store},
+		{"toolgate.shared", !reflect.DeepEqual(begun.Shared, next.Shared)},
 		{"toolgate.keys", begun.Keys != next.Keys},
 		{"toolgate.limits.max_message_mib", begun.Limits.MaxMessage != next.Limits.MaxMessage},
 		{"toolgate.limits.max_depth", begun.Limits.MaxDepth != next.Limits.MaxDepth},

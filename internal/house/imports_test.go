@@ -80,6 +80,7 @@ var onlyIn = map[string][]string{
 	"github.com/pelletier/go-toml":           {"registry/config", "internal/clientfile"},
 	"github.com/wneessen/go-mail":            {"policy/notice"},
 	"github.com/standard-webhooks":           {"policy/notice"},
+	"github.com/redis/go-redis":              {"internal/valkey"},
 	"github.com/emersion/go-smtp":            {}, // a mail server for tests
 	"github.com/JohannesKaufmann":            {"tools/page"},
 }

@@ -287,6 +287,18 @@ func (s *Shared) beat(ctx context.Context, alive int) error {
 	return fmt.Errorf("%w: %s, and calls wait for %s", errSlow, took.Round(time.Millisecond), s.opts.Patience)
 }
 
+// Replicas returns how many replicas share limits on a server, without joining them.
+func Replicas(ctx context.Context, server Server) (int, error) {
+	got, err := server.Run(ctx, beatScript, []string{replicasKey}, "", missedBeats*beatEvery.Milliseconds(), 0)
+	if err == nil && len(got) != 1 {
+		err = errAnswer
+	}
+	if err != nil {
+		return 0, err
+	}
+	return int(got[0]), nil
+}
+
 // fail notes that the server is away.
 func (s *Shared) fail(err error) {
 	s.mu.Lock()

@@ -64,7 +64,7 @@ type Pin string
 // Config is everything that mcp.json and the overlay say, defaults filled in.
 // Fields with a tag are keys of the toolgate object. A Config is not changed
 // after Load and then safe for concurrent use. It holds secrets (Server.Env,
-// Server.Headers, Store, Policy, Notify, OIDC.ClientSecret, Telemetry): do not print it.
+// Server.Headers, Store, Shared, Policy, Notify, OIDC.ClientSecret, Telemetry): do not print it.
 type Config struct {
 	Servers        []Server  // in file order, disabled ones included
 	Listen         string    `json:"listen"`          // host:port of the agents' listener
@@ -81,6 +81,7 @@ type Config struct {
 	Policy         Policy    `json:"policy"`
 	Identity       Identity  `json:"identity"`
 	Limits         Limits    `json:"limits"`
+	Shared         *Shared   `json:"shared"` // nil = each process has limits of its own
 	Approvals      Approvals `json:"approvals"`
 	Console        Console   `json:"console"`
 	Audit          Audit     `json:"audit"`
@@ -277,6 +278,13 @@ type Limits struct {
 
 	MaxMessage int `json:"max_message_mib"` // largest message of a client, in MiB; 1 to 32
 	MaxDepth   int `json:"max_depth"`       // how many arrays and objects of one may be in each other; 16 to 1000
+}
+
+// Shared is the Valkey or Redis server on which replicas share limits. It holds a secret (URL).
+type Shared struct {
+	URL      string `json:"url"`       // redis:// or rediss://, with user and password if it wants them
+	WhenDown string `json:"when_down"` // while it is away: closed = a share of each limit, open = the whole of each limit
+	CA       string `json:"ca"`        // absolute path of the server's root certificates in PEM; "" = the system's
 }
 
 // LimitRule is one rate for the calls that match all of its non-empty fields.

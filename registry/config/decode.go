@@ -83,6 +83,16 @@ func (r *Rate) UnmarshalJSON(text []byte) (err error) {
 	return err
 }
 
+// UnmarshalJSON reads the URL alone, or an object with it.
+func (s *Shared) UnmarshalJSON(text []byte) error {
+	type plain Shared
+	*s = Shared{WhenDown: "closed"}
+	if text[0] == '{' {
+		return json.Unmarshal(text, (*plain)(s))
+	}
+	return json.Unmarshal(text, &s.URL)
+}
+
 // UnmarshalJSON reads a rule, which is also an object with rate and burst.
 func (r *LimitRule) UnmarshalJSON(text []byte) error {
 	type plain LimitRule

@@ -7,6 +7,7 @@ import (
 	"net/mail"
 	"net/url"
 	"path"
+	"regexp"
 	"strings"
 	"time"
 
@@ -39,6 +40,7 @@ var formats = map[string]func(string) error{
 	"policy-path":      func(s string) error { return unless(!remote(s), webURL(), s) },
 	"smtp-url":         checkMailServer,
 	"store-url":        checkStore,
+	"redis-url":        checkShared,
 	"mailbox":          parses(mail.ParseAddress, "invalid mail address", `such as "approvals@example.org"`), // RFC 5322, with or without a name before it
 	"signing-secret":   parses(secretKey, "begins with whsec_, and the rest is not base64", "take the secret as its maker showed it, or one without whsec_"),
 	"glob":             parses(parseGlob, "%q is no pattern", "* stands for anything but a slash, ? for one character"),
@@ -187,6 +189,25 @@ func checkStore(s string) error {
 	}
 	return nil
 }
+
+// checkShared wants the URL of a Valkey or Redis server. An @ or / in a password would move
+// the end of the host, and parts of the password would be shown as host or path.
+func checkShared(s string) error {
+	const hint = "write redis://:PASSWORD@HOST:6379/0 or rediss://…, with %40 for an @ in the password and %2F for a /"
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return complain("invalid URL", hint)
+	case u.Scheme != "redis" && u.Scheme != "rediss":
+		return complain("not a redis or rediss URL", hint)
+	case u.Hostname() == "" || !databasePath.MatchString(u.Path) || u.RawQuery != "" || u.Fragment != "":
+		return complain("not the URL of a Valkey or Redis server", hint)
+	}
+	return nil
+}
+
+// databasePath is the path of a server's URL: nothing, or the number of a database.
+var databasePath = regexp.MustCompile(`^(/[0-9]{0,9})?$`)
 
 // secretKey reads a key as it is, or "whsec_" and its base64.
 func secretKey(s string) ([]byte, error) {

@@ -105,7 +105,7 @@ func (m *masker) show(n *node, bare bool) {
 	case bare && rest != "":
 		host, _, _ := strings.Cut(rest, "/")
 		n.value = scheme + "://" + host + "/" + masked
-	case end > 0 && strings.HasPrefix(scheme, "postgres"): // a password may have a / as it is written
+	case end > 0 && database(scheme): // a password may have a / as it is written
 		n.value = scheme + "://" + masked + rest[end:]
 	}
 }
@@ -126,12 +126,12 @@ func (m *masker) collect(n *node) {
 	}
 	password, _ := u.User.Password()
 	m.add(password)
-	database := strings.HasPrefix(u.Scheme, "postgres") // its user and most of its options are plain words
-	if !database {
+	plain := database(u.Scheme) // its user and most of its options are plain words
+	if !plain {
 		m.add(u.User.Username())
 	}
 	for name, values := range u.Query() {
-		if !database || lock.Secret(name) {
+		if !plain || lock.Secret(name) {
 			m.add(values[0])
 		}
 	}
@@ -153,6 +153,11 @@ func (m *masker) addFile(n *node, name string) {
 			m.add(value)
 		}
 	}
+}
+
+// database reports whether a URL names a database.
+func database(scheme string) bool {
+	return strings.HasPrefix(scheme, "postgres") || strings.HasPrefix(scheme, "redis")
 }
 
 // add adds a secret, and what follows Bearer or Basic in it.

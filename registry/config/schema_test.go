@@ -185,6 +185,7 @@ func TestSchemaDefaultsHold(t *testing.T) {
 	defs := document(t)
 	const all = `{ "mcpServers": { "a": { "command": "x" } }, "toolgate": {
 		"policy": { "path": "https://x.example/b.tar.gz", "poll": {}, "log": { "file": "f" }, "keys": { "k": { "algorithm": "HS256", "key": "0123456789012345678901234567890" } } },
+		"shared": "redis://localhost",
 		"telemetry": { "endpoint": "https://x.example", "traces": {}, "metrics": {} },
 		"console": { "oidc": { "issuer": "https://x.example", "client_id": "x" } },
 		"identity": { "jwt": [{ "issuer": "x", "audience": ["x"], "jwks": "https://x.example" }] },

@@ -143,6 +143,9 @@ func (c *Config) secrets() (found []string) {
 	for _, n := range c.Approvals.Notify {
 		found = append(found, n.Secret, password(n.SMTP))
 	}
+	if c.Shared != nil {
+		found = append(found, password(c.Shared.URL))
+	}
 	if c.Console.OIDC != nil {
 		found = append(found, c.Console.OIDC.ClientSecret)
 	}

@@ -44,6 +44,7 @@ func (l *loader) finishSettings() {
 			*r = nil
 		}
 	}
+	l.finishShared(n.get("shared"))
 	l.finishIdentity(n.get("identity"))
 	l.finishApprovals(n.get("approvals"))
 	l.finishConsole(n.get("console"))
@@ -55,6 +56,17 @@ func (l *loader) finishSettings() {
 		if r.Server != "" && servers != nil && servers.get(r.Server) == nil {
 			l.warn(at, fmt.Sprintf("no server is named %q: the rule limits nothing", clip(at.text)), "")
 		}
+	}
+}
+
+func (l *loader) finishShared(n *node) {
+	s := l.cfg.Shared
+	if s == nil {
+		return
+	}
+	s.CA = n.get("ca").resolve(s.CA)
+	if u, err := url.Parse(s.URL); err == nil && u.Scheme == "redis" && !guard.Loopback(u.Hostname()) {
+		l.warn(cmp.Or(n.get("url"), n), "has no TLS: whoever is on the way reads the password, and can lift the limits", "write rediss://")
 	}
 }
 
