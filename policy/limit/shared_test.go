@@ -153,12 +153,12 @@ func TestSharedLimitByLeases(t *testing.T) {
 	server := redis.Start(t, "")
 	const rate, burst, leases = 1000, 300, 3 * 33
 	replicas := joined(t, 3, server, everyCall("1000/1s", burst), limit.SharedOptions{Patience: patient})
-	for range 3 {
+	for round := range 3 {
 		begun := clock(server)
 		n := race(replicas, 2000)
 		most := burst + int(rate*clock(server).Sub(begun).Seconds()) + 1 + leases
-		if n > most || n < burst-leases {
-			t.Errorf("%d calls were admitted, want from %d to %d", n, burst-leases, most)
+		if n > most || round == 0 && n < burst-leases { // later rounds begin with what is left
+			t.Errorf("round %d: %d calls were admitted, want from %d to %d", round, n, burst-leases, most)
 		}
 	}
 }
