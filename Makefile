@@ -7,7 +7,7 @@ LDFLAGS  = -s -w -X main.version=$(VERSION)
 TOOLS    = .cache/bin
 TIMEOUT ?= 25m
 
-.PHONY: build guardian run test test-conformance check lint vuln npm npm-soak bench bench-go fuzz mutate soak chart image release release-check clean
+.PHONY: build guardian run test test-conformance check lint vuln npm npm-soak chain bench bench-go fuzz mutate soak chart image release release-check clean
 
 # The guardian of stdio servers is a program of its own inside toolgate. A toolgate that
 # is built without it starts itself as the guardian, which takes ten times as long.
@@ -61,10 +61,10 @@ $(TOOLS)/golangci-lint $(TOOLS)/staticcheck $(TOOLS)/govulncheck &: .ci/lint/go.
 # Third-party MCP servers and clients for the tests; npm-soak: large ones (700 MB) that
 # only make soak runs.
 INSTALLED = /node_modules/.package-lock.json
-npm: testdata/npm$(INSTALLED)
+npm: testdata/npm$(INSTALLED) testdata/npm/chain$(INSTALLED)
 npm-soak: testdata/npm/soak$(INSTALLED)
 
-testdata/npm$(INSTALLED) testdata/npm/soak$(INSTALLED): %$(INSTALLED): %/package-lock.json
+testdata/npm$(INSTALLED) testdata/npm/chain$(INSTALLED) testdata/npm/soak$(INSTALLED): %$(INSTALLED): %/package-lock.json
 	@if command -v npm >/dev/null; then cd $* && npm ci --ignore-scripts --no-audit --no-fund; \
 	elif [ "$$CI" = true ]; then echo "npm is missing"; exit 1; \
 	else echo "npm is missing: tests with third-party servers and clients are skipped"; fi
@@ -108,6 +108,15 @@ mutate:
 # All tests three times, in their long form: TOOLGATE_SOAK=1.
 soak: npm npm-soak
 	TOOLGATE_SOAK=1 $(GO) test $(RACE) -timeout 2h -count=3 ./...
+	cd testdata/chain && $(GO) vet ./... && $(GO) test -count=1 ./... && $(GO) build -o ../../bin/chain .
+	TOOLGATE_CHAIN=$(CURDIR)/bin/chain $(GO) test -count=1 ./tools/...
+
+# A development chain for manage_wallet at http://127.0.0.1:8545, with a block every
+# second: make chain ARGS='-interval 200ms'. It has its own module, so that go-ethereum
+# is not shipped.
+chain:
+	cd testdata/chain && $(GO) build -o ../../bin/chain .
+	bin/chain $(ARGS)
 
 # The Helm chart of docs/deploy, with Helm and the types of Kubernetes. They have their
 # own module, so that none of their dependencies is shipped.

@@ -14,6 +14,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
+	"github.com/toolgate/toolgate/tools/chain"
 	"github.com/toolgate/toolgate/tools/media"
 	"github.com/toolgate/toolgate/tools/page"
 	"github.com/toolgate/toolgate/tools/search"
@@ -34,13 +35,18 @@ type backends struct {
 	maker    Maker
 	wallet   *wallet.Wallet
 	every    time.Duration // between notifications of progress
+	chain    *chain.Wallet // nil with the paper wallet
 }
 
 // handlers are the tools by name. An error of a handler becomes a JSON-RPC error,
 // which the specification of the standard tools requires for internal failures.
 func (b backends) handlers() map[string]server.ToolHandlerFunc {
+	pay := b.manageWallet
+	if b.chain != nil {
+		pay = b.payOnChain
+	}
 	return map[string]server.ToolHandlerFunc{
-		"search_internet": handler(b.search), "generate_media": reporting(b.every, handler(b.generateMedia)), "manage_wallet": handler(b.manageWallet),
+		"search_internet": handler(b.search), "generate_media": reporting(b.every, handler(b.generateMedia)), "manage_wallet": handler(pay),
 		"fetch_page": handler(b.fetchPage),
 	}
 }
@@ -213,10 +219,11 @@ type walletArgs struct {
 }
 
 type walletResult struct {
-	Provider    string              `json:"provider"`
-	Action      string              `json:"action"`
-	Balances    []wallet.Balance    `json:"balances"`
-	Transaction *wallet.Transaction `json:"transaction,omitempty"`
+	Provider    string               `json:"provider"`
+	Action      string               `json:"action"`
+	Balances    []wallet.Balance     `json:"balances"`
+	Transaction *wallet.Transaction  `json:"transaction,omitempty"`
+	Open        []wallet.Transaction `json:"transactions,omitempty"` // what reconcile looked at
 }
 
 func (b backends) manageWallet(ctx context.Context, in walletArgs) (*mcp.CallToolResult, error) {

@@ -20,6 +20,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"github.com/toolgate/toolgate/registry/contract"
+	"github.com/toolgate/toolgate/tools/chain"
 	"github.com/toolgate/toolgate/tools/media"
 	"github.com/toolgate/toolgate/tools/page"
 	"github.com/toolgate/toolgate/tools/search"
@@ -47,6 +48,7 @@ type Backends struct {
 	Search *websearch.Options `json:"search"` // nil for the documents
 	Fetch  *page.Options      `json:"fetch"`  // nil for no fetch_page
 	Media  *webmedia.Options  `json:"media"`  // nil for the offline renderer
+	Wallet *chain.Options     `json:"wallet"` // nil for the paper wallet
 }
 
 // tools are the names of the tools with a chosen backend.
@@ -59,6 +61,9 @@ func (b Backends) tools() (names []string) {
 	}
 	if b.Media != nil {
 		names = append(names, "generate_media")
+	}
+	if b.onChain() {
+		names = append(names, "manage_wallet")
 	}
 	return names
 }
@@ -114,8 +119,13 @@ func newServer(ctx context.Context, opts Options) (*server.MCPServer, func() err
 	if err != nil {
 		return nil, nil, errors.Join(err, searcher.Close())
 	}
-	closeAll := func() error { return errors.Join(searcher.Close(), ledger.Close()) }
 	b := backends{searcher: searcher, maker: maker, wallet: ledger, every: cmp.Or(opts.ProgressEvery, 5*time.Second)}
+	closeAll := func() error { return errors.Join(searcher.Close(), b.closeWallets()) }
+	if opts.Backends.onChain() {
+		if b.chain, err = chain.Open(ctx, filepath.Join(opts.Dir, "chain.db"), *opts.Backends.Wallet); err != nil {
+			return nil, nil, errors.Join(err, closeAll())
+		}
+	}
 	if fetch := opts.Backends.Fetch; fetch != nil {
 		with := *fetch
 		with.Version = opts.Version

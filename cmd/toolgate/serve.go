@@ -245,7 +245,7 @@ func toolsCommand(e *env) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&opts.Dir, "dir", ".toolgate/tools", "`DIR` of the paper wallet (or TOOLGATE_TOOLS_DIR)")
-	c.Flags().StringVar(&backends, "backends", "", "`FILE` that chooses services for search and images, and allows fetch_page (default: offline)")
+	c.Flags().StringVar(&backends, "backends", "", "`FILE` that chooses services for search and images and a chain for payments, and allows fetch_page (default: offline)")
 	c.Flags().StringVar(&opts.Docs, "docs", "", "`DIR` of documents to search (default: the embedded ones)")
 	return c
 }

@@ -57,6 +57,7 @@ var mayImport = map[string][]string{
 	"tools/page":         {},
 	"tools/media":        {"signal", "registry/contract"},
 	"tools/wallet":       {"signal", "registry/contract"},
+	"tools/chain":        {"signal", "tools/wallet"},
 }
 
 // onlyIn says where a library may be imported.

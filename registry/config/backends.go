@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -38,6 +39,7 @@ func LoadBackends(opts Options, into any) error {
 		l.checkShape(root, backendsSchema())
 		l.checkBackend(root.get("search"))
 		l.checkBackend(root.get("media"))
+		l.checkSigner(root.get("wallet").get("signer"))
 		l.decode(root, into)
 	}
 	if len(l.faults) == 0 {
@@ -45,6 +47,42 @@ func LoadBackends(opts Options, into any) error {
 	}
 	slices.SortStableFunc(l.faults, l.before)
 	return &Faults{List: l.faults}
+}
+
+// onlyReference is a text that is one reference and nothing else. A default would be a secret
+// in the file.
+var onlyReference = regexp.MustCompile(`^\$\{(?:env:|file:)?[^}:]+\}$`)
+
+// checkSigner wants one signer, whose secrets are references.
+func (l *loader) checkSigner(n *node) {
+	if n == nil || n.faulty {
+		return
+	}
+	keystore, private, command := n.get("keystore"), n.get("private_key"), n.get("command")
+	kinds := 0
+	for _, kind := range []*node{keystore, private, command} {
+		if kind != nil {
+			kinds++
+		}
+	}
+	if kinds != 1 || (keystore == nil) != (n.get("password") == nil) || (command == nil) != (n.get("address") == nil) {
+		l.fault(n, "needs one signer", "write keystore and password, or private_key, or command and address")
+	}
+	for _, secret := range []*node{private, n.get("password")} {
+		if secret != nil && !onlyReference.MatchString(secret.text) {
+			l.plain(secret)
+		}
+	}
+	if keystore != nil {
+		keystore.value = keystore.resolve(keystore.value)
+	}
+}
+
+// plain reports a secret that is in the file.
+func (l *loader) plain(secret *node) {
+	if !secret.faulty {
+		l.fault(secret, "is a key in plain text", `write "${NAME}", and set NAME in the environment`)
+	}
 }
 
 // checkBackend says what the schema cannot: which members a provider supports, and that
@@ -61,8 +99,8 @@ func (l *loader) checkBackend(n *node) {
 		}
 	}
 	key, base, folder := n.get("api_key"), n.get("base_url"), n.get("folder")
-	if key != nil && !key.faulty && !strings.Contains(key.text, "${") {
-		l.fault(key, "is a key in plain text", `write "${NAME}", and set NAME in the environment`)
+	if key != nil && !strings.Contains(key.text, "${") {
+		l.plain(key)
 	}
 	if key != nil && base != nil && !base.faulty {
 		if u, err := url.Parse(base.value); err == nil && secure(u) != nil {

@@ -32,6 +32,21 @@ type backends struct {
 		} `json:"models"`
 		Budget float64 `json:"budget"`
 	} `json:"media"`
+	Wallet *struct {
+		URL     string `json:"rpc_url"`
+		ChainID uint64 `json:"chain_id"`
+		Tokens  map[string]struct {
+			Decimals int `json:"decimals"`
+		} `json:"tokens"`
+		Recipients map[string]string `json:"recipients"`
+		Signer     struct {
+			Keystore   string   `json:"keystore"`
+			Password   string   `json:"password"`
+			PrivateKey string   `json:"private_key"`
+			Command    []string `json:"command"`
+		} `json:"signer"`
+		Wait time.Duration `json:"wait"`
+	} `json:"wallet"`
 }
 
 func readBackends(text string) (backends, error) {
@@ -66,9 +81,19 @@ func TestLoadBackends(t *testing.T) {
 	if err != nil || got.Media.Budget != 2.5 || got.Media.Models["fox"].ID != "gpt-image-1" || got.Media.Models["fox"].Cost != 0.04 || got.Media.Models["fox"].Sizes["1:1"] != "512x512" {
 		t.Errorf("%+v, %v", got.Media, err)
 	}
+	wallet := `{"wallet": {"provider": "evm", "rpc_url": "http://127.0.0.1:8545", "chain_id": 1337, "wait": "5s", "tokens": {"USDT": {"address": "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed", "decimals": 6}},
+		"recipients": {"acme": "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"}, "signer": {"keystore": "key.json", "password": "${KEY}"}}}`
+	if got, err = readBackends(wallet); err != nil || got.Wallet.Signer.Keystore != "/etc/toolgate/key.json" || got.Wallet.Signer.Password != "sk-very-secret" ||
+		got.Wallet.ChainID != 1337 || got.Wallet.Tokens["USDT"].Decimals != 6 || got.Wallet.Recipients["acme"] == "" || got.Wallet.Wait != 5*time.Second {
+		t.Errorf("%+v, %v", got.Wallet, err)
+	}
 	if got, err = readBackends(`{}`); err != nil || got != (backends{}) {
 		t.Errorf("%+v, %v", got, err)
 	}
+}
+
+func evm(signer string) string {
+	return `{"wallet": {"provider": "evm", "rpc_url": "http://127.0.0.1:1", "chain_id": 1337, "signer": {` + signer + `}}}`
 }
 
 func TestLoadBackendsRefuses(t *testing.T) {
@@ -113,6 +138,17 @@ func TestLoadBackendsRefuses(t *testing.T) {
 		`[]`:                                                                                                                      "is not an object",
 		`{"search": `:                                                                                                             "ends in the middle of a value",
 		`{"search": {}, "search": {}}`:                                                                                            "is written twice",
+		`{"wallet": {"provider": "evm"}}`:                                                                                         `wallet: missing key`,
+		`{"wallet": {"provider": "evn"}}`:                                                                                         `invalid value "evn"`,
+		evm(`"private_key": "sk-very-secret"`):                                                                                    "wallet.signer.private_key: is a key in plain text",
+		evm(`"private_key": "${NONE:-sk-very-secret}"`):                                                                           "wallet.signer.private_key: is a key in plain text",
+		evm(`"private_key": "sk-very-secret${KEY}"`):                                                                              "wallet.signer.private_key: is a key in plain text",
+		evm(`"keystore": "x", "password": "sk-very-secret"`):                                                                      "wallet.signer.password: is a key in plain text",
+		evm(`"private_key": "${KEY}", "command": ["x"]`):                                                                          "wallet.signer: needs one signer",
+		evm(`"keystore": "x"`):                                                                                                    "wallet.signer: needs one signer",
+		evm(`"command": ["x"]`):                                                                                                   "wallet.signer: needs one signer",
+		evm(``):                                                                                                                   "wallet.signer: needs one signer",
+		strings.Replace(evm(`"private_key": "${KEY}"`), "http://127.0.0.1:1", "http://example.org", 1):                            "wallet.rpc_url: must be an https URL",
 	} {
 		_, err := readBackends(text)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {

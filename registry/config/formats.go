@@ -36,6 +36,7 @@ var formats = map[string]func(string) error{
 	"collector-url":    webURL(secure, anonymous),
 	"otlp-url":         webURL(secure, anonymous, extensible),
 	"base-url":         webURL(base),
+	"node-url":         webURL(secure, fragmentless),
 	"origin":           webURL(bare),
 	"policy-path":      func(s string) error { return unless(!remote(s), webURL(), s) },
 	"smtp-url":         checkMailServer,
@@ -140,6 +141,14 @@ func anonymous(u *url.URL) error {
 func extensible(u *url.URL) error {
 	if u.RawQuery != "" {
 		return complain("URL contains a query", "write the base URL: /v1/traces and /v1/metrics are added to it")
+	}
+	return nil
+}
+
+// fragmentless refuses what a client does not send.
+func fragmentless(u *url.URL) error {
+	if u.Fragment != "" {
+		return complain("URL contains a fragment", hintURL)
 	}
 	return nil
 }

@@ -158,6 +158,20 @@ func TestInputs(t *testing.T) {
 				`{"query":"x","more":1}`, `[]`, `null`,
 			},
 		},
+		withBackend + "manage_wallet": {
+			allow: []string{
+				`{"action":"balance"}`, `{"action":"reconcile"}`,
+				`{"action":"transfer","asset":"ETH","amount":0.01,"destination":"x","idempotency_key":"k"}`,
+				`{"action":"transfer","asset":"ETH","amount":"0.010000000000000001","destination":"x","idempotency_key":"k"}`,
+			},
+			deny: []string{
+				`{"action":"transfer","asset":"ETH","amount":1,"destination":"x"}`,
+				`{"action":"transfer","asset":"ETH","amount":0,"destination":"x","idempotency_key":"k"}`,
+				`{"action":"transfer","asset":"ETH","amount":"1e2","destination":"x","idempotency_key":"k"}`,
+				`{"action":"transfer","asset":"ETH","amount":"-1","destination":"x","idempotency_key":"k"}`,
+				`{"action":"transfer","asset":"ETH","value":"1","to":"x","idempotency_key":"k"}`,
+			},
+		},
 		withBackend + "fetch_page": {
 			allow: []string{`{"url":"https://example.org/"}`, `{"url":"http://example.org","format":"text","max_characters":100000}`},
 			deny: []string{

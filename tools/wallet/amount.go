@@ -1,7 +1,6 @@
 package wallet
 
 import (
-	"errors"
 	"fmt"
 	"regexp"
 
@@ -25,7 +24,7 @@ var number = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,
 
 // ErrAmount is returned for an invalid amount: not a JSON number, not above zero, or
 // with more than 30 digits before or 18 digits after the point.
-var ErrAmount = errors.New("bad amount")
+var ErrAmount error = Refusal("bad amount")
 
 // parseAmount reads the lexeme of a JSON number, exactly.
 func parseAmount(lexeme string) (*apd.Decimal, error) {

@@ -21,12 +21,19 @@ import (
 // Provider is the provider that every result names.
 const Provider = "paper wallet: a local ledger, no real money"
 
-// The errors of a Wallet, besides ErrAmount.
+// Refusal is in the chain of an error with which nothing has moved, and which a model can
+// act on.
+type Refusal string
+
+// Error returns the text.
+func (r Refusal) Error() string { return string(r) }
+
+// The refusals of a wallet, besides ErrAmount.
 var (
-	ErrAsset        = errors.New("unknown asset")
-	ErrInsufficient = errors.New("insufficient funds")
-	ErrDestination  = errors.New("bad destination")
-	ErrKey          = errors.New("idempotency key of another transfer")
+	ErrAsset        error = Refusal("unknown asset")
+	ErrInsufficient error = Refusal("insufficient funds")
+	ErrDestination  error = Refusal("bad destination")
+	ErrKey          error = Refusal("idempotency key of another transfer")
 )
 
 // Account names in the ledger. Destinations have a prefix, so that no destination
@@ -49,12 +56,25 @@ type Balance struct {
 	Amount string `json:"amount"`
 }
 
-// Transaction is a completed transfer.
+// Transaction is a transfer.
 type Transaction struct {
-	ID          string `json:"id"` // "txn_<ULID>"
+	ID          string `json:"id"` // "txn_<ULID>", or "pay_<ULID>" on a chain
 	Asset       string `json:"asset"`
 	Amount      string `json:"amount"`
 	Destination string `json:"destination"`
+	*Chained           // nil in the paper wallet
+}
+
+// Chained is what a transfer on a chain has besides.
+type Chained struct {
+	Units     string `json:"units"`     // amount in the smallest units of the asset
+	Recipient string `json:"recipient"` // address
+	Network   string `json:"network"`   // CAIP-2
+	Fee       string `json:"fee"`       // with its asset: what it cost, or can cost at most until it is final
+	Hash      string `json:"hash"`
+	Status    string `json:"status"`
+	Key       string `json:"idempotency_key"`
+	Note      string `json:"note,omitempty"` // what to do
 }
 
 // Wallet is one ledger file. It is safe for concurrent use, also by several

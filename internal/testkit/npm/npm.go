@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -32,6 +33,14 @@ func Program(t testing.TB, name string) string {
 func File(t testing.TB, path string) string {
 	t.Helper()
 	return file(t, "", path)
+}
+
+// Anvil returns the path of an Ethereum node, from testdata/npm/chain. Without it the test
+// skips; with CI=true it fails.
+func Anvil(t testing.TB) string {
+	t.Helper()
+	system := runtime.GOOS + "-" + runtime.GOARCH
+	return file(t, "chain", filepath.Join("@foundry-rs", "anvil-"+system, "bin", "anvil"))
 }
 
 // SoakFile is File for the large parts in testdata/npm/soak, which only the long form

@@ -1,0 +1,162 @@
+package chain
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/evm"
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/signal"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// The states of a payment. Those after Pending are final.
+const (
+	Unknown   = "unknown"   // signed; whether a node has it is not known
+	Pending   = "pending"   // a node took it; it is not deep enough in the chain
+	Confirmed = "confirmed" // paid
+	Failed    = "failed"    // reverted in its block: only the fee was paid
+	Refused   = "refused"   // no node took it; its nonce serves the next payment
+	Replaced  = "replaced"  // another transaction has its nonce: it can never be paid
+)
+
+// Payment is a row of the journal.
+type Payment struct {
+	ID, Key            string
+	Asset, Destination string // as the caller gave them
+	Units              string // smallest units of the asset
+	Recipient          string // address
+	Hash, Status       string
+	Reason             string // why a payment was refused, in words for a model
+	Fee                string // wei: what it cost, or can cost at most until then
+
+	chain    uint64
+	source   string
+	decimals int
+	nonce    uint64
+	raw      []byte
+	accepted bool // a node took it once, so that others may have it
+}
+
+func (p *Payment) open() bool { return p.Status == Unknown || p.Status == Pending }
+
+const columns = `id, idempotency_key, asset, destination, units, recipient, hash, status, reason, fee, chain_id, source, decimals, nonce, raw, accepted`
+
+func (p *Payment) fields() []any {
+	return []any{
+		&p.ID, &p.Key, &p.Asset, &p.Destination, &p.Units, &p.Recipient, &p.Hash, &p.Status, &p.Reason, &p.Fee, &p.chain, &p.source, &p.decimals,
+		&p.nonce, &p.raw, &p.accepted,
+	}
+}
+
+// journal keeps payments in a SQLite file, for several processes. Those that it adds are of
+// one account on one chain.
+type journal struct {
+	db     *store.DB
+	chain  uint64
+	source string
+}
+
+func openJournal(ctx context.Context, path string, chain uint64, source evm.Address) (*journal, error) {
+	migrations, err := fs.Sub(files, "migrations")
+	if err != nil {
+		return nil, err
+	}
+	db, err := store.Open(ctx, path, migrations)
+	if err != nil {
+		return nil, err
+	}
+	return &journal{db, chain, source.String()}, nil
+}
+
+// errTaken reports that another process took the nonce, or the key, of a payment.
+var errTaken = errors.New("nonce or idempotency key taken")
+
+// write adds a payment, and returns when it is on disk.
+func (j *journal) write(ctx context.Context, p *Payment) error {
+	p.ID, p.chain, p.source = signal.NewID("pay_"), j.chain, j.source
+	err := j.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, `INSERT OR IGNORE INTO payments (time, `+columns+`) VALUES (?`+strings.Repeat(", ?", len(p.fields()))+`)`,
+			append([]any{time.Now().UTC().Format(time.RFC3339Nano)}, p.fields()...)...)
+		if err != nil {
+			return err
+		}
+		if n, err := result.RowsAffected(); err != nil || n != 1 {
+			return errors.Join(err, errTaken)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("writing the journal of payments: %w", err)
+	}
+	return nil
+}
+
+// update writes what is now known about a payment. A final state stays.
+func (j *journal) update(ctx context.Context, p *Payment) error {
+	err := j.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE payments SET status = ?, reason = ?, fee = ?, accepted = ? WHERE id = ? AND status IN ('unknown', 'pending')`,
+			p.Status, p.Reason, p.Fee, p.accepted, p.ID)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("writing the journal of payments: %w", err)
+	}
+	return nil
+}
+
+// find returns the payment with a key, of whatever account on whatever chain; nil for
+// none.
+func (j *journal) find(ctx context.Context, key string) (*Payment, error) {
+	found, err := j.read(ctx, `idempotency_key = ?`, key)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return &found[0], nil
+}
+
+// unsettled returns the payments that are not final, by nonce.
+func (j *journal) unsettled(ctx context.Context) ([]Payment, error) {
+	return j.read(ctx, `status IN ('unknown', 'pending') AND chain_id = ? AND source = ? ORDER BY nonce`, int64(j.chain), j.source)
+}
+
+func (j *journal) read(ctx context.Context, where string, args ...any) ([]Payment, error) {
+	all, err := store.Select(ctx, j.db.Read, (*Payment).fields, `SELECT `+columns+` FROM payments WHERE `+where, args...)
+	if err != nil {
+		return nil, fmt.Errorf("reading the journal of payments: %w", err)
+	}
+	return all, nil
+}
+
+// freeNonce returns the lowest nonce from next on that none of the open payments has.
+func freeNonce(next uint64, open []Payment) uint64 {
+	for slices.ContainsFunc(open, func(p Payment) bool { return p.nonce == next }) {
+		next++
+	}
+	return next
+}
+
+// committed returns what open payments may still take of an asset's units, and of wei in
+// fees.
+func committed(open []Payment, asset string) (units, fees *big.Int) {
+	units, fees = new(big.Int), new(big.Int)
+	for _, p := range open {
+		fee, _ := new(big.Int).SetString(p.Fee, 10)
+		fees.Add(fees, fee)
+		if p.Asset == asset {
+			value, _ := new(big.Int).SetString(p.Units, 10)
+			units.Add(units, value)
+		}
+	}
+	return units, fees
+}
