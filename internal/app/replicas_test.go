@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -53,8 +55,9 @@ func replicaOf(t *testing.T, address, keys string) (*App, *config.Config) {
 // each has its result. So do the answers of multi-round calls, and a revoked token.
 func TestReplicasAgree(t *testing.T) {
 	address := database(t)
-	one, _ := replicaOf(t, address, t.TempDir())
-	two, _ := replicaOf(t, address, t.TempDir())
+	shared := t.TempDir()
+	one, _ := replicaOf(t, address, shared)
+	two, _ := replicaOf(t, address, shared)
 	k := claimed(t, one.state, approval.Pending)
 	if _, err := two.state.tickets.Decide(t.Context(), approval.Vote{ID: k.ID, Approver: policy.Principal{Subject: "ann", Roles: []string{"approver"}}, Approve: true}); err != nil {
 		t.Fatal(err)
@@ -83,13 +86,30 @@ func TestReplicasAgree(t *testing.T) {
 	}
 }
 
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	text, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The store has the last checkpoint of each chain of each replica.
 func TestCheckpointsOfReplicas(t *testing.T) {
 	address := database(t)
 	var roots []string
 	var known []note.Verifier
-	for range 2 {
-		a, cfg := replicaOf(t, address, t.TempDir())
+	dirs := []string{t.TempDir(), t.TempDir()}
+	for i, dir := range dirs {
+		a, cfg := replicaOf(t, address, dir)
+		if i == 0 { // the other one gets the secrets, and signs with a key of its own
+			for _, name := range []string{keys.Arguments, keys.RequestState, keys.Tickets} {
+				copyFile(t, filepath.Join(dir, name+"-1.key"), filepath.Join(dirs[1], name+"-1.key"))
+			}
+		}
 		err := a.state.trail.Write(audit.KindEvent, &audit.Record{Event: &audit.Event{Name: "x"}})
 		if err = errors.Join(err, a.state.close()); err != nil {
 			t.Fatal(err)

@@ -262,7 +262,7 @@ func ticketRecord(t approval.Ticket, c approval.Change) *audit.Record {
 // removed and not used.
 func (s *state) openKeys(ctx context.Context, cfg *config.Config) (err error) {
 	if s.keys, err = keys.Open(cfg.Keys); err == nil {
-		err = s.keys.Share(ctx, s.db)
+		err = s.keys.Agree(ctx, s.db)
 	}
 	if err != nil {
 		return err

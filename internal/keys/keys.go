@@ -1,6 +1,5 @@
 // Package keys keeps the keys of toolgate in a directory outside its state: whoever
-// can write to the state, or restores its backup, has none of the keys. A store on a
-// server is the exception: it has the secrets that its replicas share, see [Dir.Share].
+// can write to the state, or restores its backup, has none of the keys.
 //
 // Each kind of key has a name and versions. Version 1 is created when it is first
 // needed, later ones by Rotate; the newest is used for what is written, and older
@@ -11,8 +10,7 @@
 //	NAME.count         a number that only grows, see RaiseCount
 //
 // Files have mode 0600 and appear whole or not at all, so any number of processes may
-// share a directory and get the same keys. Replicas with a directory each share secrets
-// through their store. A Dir is safe for concurrent use.
+// share a directory and get the same keys. A Dir is safe for concurrent use.
 package keys
 
 import (
@@ -35,7 +33,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/wholefile"
 )
 
@@ -58,10 +55,7 @@ const SecretBytes = 32
 var ErrUnknown = errors.New("no such key")
 
 // Dir is a directory of keys.
-type Dir struct {
-	path string
-	db   *store.DB // see Share; nil = the keys are in the directory alone
-}
+type Dir struct{ path string }
 
 // Key is one version of a secret. Do not print it.
 type Key struct {
@@ -99,7 +93,7 @@ func Open(path string) (*Dir, error) {
 
 // At returns the keys in path for reading: it creates nothing and never fails. Methods
 // that need a key that does not exist return ErrUnknown, except those that create it.
-func At(path string) *Dir { return &Dir{path: path} }
+func At(path string) *Dir { return &Dir{path} }
 
 // Path returns the directory.
 func (d *Dir) Path() string { return d.path }
@@ -313,9 +307,7 @@ func (d *Dir) version(name, id string) (text []byte, version int, err error) {
 	version, _ = strconv.Atoi(number) // 0 for another text, which no key has
 	text, err = os.ReadFile(d.file(name, version))
 	if errors.Is(err, fs.ErrNotExist) {
-		if err = d.fetch(name, version); err == nil {
-			text, err = os.ReadFile(d.file(name, version))
-		}
+		err = ErrUnknown
 	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("reading key %s %s: %w", name, id, err)

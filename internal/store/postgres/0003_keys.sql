@@ -1,9 +1,8 @@
 -- expand: older versions ignore the new table
 
--- Secrets, by name and version: see keys.Share.
+-- IDs of the secrets that the replicas share, never the secrets: see keys.Agree.
 CREATE TABLE keys (
-  name    TEXT   NOT NULL,
-  version BIGINT NOT NULL CHECK (version > 0),
-  secret  BYTEA  NOT NULL,
-  PRIMARY KEY (name, version)
+  name TEXT NOT NULL,
+  id   TEXT NOT NULL,
+  PRIMARY KEY (name, id)
 );

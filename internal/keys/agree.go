@@ -1,0 +1,63 @@
+package keys
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/toolgate/toolgate/internal/store"
+)
+
+// shared are the secrets that the replicas of one store have in common: what one of them
+// authenticates is verified by others.
+var shared = []string{Arguments, RequestState, Tickets}
+
+// storedID is the ID of a version of a secret, as the store has it.
+type storedID struct{ id string }
+
+func (s *storedID) fields() []any { return []any{&s.id} }
+
+// Agree compares the secrets of the directory with those of the other replicas on a
+// store. The store has their IDs, never the secrets: whoever can write to it can forge
+// nothing. The first replica makes the secrets, and a directory with later versions adds
+// their IDs. A directory that lacks a secret of the others, or has another one, is an
+// error. With a store in a file, Agree does nothing.
+func (d *Dir) Agree(ctx context.Context, db *store.DB) error {
+	if !db.Shared() {
+		return nil
+	}
+	return db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		for _, name := range shared {
+			if err := d.agree(ctx, tx, name); err != nil {
+				return fmt.Errorf("comparing keys with those of other replicas: %w", err)
+			}
+		}
+		return nil
+	})
+}
+
+func (d *Dir) agree(ctx context.Context, tx *sql.Tx, name string) error {
+	theirs, err := store.Select(ctx, tx, (*storedID).fields, "SELECT id FROM keys WHERE name = ?", name)
+	if err != nil {
+		return err
+	}
+	for _, k := range theirs {
+		if _, err := d.Find(name, k.id); errors.Is(err, ErrUnknown) {
+			return fmt.Errorf("%s has no key %s %s\nhint: copy the files %s-*.key from the key directory of a replica that serves, and move files of the same names away first", d.path, name, k.id, name)
+		} else if err != nil {
+			return err
+		}
+	}
+	if _, err := d.Secret(name); err != nil { // makes the first
+		return err
+	}
+	versions, err := d.Versions()
+	for _, v := range versions {
+		if err == nil && v.Name == name && !slices.Contains(theirs, storedID{v.ID}) {
+			_, err = tx.ExecContext(ctx, "INSERT INTO keys (name, id) VALUES (?, ?)", name, v.ID)
+		}
+	}
+	return err
+}
