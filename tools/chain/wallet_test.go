@@ -333,17 +333,18 @@ func TestTheNodeFailsInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestALostPaymentIsSentAgain: a node that forgot a payment gets it before the next one,
-// whose nonce comes after it.
+// TestALostPaymentIsSentAgain: a node that forgot payments gets them before the next one,
+// and the nonces of all differ, whatever the node counts.
 func TestALostPaymentIsSentAgain(t *testing.T) {
 	w := newWorld(t, nil)
 	w.Break(on(send, devchain.Forgotten))
 	w.pay(t, "ETH", "1", "acme", "one", chain.Pending)
-	w.Break(nil)
 	w.pay(t, "ETH", "2", "acme", "two", chain.Pending)
+	w.Break(nil)
+	w.pay(t, "ETH", "4", "acme", "three", chain.Pending)
 	w.Mine(t, 1)
-	w.settled(t, chain.Confirmed, chain.Confirmed)
-	w.has(t, payee, "3000000000000000000")
+	w.settled(t, chain.Confirmed, chain.Confirmed, chain.Confirmed)
+	w.has(t, payee, "7000000000000000000")
 }
 
 func TestANodeThatIsDownRefuses(t *testing.T) {
