@@ -122,7 +122,7 @@ func TestMediaByServices(t *testing.T) {
 		{"stability", "stability", "core", map[string]http.HandlerFunc{
 			"POST /v2beta/stable-image/generate/core": func(w http.ResponseWriter, r *http.Request) {
 				if r.FormValue("prompt") != "a red fox" || r.FormValue("aspect_ratio") != "16:9" || r.FormValue("output_format") != "jpeg" {
-					w.WriteHeader(400)
+					w.WriteHeader(http.StatusBadRequest)
 				}
 				fmt.Fprintf(w, `{"image":%q,"finish_reason":"SUCCESS","seed":1}`, coded)
 			},
@@ -132,7 +132,7 @@ func TestMediaByServices(t *testing.T) {
 			"GET /v1/predictions/p1": func(w http.ResponseWriter, r *http.Request) {
 				switch looks++; looks {
 				case 1:
-					w.WriteHeader(503) // reading is repeated
+					w.WriteHeader(http.StatusServiceUnavailable) // reading is repeated
 				case 2:
 					fmt.Fprint(w, `{"id":"p1","status":"processing"}`)
 				default:
@@ -179,11 +179,13 @@ func TestMediaFailures(t *testing.T) {
 		{"quota", "openai", "m", create, says(429, `{"error":{"code":"insufficient_quota"}}`), "refuses toolgate (status 429)", "balance"},
 		{"limit", "openai", "m", create, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "7")
-			w.WriteHeader(429)
+			w.WriteHeader(http.StatusTooManyRequests)
 		}, "limits requests; try again in 7s", ""},
 		{"down", "stability", "core", "POST /v2beta/stable-image/generate/core", says(503, `{}`), "is out of order (status 503); the image may have been billed", ""},
 		{"broken off", "openai", "m", create, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "the image may have been billed", ""},
-		{"redirect", "openai", "m", create, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/v1/elsewhere", 307) }, "redirects, which is refused", ""},
+		{"redirect", "openai", "m", create, func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/v1/elsewhere", http.StatusTemporaryRedirect)
+		}, "redirects, which is refused", ""},
 		{"bad request", "openai", "m", create, says(400, `{"error":{"code":"invalid_size","message":"%s"}}`, secret), "does not accept the request (status 400)", "check id"},
 		{"declined by openai", "openai", "m", create, says(400, `{"error":{"code":"moderation_blocked","message":"secret text"}}`), "declined the prompt by its content rules (moderation_blocked)", ""},
 		{"declined by stability", "stability", "core", "POST /v2beta/stable-image/generate/core", says(403, `{"id":"1","name":"content_moderation","errors":["x"]}`), "declined the prompt by its content rules (content_moderation)", ""},

@@ -29,7 +29,7 @@ func (b backends) closeWallets() error {
 func (b backends) payOnChain(ctx context.Context, in walletArgs) (*mcp.CallToolResult, error) {
 	out, err := b.onChain(ctx, in)
 	if refusal, ok := errors.AsType[wallet.Refusal](err); ok && refusal != "" {
-		return mcp.NewToolResultError(err.Error()), nil
+		return mcp.NewToolResultError(err.Error()), nil //nolint:nilerr // the refusal is the result
 	}
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -53,7 +54,7 @@ func TryShared(ctx context.Context, s *config.Shared) (replicas int, took time.D
 	if err != nil {
 		return 0, 0, err
 	}
-	defer client.Close()
+	defer func() { err = errors.Join(err, client.Close()) }()
 	for range 2 { // the first one connects
 		began := time.Now()
 		if replicas, err = limit.Replicas(ctx, client); err != nil {

@@ -49,7 +49,7 @@ func (h Hash) String() string { return hexOf(h[:]) }
 // Keccak returns the Keccak-256 hash of data.
 func Keccak(data []byte) (sum Hash) {
 	h := sha3.NewLegacyKeccak256()
-	h.Write(data) //nolint:errcheck // a hash never fails
+	h.Write(data)
 	h.Sum(sum[:0])
 	return sum
 }

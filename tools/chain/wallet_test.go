@@ -109,11 +109,11 @@ func (w *world) refuses(t testing.TB, asset, amount, to, key string, want error,
 
 func TestPaysTheChainsOwnAsset(t *testing.T) {
 	w := newWorld(t, nil)
-	tx := w.pay(t, "ETH", "1.000000000000000001", "acme", "one", chain.Pending)
+	w.pay(t, "ETH", "1.000000000000000001", "acme", "one", chain.Pending)
 	w.Mine(t, 1)
 	w.settled(t, chain.Confirmed)
 	w.settled(t)
-	tx = w.pay(t, "ETH", "1000000000000000001e-18", payee, "one", chain.Confirmed)
+	tx := w.pay(t, "ETH", "1000000000000000001e-18", payee, "one", chain.Confirmed)
 	w.has(t, payee, "1000000000000000001")
 	if tx.Amount != "1.000000000000000001" || tx.Units != "1000000000000000001" || tx.Recipient != payee || tx.Destination != "acme" ||
 		tx.Network != "eip155:1337" || tx.Key != "one" || len(tx.Hash) != 66 || !strings.HasSuffix(tx.Fee, " ETH") {

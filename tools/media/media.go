@@ -131,13 +131,11 @@ func (r *Renderer) Make(ctx context.Context, q Request) (Picture, error) {
 	if err != nil {
 		return Picture{}, err
 	}
-	data, mime := []byte(nil), "image/png"
+	encode, mime := drawn.png, "image/png"
 	if q.Format == "svg" {
-		mime = "image/svg+xml"
-		data, err = drawn.svg()
-	} else {
-		data, err = drawn.png()
+		encode, mime = drawn.svg, "image/svg+xml"
 	}
+	data, err := encode()
 	if err != nil {
 		return Picture{}, fmt.Errorf("rendering: %w", err)
 	}

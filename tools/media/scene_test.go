@@ -3,6 +3,7 @@ package media_test
 import (
 	"bytes"
 	"encoding/xml"
+	"errors"
 	"flag"
 	"image"
 	"image/png"
@@ -125,7 +126,7 @@ func parseSVG(t *testing.T, data []byte) string {
 	var b strings.Builder
 	for d := xml.NewDecoder(bytes.NewReader(data)); ; {
 		token, err := d.Token()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return b.String()
 		}
 		if err != nil {

@@ -283,8 +283,8 @@ func TestAnswersThatAreRefused(t *testing.T) {
 		}
 	}
 	for want, answer := range map[string]http.HandlerFunc{
-		"answers with status 404": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, quoted, 404) },
-		"answers with status 204": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) },
+		"answers with status 404": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, quoted, http.StatusNotFound) },
+		"answers with status 204": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
 		"neither HTML nor text":   func(w http.ResponseWriter, _ *http.Request) { header(w, "Content-Type", "image/png") },
 		"does not say what it is": func(w http.ResponseWriter, _ *http.Request) { header(w, "Content-Type", "") },
 		"compresses in a way that was not": func(w http.ResponseWriter, _ *http.Request) {

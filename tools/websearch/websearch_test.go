@@ -385,7 +385,7 @@ func TestPages(t *testing.T) {
 func TestALaterPageFails(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, _ *http.Request, nth int) {
 		if nth > 0 {
-			w.WriteHeader(429)
+			w.WriteHeader(http.StatusTooManyRequests)
 			return
 		}
 		searxngPage(w, "http://a/1")

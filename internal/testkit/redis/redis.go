@@ -111,6 +111,6 @@ func (s *Server) try(ctx context.Context, script string) ([]int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer c.Close()
-	return c.Run(ctx, valkey.NewScript(script), nil)
+	answer, err := c.Run(ctx, valkey.NewScript(script), nil)
+	return answer, errors.Join(err, c.Close())
 }
