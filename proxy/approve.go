@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -36,6 +37,9 @@ func (t *toolCall) claim(ctx context.Context) (approval.Claim, *Failure) {
 	claim, err := t.gate.opts.Tickets.Claim(context.WithoutCancel(ctx), t.held())
 	if err != nil {
 		f := t.internal("claiming a ticket", err)
+		if store.Away(err) {
+			f = t.away()
+		}
 		if errors.Is(err, approval.ErrUntold) {
 			f = t.fail(signal.CodeAuditUnavailable, "what becomes of the call's ticket could not be recorded, so the call was not made")
 		}
@@ -46,6 +50,11 @@ func (t *toolCall) claim(ctx context.Context) (approval.Claim, *Failure) {
 		t.settle = t.giveBack
 	}
 	return claim, nil
+}
+
+// away refuses a call that needs the state while the server of the state is away.
+func (t *toolCall) away() *Failure {
+	return t.fail(signal.CodeOverloaded, "the state of toolgate cannot be reached, so the call was not made").after(retryUsed).remedy("call again a little later")
 }
 
 // held is the call as its ticket binds it.

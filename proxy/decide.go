@@ -15,6 +15,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/schema"
 	"github.com/toolgate/toolgate/internal/span"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -307,7 +308,11 @@ func (t *toolCall) uncounted(ctx context.Context, doing string, err error) *Fail
 		return t.cancelled(ctx, false, "the caller cancelled the call")
 	}
 	t.gate.opts.Log.Error(doing, "decision", t.decisionID, "tool", t.subject.Exposed, "error", err)
-	if !errors.Is(err, limit.ErrBusy) {
+	switch {
+	case errors.Is(err, limit.ErrBusy):
+	case store.Away(err):
+		return t.away()
+	default:
 		return t.fail(signal.CodeInternal, "")
 	}
 	return t.fail(signal.CodeOverloaded, "too many calls are being counted").after(retryUsed).remedy("call again a little later")

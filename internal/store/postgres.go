@@ -7,7 +7,9 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"net"
 	"net/url"
 	"regexp"
 	"slices"
@@ -280,4 +282,18 @@ func lost(err error) bool {
 		return strings.HasPrefix(refused.Code, "57P") // the server shuts down
 	}
 	return !errors.Is(err, pgx.ErrTxCommitRollback) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
+}
+
+// Away reports whether an error means that the server of the database could not be
+// reached, or that its lock was not free in time: the same may succeed a little later. The
+// change of such an Update was not made, except after [ErrOutcome].
+func Away(err error) bool {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) { // it shuts down or starts, the connection is lost, or it has too many
+		return strings.HasPrefix(refused.Code, "57P") || strings.HasPrefix(refused.Code, "08") || refused.Code == "53300"
+	}
+	var connecting *pgconn.ConnectError
+	var network net.Error
+	return errors.Is(err, ErrBusy) || errors.Is(err, ErrOutcome) || errors.As(err, &connecting) || errors.As(err, &network) ||
+		errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.ErrUnexpectedEOF)
 }

@@ -116,7 +116,11 @@ func inUseBy(alive []string, steps []migration) error {
 func inUse(err error, steps []migration) error {
 	var fault *sqlite.Error
 	if errors.As(err, &fault) && fault.Code()&0xff == sqlite3.SQLITE_BUSY {
-		return fmt.Errorf("%w by another process: %s: %w", ErrInUse, contraction(steps), err)
+		why := ""
+		if steps != nil {
+			why = ": " + contraction(steps)
+		}
+		return fmt.Errorf("%w by another process%s: %w", ErrInUse, why, err)
 	}
 	return err
 }

@@ -23,6 +23,8 @@ var (
 const (
 	// comparingPatience is how long a call or a vote waits for the comparison.
 	comparingPatience = 10 * time.Second
+	// compareAgain is the pause after a comparison that failed.
+	compareAgain = 5 * time.Second
 	// sweepEvery is how often an idle process deletes what is over its retention.
 	sweepEvery = time.Minute
 )
@@ -59,10 +61,7 @@ func (t *Tickets) Check(ctx context.Context) error {
 	select {
 	case <-t.compared:
 	default:
-		return ErrComparing
-	}
-	if t.compareErr != nil {
-		return t.compareErr
+		return t.comparing()
 	}
 	_, err := t.readClock(ctx, t.db.Read)
 	return err
@@ -74,7 +73,14 @@ func (t *Tickets) ready(ctx context.Context) error {
 	defer timeout.Stop()
 	select {
 	case <-t.compared:
-		return t.compareErr
+		return nil
+	case <-t.failed:
+		select {
+		case <-t.compared: // at another attempt
+			return nil
+		default:
+			return t.comparing()
+		}
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-timeout.C:
@@ -82,12 +88,26 @@ func (t *Tickets) ready(ctx context.Context) error {
 	}
 }
 
+// comparing returns why the comparison failed, or that it goes on.
+func (t *Tickets) comparing() error {
+	if fault := t.compareErr.Load(); fault != nil {
+		return *fault
+	}
+	return ErrComparing
+}
+
 // keep compares the store with the trail, and then deletes what is over its retention,
-// until ctx ends.
+// until ctx ends. A comparison that fails is tried again: a server that is away comes back.
 func (t *Tickets) keep(ctx context.Context) {
-	if err := t.compare(ctx); err != nil {
-		t.compareErr = fmt.Errorf("comparing the state with the audit trail: %w", err)
-		t.opts.Alarm(t.compareErr.Error())
+	for err := t.compare(ctx); err != nil; err = t.compare(ctx) {
+		err = fmt.Errorf("comparing the state with the audit trail: %w", err)
+		if t.compareErr.Swap(&err) == nil {
+			close(t.failed)
+			t.opts.Alarm(err.Error())
+		}
+		if !wait.For(ctx, compareAgain) {
+			return
+		}
 	}
 	close(t.compared)
 	for wait.For(ctx, sweepEvery) {

@@ -92,7 +92,8 @@ type Tickets struct {
 	changesSeen atomic.Int64                 // the most changes that the store has shown
 	restsAt     atomic.Int64                 // changes of the store when it had no live ticket
 	compared    chan struct{}                // closed when the store is compared with the trail
-	compareErr  error                        // of the comparison; valid after compared
+	failed      chan struct{}                // closed when the comparison has failed once
+	compareErr  atomic.Pointer[error]        // of the last comparison that failed
 	stop        func()                       // ends keep, and waits for it
 
 	running sync.Map // the ids of tickets granted here and neither finished nor released
@@ -124,7 +125,7 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening approvals: %w", err)
 	}
-	t := &Tickets{db: db, instances: instances, opts: opts, instance: held, changed: make(chan struct{}), compared: make(chan struct{})}
+	t := &Tickets{db: db, instances: instances, opts: opts, instance: held, changed: make(chan struct{}), compared: make(chan struct{}), failed: make(chan struct{})}
 	t.without, _ = lru.New[[2]string, int64](maxWithout) // an error means a size below 1
 	if err = t.openSealer(ctx); err == nil {
 		_, err = t.refresh(ctx)
