@@ -33,9 +33,9 @@ import (
 // services that make images, with charts and diagrams.
 // 1,420 are payments on EVM chains: the journal, the client of a node, transactions, signers.
 // 770 are limits that replicas share on a server, and what they do without it.
-// 500 are the state in a PostgreSQL server, with leases in place of the locks of files.
+// 700 are the state in a PostgreSQL server, with leases in place of the locks of files.
 const (
-	maxCodeLines     = 66_700 // of product code, without comments and blank lines
+	maxCodeLines     = 66_940 // of product code, without comments and blank lines
 	maxCallFunctions = 204    // that one allowed warm call enters
 	maxCallFiles     = 47     // that these are in
 	maxScans         = 2      // strict scans of JSON bytes
