@@ -22,7 +22,7 @@ type Signer interface {
 	Sign(ctx context.Context, payload []byte) (Signature, error)
 }
 
-var halfOrder = new(big.Int).Rsh(secp256k1.S256().N, 1)
+var halfOrder = new(big.Int).Rsh(secp256k1.Params().N, 1)
 
 // errKey quotes nothing of the key.
 var errKey = errors.New("the key is not 32 bytes as 64 hexadecimal digits, or is no key of the curve")
