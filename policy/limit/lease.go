@@ -88,7 +88,7 @@ func (l *Limiter) spendSharedLocked(wanted []demand, now time.Time) *Exceeded {
 			late.add(&wanted[i], lease.empty.Sub(now))
 		}
 	}
-	if late.demand != nil {
+	if late.wait > 0 {
 		return late.exceeded()
 	}
 	for i := range wanted {
@@ -225,7 +225,7 @@ func (l *Limiter) spendLocalLocked(wanted []demand, now time.Time) *Exceeded {
 	l.shared.local.Add(1)
 	n := l.shared.share()
 	if n == 0 {
-		return refusal{&wanted[0], unknownWait}.exceeded()
+		return refusal{wanted[0], unknownWait}.exceeded()
 	}
 	for i := range wanted {
 		wanted[i].bucket.divide(n, l.shared.outage.Load(), now)

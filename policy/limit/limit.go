@@ -241,11 +241,11 @@ func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra 
 		d := &wanted[i]
 		d.key.subject, d.key.tenant = p.Subject, p.Tenant
 		if wait, ok := l.bucketLocked(d, now); !ok {
-			return refusal{d, wait}.exceeded()
+			return refusal{*d, wait}.exceeded()
 		}
 	}
 	if l.shared != nil {
-		return l.spendSharedLocked(wanted, now)
+		return l.spendSharedLocked(slices.Clone(wanted), now) // a clone: the demands of other calls need no allocation
 	}
 	return spendTokens(wanted, now)
 }
@@ -256,7 +256,7 @@ func spendTokens(wanted []demand, now time.Time) *Exceeded {
 	for i := range wanted {
 		late.add(&wanted[i], wanted[i].bucket.until(1, now))
 	}
-	if late.demand != nil {
+	if late.wait > 0 {
 		return late.exceeded()
 	}
 	for i := range wanted {
@@ -267,13 +267,13 @@ func spendTokens(wanted []demand, now time.Time) *Exceeded {
 
 // refusal is the demand with the longest wait; the zero refusal is none.
 type refusal struct {
-	demand *demand
+	demand demand
 	wait   time.Duration
 }
 
 func (r *refusal) add(d *demand, wait time.Duration) {
 	if wait > r.wait {
-		*r = refusal{d, wait}
+		*r = refusal{*d, wait}
 	}
 }
 
