@@ -5,6 +5,7 @@ import (
 	"path"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	opabundle "github.com/open-policy-agent/opa/v1/bundle"
@@ -56,7 +57,8 @@ func TestRego(t *testing.T) {
 	run := tester.NewRunner().
 		SetStore(store).
 		SetBundles(map[string]*opabundle.Bundle{"toolgate": &b}).
-		SetCoverageQueryTracer(coverage)
+		SetCoverageQueryTracer(coverage).
+		SetTimeout(10 * time.Minute) // of each test; a busy machine is no failure
 	results, err := run.RunTests(t.Context(), txn)
 	if err != nil {
 		t.Fatal(err)
