@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,12 +32,12 @@ func TestTailMergesChainsByTime(t *testing.T) {
 	if got := tailed(t, filepath.Join(root, "none"), 5); got != nil {
 		t.Errorf("no log yields %v", got)
 	}
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	clock := func() time.Time { return now }
+	var seconds atomic.Int64 // the writers read the clock, too
+	clock := func() time.Time { return time.Date(2026, 1, 1, 0, 0, int(seconds.Load()), 0, time.UTC) }
 	a := open(t, root, audit.Options{Instance: "a", Now: clock, SegmentBytes: 1000})
 	b := open(t, root, audit.Options{Instance: "b", Now: clock, SegmentBytes: 1000})
 	for i := range 4 {
-		now = now.Add(time.Second)
+		seconds.Add(1)
 		r := sample(fmt.Sprint(i))
 		if err := []*audit.Log{a, b}[i%2].Write(audit.KindDecision, r); err != nil {
 			t.Fatal(err)
