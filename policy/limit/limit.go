@@ -254,7 +254,9 @@ func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra 
 func spendTokens(wanted []demand, now time.Time) *Exceeded {
 	var late refusal
 	for i := range wanted {
-		late.add(&wanted[i], wanted[i].bucket.until(1, now))
+		if wait := wanted[i].bucket.until(1, now); wait > late.wait {
+			late = refusal{wanted[i], wait}
+		}
 	}
 	if late.wait > 0 {
 		return late.exceeded()
