@@ -87,7 +87,7 @@ func TestFetchPage(t *testing.T) {
 	}
 }
 
-// Without a backend for it, there is no fetch_page.
+// fetch_page is served only where the file of backends has a section for it.
 func TestPagesAreReadOnlyWhenChosen(t *testing.T) {
 	for name, c := range map[string]struct {
 		opts tools.Options
@@ -104,7 +104,7 @@ func TestPagesAreReadOnlyWhenChosen(t *testing.T) {
 	}
 }
 
-// The members that the published schema describes are those that are decoded.
+// The published schema and the decoder have the same members.
 func TestBackendsAreTheSchemas(t *testing.T) {
 	text, err := schemas.Files.ReadFile("backends.json")
 	if err != nil {

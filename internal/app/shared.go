@@ -20,8 +20,8 @@ type sharedServer struct {
 	limits *limit.Shared
 }
 
-// openShared joins the replicas of toolgate.shared, if it is configured. A server that is
-// away is no error.
+// openShared joins the replicas of toolgate.shared, if it is configured. A server that
+// cannot be reached is not an error.
 func (a *App) openShared(ctx context.Context, cfg *config.Config) error {
 	if cfg.Shared == nil {
 		return nil

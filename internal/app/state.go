@@ -44,7 +44,7 @@ type state struct {
 	keys      *keys.Dir
 	revoked   *identity.Revocations
 	doubts    doubts
-	instance  string // of this process among those that share the store
+	instance  string // the ID of this process, which no other process on the store has
 	replicas  replicas
 	key       []byte // see mcp.Options.StateKey
 

@@ -279,8 +279,8 @@ func TestCommandSigner(t *testing.T) {
 	}
 }
 
-// TestNodeAnswers: whatever a node answers, the errors quote neither its URL nor more of it
-// than a short, visible message.
+// Whatever a node answers, an error does not quote the URL of the node, and quotes of the
+// answer only a short, visible message.
 func TestNodeAnswers(t *testing.T) {
 	for answer, want := range map[string]string{
 		`{"result":"0x539"}`: "", `{"result":"1337"}`: "cannot be read", `{"result":null}`: "cannot be read", `{}`: "cannot be read", `<html>`: "cannot be read", ``: "cannot be read",

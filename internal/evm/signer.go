@@ -18,7 +18,7 @@ import (
 // Signer signs for one account. Its methods are safe for concurrent use.
 type Signer interface {
 	Address() Address
-	// Sign signs the Keccak-256 hash of a payload. No error of it quotes a key.
+	// Sign signs the Keccak-256 hash of a payload. Its errors do not quote a key.
 	Sign(ctx context.Context, payload []byte) (Signature, error)
 }
 

@@ -39,8 +39,7 @@ func (i *Instances) Hold(ctx context.Context, id string) (*Instance, error) {
 		return HoldInstance(i.dir, id)
 	}
 	who := Who()
-	_, err := i.db.beats.ExecContext(ctx, insertLease, id, who)
-	if err != nil {
+	if _, err := i.db.beats.ExecContext(ctx, insertLease, id, who); err != nil {
 		return nil, fmt.Errorf("holding instance lease: %w", err)
 	}
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -12,8 +12,8 @@ import (
 // notifyChannel is the channel of LISTEN and NOTIFY; each database has its own.
 const notifyChannel = "toolgate"
 
-// Notify wakes those that Listen, in every process, when tx is committed. With a file it
-// does nothing.
+// Notify calls the functions that were given to Listen, in every process, when tx is
+// committed. With a file, Notify does nothing.
 func (db *DB) Notify(ctx context.Context, tx *sql.Tx) error {
 	if db.beats == nil {
 		return nil

@@ -217,13 +217,14 @@ func hashOf(text string) (hash [sha256.Size]byte, ok bool) {
 // Find returns the revocation of a token, by its hash in hexadecimal.
 func (r *Revocations) Find(hash string) (Revocation, bool) {
 	sum, _ := hashOf(hash)
-	return r.find(sum)
-}
-
-func (r *Revocations) find(hash [sha256.Size]byte) (Revocation, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if now := time.Now(); now.After(r.next) {
+	return r.findLocked(sum, time.Now())
+}
+
+// findLocked finds a revocation at a time. The caller must hold r.mu.
+func (r *Revocations) findLocked(hash [sha256.Size]byte, now time.Time) (Revocation, bool) {
+	if now.After(r.next) {
 		r.next = now.Add(lookEvery)
 		if info, err := os.Stat(r.path); err == nil && info.Size() != r.size {
 			_ = r.read() // half a line of a process that writes: the next look reads it whole
@@ -235,12 +236,13 @@ func (r *Revocations) find(hash [sha256.Size]byte) (Revocation, bool) {
 
 // Check returns the Refusal of a token: see Config.Revoked.
 func (r *Revocations) Check(hash [sha256.Size]byte) error {
-	if _, ok := r.find(hash); ok {
-		return refuse(Revoked, "the token was revoked")
-	}
+	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.fresh.IsZero() && time.Since(r.fresh) > r.unread {
+	if _, ok := r.findLocked(hash, now); ok {
+		return refuse(Revoked, "the token was revoked")
+	}
+	if !r.fresh.IsZero() && now.Sub(r.fresh) > r.unread {
 		return refuse(Unread, "whether the token was revoked cannot be read from the store")
 	}
 	return nil

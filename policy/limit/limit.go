@@ -291,8 +291,8 @@ func (b *bucket) until(tokens float64, now time.Time) time.Duration {
 }
 
 // bucketLocked gives d its bucket, adjusted to the rate, and marks it as used. It
-// returns false when the rate is invalid, or when there is no room: then with the time
-// until there may be some. The caller must hold l.mu.
+// returns false when the rate is invalid, with no wait, or when there is no room, with
+// the time until there may be some. The caller must hold l.mu.
 func (l *Limiter) bucketLocked(d *demand, now time.Time) (wait time.Duration, ok bool) {
 	b, known := l.buckets.Get(d.key)
 	switch {

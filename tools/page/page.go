@@ -217,8 +217,8 @@ func (f *Fetcher) get(ctx context.Context, client *http.Client, address string) 
 
 func isHTML(kind string) bool { return kind == "text/html" || kind == "application/xhtml+xml" }
 
-// read returns the media type and the text of an answer in UTF-8, and whether only the
-// first part of it was read.
+// read returns the media type of an answer and its text in UTF-8. cut reports that the
+// answer has more than was read.
 func read(ctx context.Context, res *http.Response) (kind, body string, cut bool, err error) {
 	kind, _, err = mime.ParseMediaType(res.Header.Get("Content-Type"))
 	switch {

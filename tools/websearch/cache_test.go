@@ -9,7 +9,7 @@ import (
 	"github.com/toolgate/toolgate/tools/search"
 )
 
-// A cache has at most so many searches and bytes, and loses those that were used least recently.
+// The cache keeps at most maxEntries searches and maxBytes bytes, and drops the least recently used.
 func TestCacheIsBounded(t *testing.T) {
 	now := time.Now()
 	for name, c := range map[string]struct{ size, keeps int }{"searches": {1, maxEntries}, "bytes": {64 << 10, maxBytes / (64<<10 + 200)}} {
