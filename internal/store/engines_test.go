@@ -320,6 +320,7 @@ func TestALeaseRunsOut(t *testing.T) {
 			t.Errorf("lease of %s: alive %v, %v", lease, alive, err)
 		}
 	}
+	db.SetLease(1)
 	if left, err := db.Instances("").Sweep(t.Context()); err != nil || len(left) > 0 {
 		t.Errorf("left %q, %v", left, err)
 	}
