@@ -181,7 +181,9 @@ func awaitProcesses(t testing.TB, rec *recorder.Recorder, pid, want int) []proce
 		}
 		return memory >= want && running(all, rec.Starts()) >= want && running(all, rec.Grandchildren()) >= want
 	})
-	for _, left := range rec.Grandchildren() {
+	started := rec.Grandchildren() // before the descendants: another process may be starting
+	all = descendants(t, pid)
+	for _, left := range started {
 		if running(all, []int{left}) == 0 && processOf(left).alive() {
 			t.Errorf("process %d is not a descendant of toolgate, so nothing ends it", left)
 		}
