@@ -4,6 +4,8 @@ import (
 	"maps"
 	"sync"
 	"time"
+
+	"github.com/toolgate/toolgate/internal/wait"
 )
 
 // Bounds of a Fold.
@@ -75,12 +77,13 @@ func (f *Fold) AddRecord(r Record) {
 // run writes what was counted, every interval and at the end.
 func (f *Fold) run() {
 	defer close(f.done)
-	tick := time.NewTicker(foldInterval)
+	tick := time.NewTicker(wait.Beat(foldInterval))
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
 			f.flush()
+			tick.Reset(wait.Beat(foldInterval))
 		case <-f.stop:
 			f.flush()
 			return

@@ -131,7 +131,7 @@ func (w *TicketWorker) work(ctx context.Context) {
 		case <-w.sweep:
 			w.reviewLive(ctx)
 		case <-w.news:
-		case <-time.After(lookOver):
+		case <-time.After(wait.Beat(lookOver)):
 		}
 	}
 }

@@ -295,7 +295,7 @@ func namesOf(definitions []json.RawMessage, earlier map[string]bool) map[string]
 
 // poll looks at the pins again while one of them keeps a tool back.
 func (r *Registry) poll() {
-	for wait.For(r.life, pinPoll) {
+	for wait.For(r.life, wait.Beat(pinPoll)) {
 		if r.Catalogue().waitsForPin() {
 			r.recheck()
 		}

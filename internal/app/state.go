@@ -86,7 +86,7 @@ const keysEvery = 10 * time.Second
 func (a *App) fetchKeys(ctx context.Context) error {
 	for {
 		a.auth.FetchKeys(ctx)
-		if !wait.For(ctx, keysEvery) {
+		if !wait.For(ctx, wait.Beat(keysEvery)) {
 			return nil
 		}
 	}

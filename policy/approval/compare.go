@@ -2,6 +2,7 @@ package approval
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -38,11 +39,21 @@ type clockRow struct {
 
 func (c *clockRow) fields() []any { return []any{&c.seen, &c.changes, &c.name, &c.restored} }
 
+const selectClock = "SELECT seen, changes, store, restored FROM approval_clock"
+
+// prepared runs one query that the store has parsed before.
+type prepared struct{ *sql.Stmt }
+
+// QueryContext implements [store.Querier].
+func (p prepared) QueryContext(ctx context.Context, _ string, args ...any) (*sql.Rows, error) {
+	return p.Stmt.QueryContext(ctx, args...)
+}
+
 // readClock reads the row, and refuses a store that is not the one that was opened, or
 // that went back.
 func (t *Tickets) readClock(ctx context.Context, q store.Querier) (clockRow, error) {
 	seen := t.changesSeen.Load() // before the row is read: others may go on meanwhile
-	rows, err := store.Select(ctx, q, (*clockRow).fields, "SELECT seen, changes, store, restored FROM approval_clock")
+	rows, err := store.Select(ctx, q, (*clockRow).fields, selectClock)
 	if err != nil && t.db.InPlace() { // where the file is gone, a new connection fails as well
 		return clockRow{}, err
 	}
@@ -63,7 +74,7 @@ func (t *Tickets) Check(ctx context.Context) error {
 	default:
 		return t.comparing()
 	}
-	_, err := t.readClock(ctx, t.db.Read)
+	_, err := t.readClock(ctx, t.clockQuery)
 	return err
 }
 
@@ -118,7 +129,7 @@ func (t *Tickets) keep(ctx context.Context) {
 // compare moves the live tickets that the store cannot be relied on for to unknown. It
 // fails when the trail or the store cannot be read: then no call is granted.
 func (t *Tickets) compare(ctx context.Context) error {
-	now, err := t.readClock(ctx, t.db.Read)
+	now, err := t.readClock(ctx, t.clockQuery)
 	if err != nil {
 		return err
 	}

@@ -191,7 +191,7 @@ const live = "SELECT EXISTS (SELECT 1 FROM approvals WHERE state IN ('proposed',
 // that nobody runs. It returns the number of the last change before that. Once it has
 // found no live ticket it looks at the clock only, until something changes.
 func (t *Tickets) refresh(ctx context.Context) (last int64, err error) {
-	now, err := t.readClock(ctx, t.db.Read)
+	now, err := t.readClock(ctx, t.clockQuery)
 	if err != nil {
 		return now.changes, err
 	}
@@ -282,7 +282,7 @@ const answering = `WHERE seq IN (
 // That p has none is remembered until any ticket changes: time alone adds none.
 func (t *Tickets) Answering(ctx context.Context, p policy.Principal) ([]Ticket, error) {
 	who := [...]string{p.Subject, p.Tenant}
-	now, unread := t.readClock(ctx, t.db.Read) // before the tickets: a change in between is seen the next time
+	now, unread := t.readClock(ctx, t.clockQuery) // before the tickets: a change in between is seen the next time
 	if at, none := t.without.Get(who); none && unread == nil && at == now.changes {
 		return nil, nil
 	}
@@ -340,7 +340,7 @@ func (t *Tickets) Follow(ctx context.Context, after int64) iter.Seq2[Event, erro
 	var failed error
 	if after < 0 {
 		var now clockRow
-		now, failed = t.readClock(ctx, t.db.Read)
+		now, failed = t.readClock(ctx, t.clockQuery)
 		after = now.changes
 	}
 	return func(yield func(Event, error) bool) {

@@ -88,6 +88,8 @@ type Tickets struct {
 	opts      Options
 	clock     clock
 
+	clockQuery prepared // selectClock outside of transactions: it runs once a second, and for many calls
+
 	without     *lru.Cache[[2]string, int64] // :: subject and tenant ⇒ changes of the store when Answering found nothing
 	changesSeen atomic.Int64                 // the most changes that the store has shown
 	restsAt     atomic.Int64                 // changes of the store when it had no live ticket
@@ -127,7 +129,11 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 	}
 	t := &Tickets{db: db, instances: instances, opts: opts, instance: held, changed: make(chan struct{}), compared: make(chan struct{}), failed: make(chan struct{})}
 	t.without, _ = lru.New[[2]string, int64](maxWithout) // an error means a size below 1
-	if err = t.openSealer(ctx); err == nil {
+	t.clockQuery.Stmt, err = db.Read.PrepareContext(ctx, selectClock)
+	if err == nil {
+		err = t.openSealer(ctx)
+	}
+	if err == nil {
 		_, err = t.refresh(ctx)
 	}
 	if err == nil {
@@ -146,7 +152,7 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 
 // openSealer opens the keys, and the store's name.
 func (t *Tickets) openSealer(ctx context.Context) (err error) {
-	now, err := t.readClock(ctx, t.db.Read)
+	now, err := t.readClock(ctx, t.clockQuery)
 	if err == nil && t.opts.Keys == nil {
 		t.opts.Keys, err = keys.Open(filepath.Join(filepath.Dir(t.db.Path()), "keys"))
 	}
@@ -167,7 +173,7 @@ func (t *Tickets) Close() error {
 	}
 	held := t.instance
 	t.instance = nil
-	if err := held.Close(); err != nil {
+	if err := errors.Join(t.clockQuery.Close(), held.Close()); err != nil {
 		return fmt.Errorf("closing approvals: %w", err)
 	}
 	return nil

@@ -200,7 +200,7 @@ func (s *Sender) recordAttempt(ctx context.Context, c *channel, n *notice, fault
 
 // expire gives up notices whose time is over, until ctx ends.
 func (s *Sender) expire(ctx context.Context) {
-	for wait.For(ctx, 10*s.opts.Poll) {
+	for wait.For(ctx, wait.Beat(10*s.opts.Poll)) {
 		late, err := s.giveUpExpired(ctx)
 		if err != nil && ctx.Err() == nil {
 			s.opts.Log.Error("sweeping notices", "error", err)

@@ -136,12 +136,13 @@ func (w *Worker) Run(ctx context.Context) error {
 		defer close(asked)
 		w.ask(ctx)
 	}()
-	tick := time.NewTicker(flushAll)
+	tick := time.NewTicker(wait.Beat(flushAll))
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
 			w.flush(ctx)
+			tick.Reset(wait.Beat(flushAll))
 		case <-asked:
 			last, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer stop()
