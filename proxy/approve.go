@@ -38,7 +38,7 @@ func (t *toolCall) claim(ctx context.Context) (approval.Claim, *Failure) {
 	if err != nil {
 		f := t.internal("claiming a ticket", err)
 		if store.Away(err) {
-			f = t.away()
+			f = t.away(err)
 		}
 		if errors.Is(err, approval.ErrUntold) {
 			f = t.fail(signal.CodeAuditUnavailable, "what becomes of the call's ticket could not be recorded, so the call was not made")
@@ -52,9 +52,15 @@ func (t *toolCall) claim(ctx context.Context) (approval.Claim, *Failure) {
 	return claim, nil
 }
 
-// away refuses a call that needs the state while the server of the state is away.
-func (t *toolCall) away() *Failure {
-	return t.fail(signal.CodeOverloaded, "the state of toolgate cannot be reached, so the call was not made").after(retryUsed).remedy("call again a little later")
+// away refuses a call that needs the state while the server of the state is away. What a
+// commit of unknown outcome has spent stays spent, for the server may have it.
+func (t *toolCall) away(err error) *Failure {
+	reason, then := "the state of toolgate cannot be reached, so the call was not made", "call again a little later"
+	if errors.Is(err, store.ErrOutcome) {
+		reason = "the call was not made; whether its approval or usage was spent is unknown, because the state of toolgate was lost meanwhile"
+		then = "call again a little later: a call whose approval was spent is refused, and a person can settle its ticket"
+	}
+	return t.fail(signal.CodeOverloaded, reason).after(retryUsed).remedy(then)
 }
 
 // held is the call as its ticket binds it.

@@ -311,7 +311,7 @@ func (t *toolCall) uncounted(ctx context.Context, doing string, err error) *Fail
 	switch {
 	case errors.Is(err, limit.ErrBusy):
 	case store.Away(err):
-		return t.away()
+		return t.away(err)
 	default:
 		return t.fail(signal.CodeInternal, "")
 	}

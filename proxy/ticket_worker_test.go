@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -45,16 +46,23 @@ var annAndLocal = identity.Config{
 
 func openWorkerGate(t *testing.T, path string, s proxy.Settings) *workerGate {
 	t.Helper()
+	db, err := store.Open(t.Context(), path, store.Migrations())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newWorkerGate(t, db, nil, s)
+}
+
+// newWorkerGate is openWorkerGate on a database, which the gate closes.
+func newWorkerGate(t *testing.T, db *store.DB, secrets *keys.Dir, s proxy.Settings) *workerGate {
+	t.Helper()
 	m := &workerGate{bench: newBench(t), current: registry.NewCatalogue([]string{"web"}, searcher), begun: time.Now()}
 	asked := *held.Approval
 	asked.ExecuteOnApprove = true
 	m.decision = held
 	m.decision.Approval = &asked
-	db, err := store.Open(t.Context(), path, store.Migrations())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m.tickets, err = approval.New(t.Context(), db, approval.Options{TTL: 10 * time.Minute}); err != nil {
+	var err error
+	if m.tickets, err = approval.New(t.Context(), db, approval.Options{TTL: 10 * time.Minute, Keys: secrets}); err != nil {
 		t.Fatal(err)
 	}
 	if m.auth, err = identity.New(annAndLocal); err != nil {

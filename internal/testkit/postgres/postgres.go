@@ -176,12 +176,39 @@ func (s *Server) address(database string) string {
 	return (&url.URL{Scheme: "postgres", User: url.User("toolgate"), Path: "/" + database, RawQuery: url.Values{"host": {s.dir}}.Encode()}).String()
 }
 
+// Forget ends the leases of a process that has ended, in the database at a URL.
+func Forget(t testing.TB, database string, pid int) {
+	t.Helper()
+	if err := run(t.Context(), database, "DELETE FROM instances WHERE who LIKE $1", fmt.Sprintf("process %d on %%", pid)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // exec runs a statement in the database postgres.
 func (s *Server) exec(ctx context.Context, statement string) error {
-	c, err := pgx.Connect(ctx, s.address("postgres"))
+	return run(ctx, s.address("postgres"), statement)
+}
+
+// LastStatements returns when each connection of toolgate to the database at a URL began its
+// last statement, by the server's account.
+func LastStatements(t testing.TB, database string) (begun string) {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), database)
+	if err == nil {
+		err = c.QueryRow(t.Context(), "SELECT coalesce(string_agg(pid || ' ' || query_start, ', ' ORDER BY pid), '') FROM pg_stat_activity WHERE application_name = 'toolgate' AND datname = current_database()").Scan(&begun)
+		err = errors.Join(err, c.Close(t.Context()))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return begun
+}
+
+func run(ctx context.Context, database, statement string, args ...any) error {
+	c, err := pgx.Connect(ctx, database)
 	if err != nil {
 		return err
 	}
-	_, err = c.Exec(ctx, statement)
+	_, err = c.Exec(ctx, statement, args...)
 	return errors.Join(err, c.Close(ctx))
 }
