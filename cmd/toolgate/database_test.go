@@ -26,9 +26,9 @@ type replica struct {
 	agents, admin string
 }
 
-func startReplica(t *testing.T, dir, state string) *replica {
+func startReplica(t *testing.T, dir, state string, args ...string) *replica {
 	r := &replica{agents: program.FreeAddress(t), admin: program.FreeAddress(t)}
-	r.process = start(t, dir, "serve", "--state", state, "--keys", "keys", "--listen", r.agents, "--admin", r.admin)
+	r.process = start(t, dir, append([]string{"serve", "--state", state, "--keys", "keys", "--listen", r.agents, "--admin", r.admin}, args...)...)
 	ready(t, r.admin)
 	return r
 }
@@ -78,7 +78,7 @@ func (r *replica) say(ctx context.Context, n int) (ended, answer string) {
 	switch err := json.Unmarshal([]byte(answer), &m); {
 	case err != nil:
 		return "nothing", answer
-	case strings.Contains(answer, `"status":"pending"`):
+	case strings.Contains(answer, `"status":"pending"`), strings.Contains(answer, `"status":"running"`):
 		return "pending", answer
 	case m.Error.Data.Code != "":
 		return m.Error.Data.Code, answer
