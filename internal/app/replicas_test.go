@@ -194,6 +194,14 @@ func TestReplicasThatDiffer(t *testing.T) {
 	look(self, time.Minute+time.Second, 1, 1, true)
 	serve("ins_2", "one")
 	look(self, 2*time.Minute, 2, 0, false)
+	for what, other := range map[string]store.Replica{
+		"policy two instead of one": {Version: "v1", Policy: "two", Configuration: "c"}, "configuration d instead of c": {Version: "v1", Policy: "one", Configuration: "d"},
+		"version v2 instead of v1": {Version: "v2", Policy: "one", Configuration: "c"},
+	} {
+		if found := differences(self, other); len(found) != 1 || found[0] != what {
+			t.Errorf("differences %q, want %q", found, what)
+		}
+	}
 	if all, err := instances.Replicas(t.Context()); err != nil || !slices.ContainsFunc(all, func(o store.Replica) bool { return o == self }) {
 		t.Errorf("replicas %+v, %v", all, err)
 	}

@@ -313,11 +313,14 @@ func TestEnginesInstances(t *testing.T) {
 // A lease that is not renewed runs out, though not before the server was up for as long.
 func TestALeaseRunsOut(t *testing.T) {
 	db := mustOpen(t, postgres.Database(t), store.PostgresMigrations())
-	update(t, db, "INSERT INTO instances (id, who, seen) VALUES ('ins_1', 'process 1', 0)")
+	update(t, db, "INSERT INTO instances (id, who, seen, started) VALUES ('ins_1', 'process 1', 0, 1)")
 	for lease, want := range map[time.Duration]bool{24 * time.Hour: true, 1: false} {
 		db.SetLease(lease)
 		if alive, err := db.Instances("").Alive(t.Context(), "ins_1"); err != nil || alive != want {
 			t.Errorf("lease of %s: alive %v, %v", lease, alive, err)
+		}
+		if serving, err := db.Instances("").Replicas(t.Context()); err != nil || len(serving) == 1 != want {
+			t.Errorf("lease of %s: serving %v, %v", lease, serving, err)
 		}
 	}
 	db.SetLease(1)
@@ -456,7 +459,7 @@ func TestEnginesHaveTheSameTables(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, n := range all {
-				if !slices.Contains([]string{"schema_version", "instances", "checkpoints", "keys"}, n.table) {
+				if !slices.Contains([]string{"schema_version", "instances", "checkpoints", "keys", "artifact_parts"}, n.table) {
 					names = append(names, n.table+"."+n.part)
 				}
 			}
@@ -528,21 +531,25 @@ func TestListen(t *testing.T) {
 	woken := make(chan struct{}, 100)
 	ctx, stop := context.WithCancel(t.Context())
 	var listener sync.WaitGroup
-	listener.Go(func() { db.Listen(ctx, func() { woken <- struct{}{} }) })
+	listener.Go(func() { db.Listen(ctx, store.Tickets, func() { woken <- struct{}{} }) })
 	defer listener.Wait()
 	defer stop()
-	notify := func() {
+	notify := func(about store.Topic) {
 		t.Helper()
-		if err := other.Update(t.Context(), other.Notify); err != nil {
+		if err := other.Update(t.Context(), func(ctx context.Context, tx *sql.Tx) error { return other.Notify(ctx, tx, about) }); err != nil {
 			t.Fatal(err)
 		}
 	}
 	<-woken // it listens
-	notify()
+	notify(store.Tokens)
+	notify(store.Tickets)
 	<-woken
+	if len(woken) > 0 {
+		t.Error("another topic wakes")
+	}
 	undone := errors.New("undone")
 	if err := other.Update(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
-		return errors.Join(other.Notify(ctx, tx), undone)
+		return errors.Join(other.Notify(ctx, tx, store.Tickets), undone)
 	}); !errors.Is(err, undone) {
 		t.Fatal(err)
 	}
@@ -554,6 +561,6 @@ func TestListen(t *testing.T) {
 	if len(woken) > 0 {
 		t.Error("a transaction that was undone wakes")
 	}
-	notify()
+	notify(store.Tickets)
 	<-woken
 }

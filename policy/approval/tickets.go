@@ -145,7 +145,7 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var keeper sync.WaitGroup
 	keeper.Go(func() { t.keep(keeping) })
-	keeper.Go(func() { db.Listen(keeping, t.broadcast) })
+	keeper.Go(func() { db.Listen(keeping, store.Tickets, t.broadcast) })
 	t.stop = func() { stop(); keeper.Wait() }
 	return t, nil
 }

@@ -59,7 +59,7 @@ func (t *Tickets) write(ctx context.Context, do func(*writer) error) error {
 				return err
 			}
 			if err = t.tell(w); err == nil && len(w.changes) > 0 {
-				err = t.db.Notify(ctx, tx)
+				err = t.db.Notify(ctx, tx, store.Tickets)
 			}
 			return err
 		})

@@ -115,7 +115,7 @@ func (r *Revocations) Follow(ctx context.Context) {
 	}
 	woken := make(chan struct{}, 1)
 	var listener sync.WaitGroup
-	listener.Go(func() { r.db.Listen(ctx, func() { wait.Signal(woken) }) })
+	listener.Go(func() { r.db.Listen(ctx, store.Tokens, func() { wait.Signal(woken) }) })
 	defer listener.Wait()
 	tick := time.NewTicker(readEvery)
 	defer tick.Stop()
@@ -158,7 +158,7 @@ func (r *Revocations) insert(ctx context.Context, v Revocation) error {
 	return r.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO revoked_tokens (sha256, subject, reason, at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
 			v.SHA256, v.Subject, v.Reason, store.Time{To: &v.At})
-		return errors.Join(err, r.db.Notify(ctx, tx))
+		return errors.Join(err, r.db.Notify(ctx, tx, store.Tokens))
 	})
 }
 
