@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/proxy/artifact"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -48,5 +50,21 @@ func (e *env) migrate(ctx context.Context, to string) error {
 	case err != nil:
 		return err
 	}
+	if err := moveArtifacts(ctx, cfg, to); err != nil {
+		return fmt.Errorf("moving artifacts: %w\nhint: the rest of the state has been moved; the next start moves the artifacts", err)
+	}
 	return e.Print("store-moved", map[string]any{"database": store.Redact(to), "file": file + store.Moved, "rows": rows})
+}
+
+// moveArtifacts stores the bytes of artifacts in a database that has their rows.
+func moveArtifacts(ctx context.Context, cfg *config.Config, to string) error {
+	db, err := store.OpenPostgres(ctx, to, store.PostgresMigrations())
+	if err != nil {
+		return err
+	}
+	files, err := artifact.Open(ctx, filepath.Join(cfg.State, "artifacts"), db, artifact.Options{TTL: cfg.Artifacts.TTL, MaxBytes: int64(cfg.Artifacts.MaxMiB) << 20})
+	if err == nil {
+		err = files.Close()
+	}
+	return errors.Join(err, db.Close())
 }

@@ -149,7 +149,10 @@ func connectPostgres(address string) (*DB, error) {
 	reading.AfterConnect = func(ctx context.Context, c *pgconn.PgConn) error {
 		return c.Exec(ctx, "SET default_transaction_read_only = on").Close()
 	}
-	return &DB{Write: postgresPool(config, 1), Read: postgresPool(reading, readers), beats: postgresPool(config, beats), lease: leaseTTL, engine: postgres}, nil
+	return &DB{
+		Write: postgresPool(config, 1), Read: postgresPool(reading, readers), beats: postgresPool(config, beats), aside: postgresPool(config, 1),
+		lease: leaseTTL, engine: postgres,
+	}, nil
 }
 
 func postgresPool(config *pgx.ConnConfig, size int) *sql.DB {

@@ -78,6 +78,7 @@ type DB struct {
 	path   string
 	file   os.FileInfo // of path, as it was opened; nil on a server
 	beats  *sql.DB     // renews leases and listens on a server; nil with a file
+	aside  *sql.DB     // has the transactions of Aside; nil with a file
 	lease  time.Duration
 }
 
@@ -197,7 +198,7 @@ func snapshot(ctx context.Context, db *sql.DB, to string) error {
 func (db *DB) Close() error {
 	err := errors.Join(db.Read.Close(), db.Write.Close())
 	if db.beats != nil {
-		err = errors.Join(err, db.beats.Close())
+		err = errors.Join(err, db.beats.Close(), db.aside.Close())
 	}
 	if err != nil {
 		return fmt.Errorf("closing state: %w", err)
@@ -353,6 +354,17 @@ func (db *DB) UpdateWithin(ctx context.Context, within time.Duration, do func(co
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer stop()
 	return db.engine.transact(ctx, db.Write, do)
+}
+
+// Aside runs do in one transaction that does not hold the write lock, so that others need
+// not wait for it. It is for rows that nobody uses before an Update has found them complete.
+// Each process runs one at a time. With a file, Aside is Update.
+func (db *DB) Aside(ctx context.Context, do func(context.Context, *sql.Tx) error) error {
+	if db.aside == nil {
+		return db.Update(ctx, do)
+	}
+	unlocked := engine{}
+	return unlocked.transact(ctx, db.aside, do)
 }
 
 // View runs do in one transaction that only reads, in which the database does not change.

@@ -1,6 +1,7 @@
 package artifact
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -14,7 +15,6 @@ import (
 	"mime"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -161,7 +161,10 @@ func Open(ctx context.Context, dir string, db *store.DB, opts Options) (*Store, 
 	s := &Store{db: db, root: root, opts: opts, full: make(chan struct{}, 1), swept: make(chan struct{})}
 	s.verified, _ = lru.New[string, os.FileInfo](maxVerified) // an error means a size below 1
 	s.orphans.Store(true)
-	if err := s.Sweep(ctx); err != nil {
+	if err = s.Sweep(ctx); err == nil {
+		err = s.share(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening artifacts: %w", err), root.Close())
 	}
 	ctx, s.stop = context.WithCancel(context.Background())
@@ -210,7 +213,7 @@ func (s *Store) Put(ctx context.Context, owner policy.Principal, given string, d
 		_ = file.Close() // it was only read
 		err = s.record(ctx, owner, &a, nil)
 	}
-	if errors.Is(err, errVanished) {
+	for tries := 0; errors.Is(err, errVanished) && tries < stageTries; tries++ {
 		err = s.store(ctx, owner, &a, data)
 	}
 	if err != nil {
@@ -221,12 +224,18 @@ func (s *Store) Put(ctx context.Context, owner policy.Principal, given string, d
 
 // store writes data and the rows of a.
 func (s *Store) store(ctx context.Context, owner policy.Principal, a *Artifact, data []byte) error {
-	draft, err := s.stage(a.path(), data)
+	draft, err := s.stage(data)
 	if err != nil {
 		return err
 	}
 	defer s.discard(draft)
-	if err = s.record(ctx, owner, a, draft); err != nil {
+	if s.db.Shared() {
+		err = s.upload(ctx, a.ID, bytes.NewReader(data))
+	}
+	if err == nil {
+		err = s.record(ctx, owner, a, draft)
+	}
+	if err != nil {
 		s.orphans.Store(true)
 		return err
 	}
@@ -253,7 +262,7 @@ const putGrant = `INSERT INTO artifact_grants AS g (artifact, subject, tenant, t
 
 // record writes the rows of a, of which it sets Type and Created, and puts its file
 // in place last before the commit. errVanished means that there is neither a draft
-// nor a file.
+// nor a file, or that the database lacks the bytes.
 func (s *Store) record(ctx context.Context, owner policy.Principal, a *Artifact, draft *os.File) error {
 	now := s.opts.Now()
 	return s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -266,6 +275,9 @@ func (s *Store) record(ctx context.Context, owner policy.Principal, a *Artifact,
 		}
 		row := tx.QueryRowContext(ctx, putGrant, a.ID, owner.Subject, owner.Tenant, a.Type, now.UnixNano(), now.UnixNano())
 		if err := row.Scan(&a.Type, store.Time{To: &a.Created}); err != nil {
+			return err
+		}
+		if err := s.complete(ctx, tx, a); err != nil {
 			return err
 		}
 		return s.place(a, draft)
@@ -295,7 +307,7 @@ func (s *Store) Get(ctx context.Context, who policy.Principal, id string) (Artif
 	err := row.Scan(&a.Size, &a.Type, store.Time{To: &a.Created})
 	var file *os.File
 	if err == nil {
-		file, err = s.open(a)
+		file, err = s.openOrFetch(ctx, a)
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, sql.ErrNoRows):
@@ -312,19 +324,15 @@ var errVanished = errors.New("the file was swept")
 // path is where a file lies, from the root: name is a valid name.
 func path(name string) string { return name[:2] + "/" + name }
 
-// stage writes data to a new draft, durably, and makes the directory of the file that
-// it becomes. A draft is a file that has no name yet; it is locked until it is
+// stage writes data to a new draft, durably. A draft is a file that has no name yet; it is locked until it is
 // discarded or its process ends.
-func (s *Store) stage(file string, data []byte) (*os.File, error) {
+func (s *Store) stage(data []byte) (*os.File, error) {
 	draft, err := s.newDraft()
 	if err != nil {
 		return nil, err
 	}
 	if _, err = draft.Write(data); err == nil {
 		err = draft.Sync()
-	}
-	if err == nil {
-		err = s.makeDir(filepath.Dir(file))
 	}
 	if err != nil {
 		s.discard(draft)
@@ -376,14 +384,24 @@ func (s *Store) makeDir(name string) error {
 // file is there. The caller is in a write transaction.
 func (s *Store) place(a *Artifact, draft *os.File) error {
 	if draft != nil {
-		if err := s.root.Rename(filepath.Base(draft.Name()), a.path()); err != nil {
-			return err
-		}
-		return s.syncDir(filepath.Dir(a.path()))
+		return s.put(draft, a.path())
 	}
 	info, err := s.root.Lstat(a.path())
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() != a.Size {
 		return errVanished
+	}
+	return err
+}
+
+// put gives a draft the name of its file, durably.
+func (s *Store) put(draft *os.File, file string) error {
+	dir := filepath.Dir(file)
+	err := s.makeDir(dir)
+	if err == nil {
+		err = s.root.Rename(filepath.Base(draft.Name()), file)
+	}
+	if err == nil {
+		err = s.syncDir(dir)
 	}
 	return err
 }
@@ -430,161 +448,4 @@ func (s *Store) open(a Artifact) (_ *os.File, err error) {
 	}
 	s.verified.Add(a.ID, info)
 	return file, nil
-}
-
-// sweeper sweeps until ctx ends.
-func (s *Store) sweeper(ctx context.Context) {
-	defer close(s.swept)
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-s.full:
-		}
-		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
-			s.opts.Log.Warn("artifacts are not swept", "error", err)
-		}
-	}
-}
-
-// Sweep removes what has expired for everybody, then the artifacts longest
-// not given to anybody until what is left fits MaxBytes, then what dead
-// processes left half written. It continues after a file that cannot be removed
-// and returns that error at the end. Open and a goroutine of the Store call it.
-func (s *Store) Sweep(ctx context.Context) error {
-	s.wrote.Store(0)
-	err := errors.Join(s.sweepDue(ctx), s.sweepGrants(ctx), s.sweepOrphans(ctx), s.sweepDrafts())
-	if err != nil {
-		return fmt.Errorf("sweeping artifacts: %w", err)
-	}
-	return nil
-}
-
-// victim is an artifact to remove, unless it was granted again meanwhile.
-type victim struct {
-	id      string
-	granted int64
-}
-
-const findVictims = `SELECT id, granted FROM
- (SELECT id, granted, sum(CASE WHEN size > ? THEN size ELSE ? END) OVER (ORDER BY granted DESC, id ROWS UNBOUNDED PRECEDING) AS kept FROM artifacts) AS a
- WHERE granted <= ? OR kept > ? ORDER BY granted, id`
-
-func (v *victim) fields() []any { return []any{&v.id, &v.granted} }
-
-// sweepDue removes rows and then files. A file that cannot be removed does not keep
-// its row, so nobody gets it; it is tried again as an orphan.
-func (s *Store) sweepDue(ctx context.Context) error {
-	due, err := store.Select(ctx, s.db.Read, (*victim).fields, findVictims, block, block, s.cutoff(s.opts.Now()), s.opts.MaxBytes)
-	if err != nil {
-		return err
-	}
-	var stuck error
-	err = inBatches(ctx, s, due, func(ctx context.Context, tx *sql.Tx, v victim) error {
-		gone, err := tx.ExecContext(ctx, "DELETE FROM artifacts WHERE id = ? AND granted = ?", v.id, v.granted)
-		if err != nil {
-			return err
-		}
-		if n, _ := gone.RowsAffected(); n == 1 { // the driver counts
-			stuck = errors.Join(stuck, s.remove(path(strings.TrimPrefix(v.id, idPrefix))))
-		}
-		return nil
-	})
-	if stuck != nil {
-		s.orphans.Store(true)
-	}
-	return errors.Join(stuck, err)
-}
-
-// inBatches calls do for each element of all, in transactions of the state file that
-// have at most batch elements each.
-func inBatches[T any](ctx context.Context, s *Store, all []T, do func(context.Context, *sql.Tx, T) error) error {
-	for some := range slices.Chunk(all, batch) {
-		err := s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
-			for i := 0; i < len(some) && err == nil; i++ {
-				err = do(ctx, tx, some[i])
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// remove removes a file; a file that does not exist is no error.
-func (s *Store) remove(name string) error {
-	if err := s.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// sweepGrants ends the expired grants of artifacts that other principals still have.
-func (s *Store) sweepGrants(ctx context.Context) error {
-	cutoff := s.cutoff(s.opts.Now())
-	due, err := store.Select(ctx, s.db.Read, idField, "SELECT DISTINCT artifact FROM artifact_grants WHERE granted <= ?", cutoff)
-	if err != nil {
-		return err
-	}
-	return inBatches(ctx, s, due, func(ctx context.Context, tx *sql.Tx, id string) error {
-		_, err := tx.ExecContext(ctx, dropGrants, id, cutoff)
-		return err
-	})
-}
-
-func idField(id *string) []any { return []any{id} }
-
-// sweepOrphans removes the files that have no row, when there may be some. It looks
-// for the row inside the transaction, where no Put is between its file and its row.
-// Files with other names are not the Store's to remove.
-func (s *Store) sweepOrphans(ctx context.Context) error {
-	if !s.orphans.Swap(false) {
-		return nil
-	}
-	files, err := fs.Glob(s.root.FS(), "??/*")
-	err = errors.Join(err, inBatches(ctx, s, files, func(ctx context.Context, tx *sql.Tx, file string) error {
-		name := file[strings.LastIndexByte(file, '/')+1:]
-		if !validName(name) || path(name) != file {
-			return nil
-		}
-		var known bool
-		err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM artifacts WHERE id = ?)", idPrefix+name).Scan(&known)
-		if err != nil || known {
-			return err
-		}
-		return s.remove(file)
-	}))
-	if err != nil {
-		s.orphans.Store(true)
-	}
-	return err
-}
-
-// sweepDrafts removes the drafts that no process holds.
-func (s *Store) sweepDrafts() error {
-	drafts, err := fs.Glob(s.root.FS(), draftPrefix+"*")
-	for _, name := range drafts {
-		err = errors.Join(err, s.removeDraft(name))
-	}
-	return err
-}
-
-func (s *Store) removeDraft(name string) error {
-	file, err := s.root.OpenFile(name, os.O_RDWR, 0)
-	if err == nil {
-		defer file.Close()
-		err = filelock.TryLock(file)
-	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, filelock.ErrHeld): // placed or discarded meanwhile, or alive
-		return nil
-	case err != nil:
-		return err
-	}
-	return s.remove(name)
 }

@@ -157,6 +157,21 @@ func (w *world) file(id string) string {
 	return filepath.Join(w.dir, "artifacts", name[:2], name)
 }
 
+// parts replaces the bytes that the database of a server has of an artifact; "" = by none.
+func (w *world) parts(id, text string) {
+	w.t.Helper()
+	if !postgres.Used() {
+		return
+	}
+	statement, args := "UPDATE artifact_parts SET bytes = ? WHERE artifact = ?", []any{[]byte(text), id}
+	if text == "" {
+		statement, args = "DELETE FROM artifact_parts WHERE artifact = ?", []any{id}
+	}
+	if _, err := w.db.Write.Exec(statement, args...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // files gives the names of all files of the store, without directories.
 func (w *world) files() (names []string) {
 	w.t.Helper()
@@ -285,6 +300,7 @@ func TestOnlyTheOwnerGets(t *testing.T) {
 func TestNotFoundHasOneText(t *testing.T) {
 	w := newWorld(t, artifact.Options{})
 	gone, denied := w.put(ann, "", "gone"), w.put(bob, "", "denied")
+	w.parts(gone.ID, "")
 	if err := os.Remove(w.file(gone.ID)); err != nil {
 		t.Fatal(err)
 	}

@@ -40,6 +40,7 @@ func TestARowWithoutItsFile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, artifact.Options{})
 			id := w.put(ann, "", "text").ID
+			w.parts(id, "")
 			if err := lose(w, id); err != nil {
 				t.Fatal(err)
 			}
@@ -61,6 +62,7 @@ func TestADamagedFile(t *testing.T) {
 					w.has(ann, id, "text")
 				}
 				write(t, w.file(id), damage)
+				w.parts(id, damage+"!!")
 				if err := os.Chtimes(w.file(id), time.Time{}, noon); err != nil { // file systems tick slower than tests
 					t.Fatal(err)
 				}

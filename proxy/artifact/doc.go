@@ -15,6 +15,10 @@
 //     row without a file, which is ErrNotFound until the next Put of those
 //     bytes; before a Put's commit, a file without a row, which the next Open
 //     removes.
+//   - Replicas on a database server have a directory each, and the database has the bytes in
+//     parts as well. A Put uploads them before its transaction, and in it sees that they are
+//     all there. A Get that finds no intact file writes one from them. A sweep deletes the
+//     parts that have no row, and the files: those of other replicas' sweeps too.
 //   - A draft is locked for as long as its process writes it, so a sweep knows
 //     the drafts of dead processes without asking a clock.
 package artifact

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/proxy/artifact"
 )
@@ -94,9 +95,11 @@ func TestAPutLosesItsFileToASweep(t *testing.T) {
 					_, err := w.Put(t.Context(), ann, "", []byte("text"))
 					done <- err
 				}()
-				synctest.Wait()                                   // Put waits for the transaction
-				if err := second.Sweep(t.Context()); err != nil { // finds the draft alive
-					t.Error(err)
+				synctest.Wait()                // Put waits for the transaction
+				if there || !postgres.Used() { // a sweep that suspects the file would wait as well
+					if err := second.Sweep(t.Context()); err != nil { // finds the draft alive
+						t.Error(err)
+					}
 				}
 				_, err = tx.Exec("DELETE FROM artifacts WHERE id = ?", id)
 				if err = errors.Join(err, os.Remove(w.file(id)), tx.Commit(), <-done); err != nil {
