@@ -23,6 +23,7 @@ import (
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
 	network "k8s.io/api/networking/v1"
+	disruption "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	serializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
@@ -191,6 +192,44 @@ func claimNames(claims []core.PersistentVolumeClaim) (names []string) {
 	return names
 }
 
+// Replicas have the URLs of what they share from secrets, one key directory, and each its
+// own trail. A client stays at one of them, and only one is disturbed at a time.
+func TestReplicas(t *testing.T) {
+	objects, err := render(t, identity+"insecure: true\nreplicas: 3\nstore: { secret: db }\nshared: { secret: limits, key: address }\nkeys: { claim: keys }\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := objects["StatefulSet/gate-toolgate"].(*apps.StatefulSet)
+	if names := strings.Join(claimNames(set.Spec.VolumeClaimTemplates), " "); *set.Spec.Replicas != 3 || names != "servers state" {
+		t.Errorf("%d replicas with volumes %s", *set.Spec.Replicas, names)
+	}
+	from := map[string]string{}
+	for _, e := range set.Spec.Template.Spec.Containers[0].Env {
+		from[e.Name] = e.ValueFrom.SecretKeyRef.Name + "/" + e.ValueFrom.SecretKeyRef.Key
+	}
+	if from["STORE_URL"] != "db/url" || from["SHARED_URL"] != "limits/address" {
+		t.Errorf("variables from %v", from)
+	}
+	for _, v := range set.Spec.Template.Spec.Volumes {
+		if v.Name == "keys" && v.PersistentVolumeClaim.ClaimName != "keys" {
+			t.Errorf("keys from %v", v.VolumeSource)
+		}
+	}
+	text := objects["ConfigMap/gate-toolgate"].(*core.ConfigMap).Data["mcp.json"]
+	if !strings.Contains(text, `"store": "${STORE_URL}"`) || !strings.Contains(text, `"url": "${SHARED_URL}"`) {
+		t.Errorf("the configuration is %s", text)
+	}
+	if s := objects["Service/gate-toolgate"].(*core.Service); s.Spec.SessionAffinity != core.ServiceAffinityClientIP {
+		t.Errorf("affinity %q", s.Spec.SessionAffinity)
+	}
+	if b := objects["PodDisruptionBudget/gate-toolgate"].(*disruption.PodDisruptionBudget); b.Spec.MaxUnavailable.IntVal != 1 {
+		t.Errorf("budget %v", b.Spec)
+	}
+	if alone, err := render(t, identity+"insecure: true\n"); err != nil || alone["PodDisruptionBudget/gate-toolgate"] != nil {
+		t.Errorf("one replica has a budget, which would keep its node from being drained: %v", err)
+	}
+}
+
 // Nobody reaches the people's listener unless the values name them.
 func TestNetworkPolicy(t *testing.T) {
 	for _, tc := range []struct {
@@ -225,7 +264,9 @@ func TestRefused(t *testing.T) {
 		{"neither TLS nor insecure", "", "set tls.secret, or insecure: true"},
 		{"plain HTTP without a fence", "insecure: true\nnetworkPolicy: { enabled: false }\n", "has to be fenced"},
 		{"a listener of one's own", "insecure: true\nconfig: { toolgate: { listen: '0.0.0.0:1' } }\n", "/config/toolgate/listen"},
-		{"an unknown value", "insecure: true\nreplicas: 2\n", "replicas"},
+		{"an unknown value", "insecure: true\nreplica: 2\n", "replica"},
+		{"replicas without a database", "insecure: true\nreplicas: 2\nkeys: { claim: keys }\n", "needs store.secret and keys.claim"},
+		{"replicas without the same keys", "insecure: true\nreplicas: 2\nstore: { secret: db }\n", "needs store.secret and keys.claim"},
 		{"a variable in the open", "insecure: true\nenv: [{ name: KEY, value: s3cret }]\n", "/env/0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -37,6 +37,15 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- else if not .Values.networkPolicy.enabled }}
 {{- fail "insecure: true needs networkPolicy.enabled: plain HTTP has to be fenced" }}
 {{- end }}
+{{- if and (gt (int .Values.replicas) 1) (not (and .Values.store.secret .Values.keys.claim)) }}
+{{- fail "more than one replica needs store.secret and keys.claim: replicas share a database and their keys" }}
+{{- end }}
+{{- if .Values.store.secret }}
+{{- $known = merge $known (dict "store" "${STORE_URL}") }}
+{{- end }}
+{{- if .Values.shared.secret }}
+{{- $known = merge $known (dict "shared" (dict "url" "${SHARED_URL}")) }}
+{{- end }}
 {{- if .Values.policy.configMap }}
 {{- $known = merge $known (dict "policy" (dict "path" "/etc/toolgate-policy")) }}
 {{- end }}
