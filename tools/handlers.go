@@ -14,11 +14,9 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
-	"github.com/toolgate/toolgate/tools/chain"
 	"github.com/toolgate/toolgate/tools/media"
 	"github.com/toolgate/toolgate/tools/page"
 	"github.com/toolgate/toolgate/tools/search"
-	"github.com/toolgate/toolgate/tools/wallet"
 )
 
 // ErrArguments is in the chain of a handler's error when the arguments do not match
@@ -33,20 +31,15 @@ type backends struct {
 	searcher Searcher
 	fetcher  *page.Fetcher // nil without fetch_page
 	maker    Maker
-	wallet   *wallet.Wallet
+	wallet   payer
 	every    time.Duration // between notifications of progress
-	chain    *chain.Wallet // nil with the paper wallet
 }
 
 // handlers are the tools by name. An error of a handler becomes a JSON-RPC error,
 // which the specification of the standard tools requires for internal failures.
 func (b backends) handlers() map[string]server.ToolHandlerFunc {
-	pay := b.manageWallet
-	if b.chain != nil {
-		pay = b.payOnChain
-	}
 	return map[string]server.ToolHandlerFunc{
-		"search_internet": handler(b.search), "generate_media": reporting(b.every, handler(b.generateMedia)), "manage_wallet": handler(pay),
+		"search_internet": handler(b.search), "generate_media": reporting(b.every, handler(b.generateMedia)), "manage_wallet": handler(b.manageWallet),
 		"fetch_page": handler(b.fetchPage),
 	}
 }
@@ -208,43 +201,6 @@ func report(ctx context.Context, s *server.MCPServer, token mcp.ProgressToken, e
 			"progressToken": token, "progress": float64(n) * every.Seconds(), "message": "the image is being made",
 		})
 	}
-}
-
-type walletArgs struct {
-	Action      string         `json:"action"`
-	Asset       string         `json:"asset"`
-	Amount      jsontext.Value `json:"amount"` // unchanged
-	Destination string         `json:"destination"`
-	Key         string         `json:"idempotency_key"`
-}
-
-type walletResult struct {
-	Provider    string               `json:"provider"`
-	Action      string               `json:"action"`
-	Balances    []wallet.Balance     `json:"balances"`
-	Transaction *wallet.Transaction  `json:"transaction,omitempty"`
-	Open        []wallet.Transaction `json:"transactions,omitempty"` // what reconcile looked at
-}
-
-func (b backends) manageWallet(ctx context.Context, in walletArgs) (*mcp.CallToolResult, error) {
-	out := walletResult{Provider: wallet.Provider, Action: in.Action}
-	switch in.Action {
-	case "balance":
-	case "transfer":
-		tx, err := b.wallet.Transfer(ctx, in.Asset, string(in.Amount), in.Destination, in.Key)
-		if err != nil {
-			return nil, err
-		}
-		out.Transaction = &tx
-	default:
-		return nil, fmt.Errorf("%w: unknown action %.64q", ErrArguments, in.Action)
-	}
-	balances, err := b.wallet.Balances(ctx, in.Asset)
-	if err != nil && out.Transaction == nil {
-		return nil, err
-	}
-	out.Balances = balances // none if they cannot be read after a transfer: the transfer is the result
-	return structured(out)
 }
 
 // structured returns v as structured content and as the same JSON in text, for

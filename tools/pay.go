@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -13,21 +14,58 @@ import (
 	"github.com/toolgate/toolgate/tools/wallet"
 )
 
+// payer is the wallet of manage_wallet. An error in whose chain is a wallet.Refusal means
+// that nothing has moved. Its methods are safe for concurrent use.
+type payer interface {
+	Balances(ctx context.Context, asset string) ([]wallet.Balance, error)
+	Transfer(ctx context.Context, asset, amount, destination, key string) (wallet.Transaction, error)
+	Provider() string // named in results
+}
+
+// reconciler is a payer whose payments may be open for a while.
+type reconciler interface {
+	Reconcile(ctx context.Context) ([]wallet.Transaction, error)
+}
+
 // onChain reports whether manage_wallet pays on a chain.
 func (b Backends) onChain() bool { return b.Wallet != nil && b.Wallet.Provider != "paper" }
 
-func (b backends) closeWallets() error {
-	err := b.wallet.Close()
-	if b.chain != nil {
-		err = errors.Join(err, b.chain.Close())
+// openWallet opens the chain that opts choose, or the ledger.
+func openWallet(ctx context.Context, opts Options) (payer, func() error, error) {
+	if opts.Backends.onChain() {
+		w, err := chain.Open(ctx, filepath.Join(opts.Dir, "chain.db"), *opts.Backends.Wallet)
+		if err != nil {
+			return nil, nil, err
+		}
+		return w, w.Close, nil
 	}
-	return err
+	w, err := wallet.Open(ctx, filepath.Join(opts.Dir, "wallet.db"))
+	if err != nil {
+		return nil, nil, err
+	}
+	return w, w.Close, nil
 }
 
-// payOnChain is manage_wallet with a chain. A refusal is a result that a model can act on;
-// so is a payment that has failed.
-func (b backends) payOnChain(ctx context.Context, in walletArgs) (*mcp.CallToolResult, error) {
-	out, err := b.onChain(ctx, in)
+type walletArgs struct {
+	Action      string         `json:"action"`
+	Asset       string         `json:"asset"`
+	Amount      jsontext.Value `json:"amount"` // unchanged
+	Destination string         `json:"destination"`
+	Key         string         `json:"idempotency_key"`
+}
+
+type walletResult struct {
+	Provider    string               `json:"provider"`
+	Action      string               `json:"action"`
+	Balances    []wallet.Balance     `json:"balances"`
+	Transaction *wallet.Transaction  `json:"transaction,omitempty"`
+	Open        []wallet.Transaction `json:"transactions,omitempty"` // what reconcile looked at
+}
+
+// manageWallet does an action. A refusal is a result that a model can act on; so is a
+// payment that has failed.
+func (b backends) manageWallet(ctx context.Context, in walletArgs) (*mcp.CallToolResult, error) {
+	out, err := b.act(ctx, in)
 	if refusal, ok := errors.AsType[wallet.Refusal](err); ok && refusal != "" {
 		return mcp.NewToolResultError(err.Error()), nil //nolint:nilerr // the refusal is the result
 	}
@@ -35,7 +73,7 @@ func (b backends) payOnChain(ctx context.Context, in walletArgs) (*mcp.CallToolR
 		return nil, err
 	}
 	result, err := structured(out)
-	if err == nil && out.Transaction != nil {
+	if err == nil && out.Transaction != nil && out.Transaction.Chained != nil {
 		switch out.Transaction.Status {
 		case chain.Failed, chain.Refused, chain.Replaced:
 			result.IsError = true
@@ -44,30 +82,36 @@ func (b backends) payOnChain(ctx context.Context, in walletArgs) (*mcp.CallToolR
 	return result, err
 }
 
-func (b backends) onChain(ctx context.Context, in walletArgs) (out walletResult, err error) {
-	out = walletResult{Provider: b.chain.Provider(), Action: in.Action, Balances: []wallet.Balance{}}
-	switch in.Action {
-	case "balance":
-		out.Balances, err = b.chain.Balances(ctx, in.Asset)
-	case "reconcile":
-		out.Open, err = b.chain.Reconcile(ctx)
-	case "transfer":
-		var amount string
-		if amount, err = decimal(in.Amount); err != nil {
-			return out, err
-		}
-		var tx wallet.Transaction
-		if tx, err = b.chain.Transfer(ctx, in.Asset, amount, in.Destination, in.Key); err != nil {
-			return out, err
-		}
-		out.Transaction = &tx
-		if left, err := b.chain.Balances(ctx, in.Asset); err == nil {
-			out.Balances = left // none if they cannot be read: the transfer is the result
-		}
+func (b backends) act(ctx context.Context, in walletArgs) (out walletResult, err error) {
+	out = walletResult{Provider: b.wallet.Provider(), Action: in.Action, Balances: []wallet.Balance{}}
+	reconciling, ok := b.wallet.(reconciler)
+	switch {
+	case in.Action == "balance":
+		out.Balances, err = b.wallet.Balances(ctx, in.Asset)
+	case in.Action == "reconcile" && ok:
+		out.Open, err = reconciling.Reconcile(ctx)
+	case in.Action == "transfer":
+		return b.transfer(ctx, in, out)
 	default:
-		return out, fmt.Errorf("%w: unknown action %.64q", ErrArguments, in.Action)
+		err = fmt.Errorf("%w: unknown action %.64q", ErrArguments, in.Action)
 	}
 	return out, err
+}
+
+func (b backends) transfer(ctx context.Context, in walletArgs, out walletResult) (walletResult, error) {
+	amount, err := decimal(in.Amount)
+	if err != nil {
+		return out, err
+	}
+	tx, err := b.wallet.Transfer(ctx, in.Asset, amount, in.Destination, in.Key)
+	if err != nil {
+		return out, err
+	}
+	out.Transaction = &tx
+	if left, err := b.wallet.Balances(ctx, in.Asset); err == nil {
+		out.Balances = left // none if they cannot be read: the transfer is the result
+	}
+	return out, nil
 }
 
 // decimal returns an amount that is a JSON number or a string with a decimal number.

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"path/filepath"
 	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
@@ -24,14 +23,13 @@ import (
 	"github.com/toolgate/toolgate/tools/media"
 	"github.com/toolgate/toolgate/tools/page"
 	"github.com/toolgate/toolgate/tools/search"
-	"github.com/toolgate/toolgate/tools/wallet"
 	"github.com/toolgate/toolgate/tools/webmedia"
 	"github.com/toolgate/toolgate/tools/websearch"
 )
 
 // Options are the settings of Serve.
 type Options struct {
-	Dir    string    // directory of the wallet (wallet.db); required, created if missing
+	Dir    string    // directory of the wallet (wallet.db, or chain.db on a chain); required, created if missing
 	Docs   string    // folder of documents to search, where Backends have none; "" for the embedded ones
 	Models []string  // models of the offline generate_media; empty for all of package media
 	Log    io.Writer // log of the server, one line per message; nil for none
@@ -115,17 +113,12 @@ func newServer(ctx context.Context, opts Options) (*server.MCPServer, func() err
 	if err != nil {
 		return nil, nil, errors.Join(err, searcher.Close())
 	}
-	ledger, err := wallet.Open(ctx, filepath.Join(opts.Dir, "wallet.db"))
+	payer, closeWallet, err := openWallet(ctx, opts)
 	if err != nil {
 		return nil, nil, errors.Join(err, searcher.Close())
 	}
-	b := backends{searcher: searcher, maker: maker, wallet: ledger, every: cmp.Or(opts.ProgressEvery, 5*time.Second)}
-	closeAll := func() error { return errors.Join(searcher.Close(), b.closeWallets()) }
-	if opts.Backends.onChain() {
-		if b.chain, err = chain.Open(ctx, filepath.Join(opts.Dir, "chain.db"), *opts.Backends.Wallet); err != nil {
-			return nil, nil, errors.Join(err, closeAll())
-		}
-	}
+	b := backends{searcher: searcher, maker: maker, wallet: payer, every: cmp.Or(opts.ProgressEvery, 5*time.Second)}
+	closeAll := func() error { return errors.Join(searcher.Close(), closeWallet()) }
 	if fetch := opts.Backends.Fetch; fetch != nil {
 		with := *fetch
 		with.Version = opts.Version

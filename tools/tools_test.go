@@ -238,13 +238,33 @@ func TestWallet(t *testing.T) {
 	}
 }
 
+// What the paper wallet refuses is a result that says why, and moves nothing.
+func TestWalletRefusals(t *testing.T) {
+	s := connect(t, tools.Options{})
+	const transfer = `{"action":"transfer","asset":"USD","amount":5,"destination":"bob","idempotency_key":"k"}`
+	reply(t, s, "manage_wallet", transfer)
+	for args, want := range map[string]string{
+		`{"action":"balance","asset":"DOGE"}`:                                      `unknown asset "DOGE": this wallet has USD, EUR, BTC`,
+		`{"action":"transfer","asset":"DOGE","amount":1,"destination":"bob"}`:      `unknown asset "DOGE": this wallet has USD, EUR, BTC`,
+		`{"action":"transfer","asset":"USD","amount":9995.01,"destination":"bob"}`: "insufficient funds: 9995 USD are free, 9995.01 are wanted",
+		`{"action":"transfer","asset":"USD","amount":"x","destination":"bob"}`:     `bad amount: "x" is not a number`,
+		`{"action":"transfer","asset":"USD","amount":1,"destination":" "}`:         "bad destination",
+		strings.Replace(transfer, "5", "6", 1):                                     "idempotency key of another transfer: it moved 5 USD",
+	} {
+		refused, err := call(t, s, "manage_wallet", args)
+		if err != nil || !refused.IsError || !strings.Contains(refused.Content[0].(*mcp.TextContent).Text, want) {
+			t.Errorf("%s: %+v, %v; want a result with %q", args, refused, err, want)
+		}
+	}
+	got, _ := reply(t, s, "manage_wallet", `{"action":"balance","asset":"USD"}`)
+	if amount := got["balances"].([]any)[0].(map[string]any)["amount"]; amount != "9995" {
+		t.Errorf("refused transfers moved money: %v", amount)
+	}
+}
+
 func TestInternalFailuresAreErrorsNotResults(t *testing.T) {
 	s := connect(t, tools.Options{Models: []string{"card-1"}})
 	for _, c := range []struct{ tool, args, want string }{
-		{"manage_wallet", `{"action":"transfer","asset":"USD","amount":10000.01,"destination":"bob"}`, "insufficient funds"},
-		{"manage_wallet", `{"action":"transfer","asset":"DOGE","amount":1,"destination":"bob"}`, "unknown asset"},
-		{"manage_wallet", `{"action":"balance","asset":"DOGE"}`, "unknown asset"},
-		{"manage_wallet", `{"action":"transfer","asset":"USD","amount":"50","destination":"bob"}`, "bad amount"},
 		{"manage_wallet", `{"action":"transfer","asset":"USD","Amount":50,"destination":"bob"}`, "bad arguments"},
 		{"manage_wallet", `{"action":"transfer","asset":"USD","amount":1,"amount":50,"destination":"bob"}`, "bad arguments"},
 		{"manage_wallet", `{"action":"steal"}`, "unknown action"},

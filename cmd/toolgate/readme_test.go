@@ -54,7 +54,7 @@ func TestReadme(t *testing.T) {
 	}
 	for _, promise := range []string{
 		"Model Context Protocol", "/my-gate/mcp.json", "POLICY_DENIED, -32600", `"pointer": "/num_results"`, "waiting for a person with role approver", "is approved",
-		`"status": "replayed"`, "TOOL_NOT_FOUND, -32601", "TOOL_FAILED, -32000", "held for approver when", "decisions come out otherwise: 0 with another effect", "ok: ",
+		`"status": "replayed"`, "TOOL_NOT_FOUND, -32601", `unknown asset "DOGE": this wallet has USD, EUR, BTC`, "held for approver when", "decisions come out otherwise: 0 with another effect", "ok: ",
 	} {
 		if !strings.Contains(string(out), promise) {
 			t.Errorf("the walk through never says %q", promise)

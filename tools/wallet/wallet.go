@@ -18,9 +18,6 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// Provider is the provider that every result names.
-const Provider = "paper wallet: a local ledger, no real money"
-
 // Refusal is in the chain of an error with which nothing has moved, and which a model can
 // act on.
 type Refusal string
@@ -101,6 +98,9 @@ func Open(ctx context.Context, path string) (*Wallet, error) {
 	return w, nil
 }
 
+// Provider says what keeps the wallet.
+func (w *Wallet) Provider() string { return "paper wallet: a local ledger, no real money" }
+
 // Close closes the ledger file.
 func (w *Wallet) Close() error { return w.db.Close() }
 
@@ -133,9 +133,18 @@ func (w *Wallet) Balances(ctx context.Context, asset string) ([]Balance, error) 
 		return nil, fmt.Errorf("reading balances: %w", err)
 	}
 	if asset != "" && len(all) == 0 {
-		return nil, fmt.Errorf("reading balances: %w %.64q", ErrAsset, asset)
+		return nil, fmt.Errorf("reading balances: %w", unknown(asset))
 	}
 	return all, nil
+}
+
+// unknown is the refusal of an asset that the wallet never held.
+func unknown(asset string) error {
+	var known []string
+	for _, o := range openings {
+		known = append(known, o.Asset)
+	}
+	return fmt.Errorf("%w %.64q: this wallet has %s", ErrAsset, asset, strings.Join(known, ", "))
 }
 
 func (b *Balance) fields() []any { return []any{&b.Asset, &b.Amount} }
@@ -150,7 +159,7 @@ func (b *Balance) fields() []any { return []any{&b.Asset, &b.Amount} }
 // of another transfer fails with ErrKey.
 func (w *Wallet) Transfer(ctx context.Context, asset, amount, destination, key string) (Transaction, error) {
 	if strings.TrimSpace(destination) == "" || len(destination) > 1024 {
-		return Transaction{}, fmt.Errorf("transferring: %w", ErrDestination)
+		return Transaction{}, fmt.Errorf("transferring: %w: it is empty, or has more than 1024 bytes", ErrDestination)
 	}
 	value, err := parseAmount(amount)
 	if err != nil {
@@ -203,9 +212,9 @@ func covers(ctx context.Context, tx *sql.Tx, asset string, value *apd.Decimal) e
 	case err != nil:
 		return err
 	case !known:
-		return fmt.Errorf("%w %.64q", ErrAsset, asset)
+		return unknown(asset)
 	case have.Cmp(value) < 0:
-		return fmt.Errorf("%w: %s %s are there, %s are wanted", ErrInsufficient, plain(have), asset, plain(value))
+		return fmt.Errorf("%w: %s %s are free, %s are wanted", ErrInsufficient, plain(have), asset, plain(value))
 	}
 	return nil
 }
