@@ -29,8 +29,29 @@ func (n *Node) number(ctx context.Context, method string, params ...any) (uint64
 // ChainID returns the id of the chain that the node is on.
 func (n *Node) ChainID(ctx context.Context) (uint64, error) { return n.number(ctx, "eth_chainId") }
 
-// Head returns the number of the newest block.
-func (n *Node) Head(ctx context.Context) (uint64, error) { return n.number(ctx, "eth_blockNumber") }
+// Head is the newest block.
+type Head struct {
+	Number  uint64
+	BaseFee *big.Int // in wei for a unit of gas
+}
+
+// Head returns the newest block. A chain without EIP-1559 is an error.
+func (n *Node) Head(ctx context.Context) (Head, error) {
+	var block struct {
+		Number  *quantity
+		BaseFee *quantity `json:"baseFeePerGas"`
+	}
+	err := n.call(ctx, &block, "eth_getBlockByNumber", latest, false)
+	switch {
+	case err != nil:
+		return Head{}, err
+	case block.Number == nil || !block.Number.n.IsUint64():
+		return Head{}, fmt.Errorf("%w sent a block that cannot be read", ErrNode)
+	case block.BaseFee == nil:
+		return Head{}, fmt.Errorf("%w is on a chain without EIP-1559", ErrNode)
+	}
+	return Head{block.Number.n.Uint64(), &block.BaseFee.n}, nil
+}
 
 // Nonce returns how many transactions of the account blocks up to one have.
 func (n *Node) Nonce(ctx context.Context, of Address, block uint64) (uint64, error) {
@@ -92,23 +113,11 @@ func (n *Node) ask(ctx context.Context, contract Address, input []byte) (*big.In
 	return new(big.Int).SetBytes(out), nil
 }
 
-// Fees returns the base fee of the newest block and the tip that the node suggests, in
-// wei for a unit of gas.
-func (n *Node) Fees(ctx context.Context) (base, tip *big.Int, err error) {
-	var block struct {
-		BaseFee *quantity `json:"baseFeePerGas"`
-	}
+// Tip returns the tip that the node suggests, in wei for a unit of gas.
+func (n *Node) Tip(ctx context.Context) (*big.Int, error) {
 	var q quantity
-	if err := n.call(ctx, &block, "eth_getBlockByNumber", latest, false); err != nil {
-		return nil, nil, err
-	}
-	if block.BaseFee == nil {
-		return nil, nil, fmt.Errorf("%w is on a chain without EIP-1559", ErrNode)
-	}
-	if err := n.call(ctx, &q, "eth_maxPriorityFeePerGas"); err != nil {
-		return nil, nil, err
-	}
-	return &block.BaseFee.n, &q.n, nil
+	err := n.call(ctx, &q, "eth_maxPriorityFeePerGas")
+	return &q.n, err
 }
 
 // Try runs a transaction of an account on the newest state, without sending it, and
@@ -129,7 +138,7 @@ func (n *Node) Try(ctx context.Context, from Address, tx *Transaction) (gas uint
 }
 
 // Send hands a signed transaction to the node. The error is nil, too, when the node has
-// the transaction already, and ErrRefused when it certainly did not take it.
+// the transaction already, and ErrRefused or ErrUnderpriced when it certainly did not take it.
 func (n *Node) Send(ctx context.Context, raw []byte) error {
 	err := n.call(ctx, new(string), "eth_sendRawTransaction", hexOf(raw))
 	answer, ok := errors.AsType[*RPCError](err)
@@ -140,15 +149,20 @@ func (n *Node) Send(ctx context.Context, raw []byte) error {
 	switch {
 	case says(message, "already known", "already imported", "known transaction"):
 		return nil
-	case says(message, "insufficient funds", "enough funds", "underpriced", "intrinsic gas", "less than block base fee", "block gas limit", "gas limit is too high"):
+	case says(message, "insufficient funds", "enough funds", "replacement", "intrinsic gas", "block gas limit", "gas limit is too high"):
 		return fmt.Errorf("%w: %w", ErrRefused, err)
+	case says(message, "underpriced", "less than block base fee", "too low for the next block"):
+		return fmt.Errorf("%w: %w", ErrUnderpriced, err)
 	}
 	return err
 }
 
 // ErrRefused is in the chain of Send's error when the node refused the transaction for a
-// reason that leaves its nonce free.
-var ErrRefused = errors.New("the transaction was refused")
+// reason that leaves its nonce free. ErrUnderpriced is such a reason: the fee is too low.
+var (
+	ErrRefused     = errors.New("the transaction was refused")
+	ErrUnderpriced = fmt.Errorf("%w: its fee is too low", ErrRefused)
+)
 
 func says(message string, parts ...string) bool {
 	for _, p := range parts {
@@ -159,10 +173,10 @@ func says(message string, parts ...string) bool {
 	return false
 }
 
-// Known reports whether the node has a transaction, in a block or waiting for one.
-func (n *Node) Known(ctx context.Context, hash Hash) (bool, error) {
+// Known reports whether the node has the transaction with a hash, in a block or waiting for one.
+func (n *Node) Known(ctx context.Context, hash string) (bool, error) {
 	var found *struct{}
-	err := n.call(ctx, &found, "eth_getTransactionByHash", hash.String())
+	err := n.call(ctx, &found, "eth_getTransactionByHash", hash)
 	return found != nil, err
 }
 
@@ -173,12 +187,12 @@ type Receipt struct {
 	Fee   *big.Int // in wei
 }
 
-// Receipt returns the receipt of a transaction, nil while it is in no block.
-func (n *Node) Receipt(ctx context.Context, hash Hash) (*Receipt, error) {
+// Receipt returns the receipt of the transaction with a hash, nil while it is in no block.
+func (n *Node) Receipt(ctx context.Context, hash string) (*Receipt, error) {
 	var r *struct {
 		Status, BlockNumber, GasUsed, EffectiveGasPrice *quantity
 	}
-	if err := n.call(ctx, &r, "eth_getTransactionReceipt", hash.String()); err != nil || r == nil {
+	if err := n.call(ctx, &r, "eth_getTransactionReceipt", hash); err != nil || r == nil {
 		return nil, err
 	}
 	if r.Status == nil || r.BlockNumber == nil || r.GasUsed == nil || r.EffectiveGasPrice == nil || !r.BlockNumber.n.IsUint64() {

@@ -30,6 +30,24 @@ func (tx *Transaction) MostFee() *big.Int {
 	return new(big.Int).Mul(tx.GasFee, new(big.Int).SetUint64(tx.Gas))
 }
 
+// Price sets the fees for a chain with this base fee and suggested tip, for six full blocks
+// in a row. Fees that are set rise by an eighth at least: nodes replace a transaction that
+// waits by another with its nonce only if that one pays a tenth more.
+func (tx *Transaction) Price(base, tip *big.Int) {
+	tx.Tip, tx.GasFee = raised(tx.Tip, tip), raised(tx.GasFee, new(big.Int).Add(new(big.Int).Lsh(base, 1), tip))
+}
+
+func raised(fee, needed *big.Int) *big.Int {
+	if fee == nil {
+		return needed
+	}
+	more := new(big.Int).Add(fee, new(big.Int).Rsh(fee, 3))
+	if more.Add(more, big.NewInt(1)).Cmp(needed) < 0 {
+		return needed
+	}
+	return more
+}
+
 // Payload returns the bytes whose hash is signed.
 func (tx *Transaction) Payload() []byte { return append([]byte{typeByte}, rlpList(tx.fields()...)...) }
 

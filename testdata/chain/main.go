@@ -5,8 +5,9 @@
 //
 //	chain -listen 127.0.0.1:8545 -interval 1s
 //
-// With -interval 0, a block appears when evm_mine is called. evm_mine and
-// anvil_reorg [depth] are the methods that it has besides those of a node.
+// With -interval 0, a block appears when evm_mine is called. evm_mine, anvil_reorg [depth]
+// and hardhat_setNextBlockBaseFeePerGas [wei] are the methods that it has besides those of
+// a node.
 package main
 
 import (
@@ -26,7 +27,9 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/ethereum/go-ethereum/eth/ethconfig"
 	"github.com/ethereum/go-ethereum/ethclient/simulated"
 	"github.com/ethereum/go-ethereum/node"
@@ -89,6 +92,12 @@ func run(ctx context.Context, listen string, interval time.Duration) error {
 	return nil
 }
 
+// blockGas is the limit of gas of a block, and lastKey the key of the last account.
+const (
+	blockGas = 16_000_000
+	lastKey  = "2a871d0798f97d79848a013d4936a73bf4cc922c825d33c1cf7073dff6d409c6"
+)
+
 // chain is the simulated backend and a client within the process.
 type chain struct {
 	sim    *simulated.Backend
@@ -108,7 +117,7 @@ func start() (*chain, error) {
 		return nil, err
 	}
 	socket := filepath.Join(dir, "rpc")
-	sim := simulated.NewBackend(alloc, func(n *node.Config, _ *ethconfig.Config) { n.IPCPath = socket })
+	sim := simulated.NewBackend(alloc, func(n *node.Config, _ *ethconfig.Config) { n.IPCPath = socket }, simulated.WithBlockGasLimit(blockGas))
 	sim.Commit() // without a block, the index of transactions is never complete
 	client, err := rpc.Dial(socket)
 	return &chain{sim: sim, client: client, dir: dir}, err
@@ -161,6 +170,38 @@ func (c *chain) reorg(ctx context.Context, depth uint64) error {
 	return nil
 }
 
+// raise makes blocks that one transaction of the last account fills, until the base fee is
+// that many wei. Nothing else fits into them.
+func (c *chain) raise(ctx context.Context, wei *big.Int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key, err := crypto.HexToECDSA(lastKey)
+	if err != nil {
+		return err
+	}
+	for {
+		head, err := c.sim.Client().HeaderByNumber(ctx, nil)
+		if err != nil || head.BaseFee.Cmp(wei) >= 0 {
+			return err
+		}
+		nonce, err := c.sim.Client().NonceAt(ctx, crypto.PubkeyToAddress(key.PublicKey), nil)
+		if err != nil {
+			return err
+		}
+		id := big.NewInt(1337)
+		tx, err := types.SignNewTx(key, types.LatestSignerForChainID(id), &types.DynamicFeeTx{
+			ChainID: id, Nonce: nonce, Gas: blockGas, GasTipCap: big.NewInt(1e11), GasFeeCap: big.NewInt(1e13), Data: []byte{0xfe}, // burns all gas
+		})
+		if err != nil {
+			return err
+		}
+		if err := c.sim.Client().SendTransaction(ctx, tx); err != nil {
+			return err
+		}
+		c.sim.Commit()
+	}
+}
+
 type request struct {
 	ID     json.RawMessage   `json:"id"`
 	Method string            `json:"method"`
@@ -195,6 +236,12 @@ func (c *chain) answer(ctx context.Context, req request) (any, error) {
 			return nil, errors.New("anvil_reorg needs a depth")
 		}
 		return nil, c.reorg(ctx, depth)
+	case "hardhat_setNextBlockBaseFeePerGas":
+		var wei hexutil.Big
+		if len(req.Params) < 1 || json.Unmarshal(req.Params[0], &wei) != nil {
+			return nil, errors.New("hardhat_setNextBlockBaseFeePerGas needs an amount of wei")
+		}
+		return true, c.raise(ctx, wei.ToInt())
 	}
 	params := make([]any, len(req.Params))
 	for i, p := range req.Params {

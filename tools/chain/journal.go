@@ -36,26 +36,28 @@ type Payment struct {
 	Asset, Destination string // as the caller gave them
 	Units              string // smallest units of the asset
 	Recipient          string // address
-	Hash, Status       string
-	Reason             string // why a payment was refused, in words for a model
+	Hash, Status       string // the hash of the transaction in a block, or else of the newest
+	Reason             string // why a payment was refused or its fee stays too low, in words for a model
 	Fee                string // wei: what it cost, or can cost at most until then
 
 	chain    uint64
 	source   string
 	decimals int
 	nonce    uint64
-	raw      []byte
-	accepted bool // a node took it once, so that others may have it
+	unsigned []byte // the newest transaction as JSON, for the next
+	raw      []byte // the newest transaction
+	earlier  string // hashes of those that it replaced, each after a space
+	accepted bool   // a node took it once, so that others may have it
 }
 
 func (p *Payment) open() bool { return p.Status == Unknown || p.Status == Pending }
 
-const columns = `id, idempotency_key, asset, destination, units, recipient, hash, status, reason, fee, chain_id, source, decimals, nonce, raw, accepted`
+const columns = `id, idempotency_key, asset, destination, units, recipient, hash, status, reason, fee, chain_id, source, decimals, nonce, unsigned, raw, earlier, accepted`
 
 func (p *Payment) fields() []any {
 	return []any{
 		&p.ID, &p.Key, &p.Asset, &p.Destination, &p.Units, &p.Recipient, &p.Hash, &p.Status, &p.Reason, &p.Fee, &p.chain, &p.source, &p.decimals,
-		&p.nonce, &p.raw, &p.accepted,
+		&p.nonce, &p.unsigned, &p.raw, &p.earlier, &p.accepted,
 	}
 }
 
@@ -79,22 +81,16 @@ func openJournal(ctx context.Context, path string, chain uint64, source evm.Addr
 	return &journal{db, chain, source.String()}, nil
 }
 
-// errTaken reports that another process took the nonce, or the key, of a payment.
-var errTaken = errors.New("nonce or idempotency key taken")
+// errTaken reports that another process was faster: it took the nonce or the key of a
+// payment, raised its fee, or saw its end.
+var errTaken = errors.New("another process was faster")
 
 // write adds a payment, and returns when it is on disk.
 func (j *journal) write(ctx context.Context, p *Payment) error {
 	p.ID, p.chain, p.source = signal.NewID("pay_"), j.chain, j.source
 	err := j.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, `INSERT OR IGNORE INTO payments (time, `+columns+`) VALUES (?`+strings.Repeat(", ?", len(p.fields()))+`)`,
-			append([]any{time.Now().UTC().Format(time.RFC3339Nano)}, p.fields()...)...)
-		if err != nil {
-			return err
-		}
-		if n, err := result.RowsAffected(); err != nil || n != 1 {
-			return errors.Join(err, errTaken)
-		}
-		return nil
+		return one(tx.ExecContext(ctx, `INSERT OR IGNORE INTO payments (time, `+columns+`) VALUES (?`+strings.Repeat(", ?", len(p.fields()))+`)`,
+			append([]any{time.Now().UTC().Format(time.RFC3339Nano)}, p.fields()...)...))
 	})
 	if err != nil {
 		return fmt.Errorf("writing the journal of payments: %w", err)
@@ -102,17 +98,47 @@ func (j *journal) write(ctx context.Context, p *Payment) error {
 	return nil
 }
 
-// update writes what is now known about a payment. A final state stays.
+// update writes what is now known about a payment.
 func (j *journal) update(ctx context.Context, p *Payment) error {
+	return j.change(ctx, p.ID, p.earlier, `hash = ?, status = ?, reason = ?, fee = ?, accepted = ?`, p.Hash, p.Status, p.Reason, p.Fee, p.accepted)
+}
+
+// replace writes the newest transaction of a payment, which replaces the last of earlier,
+// and returns when it is on disk.
+func (j *journal) replace(ctx context.Context, p *Payment, earlier string) error {
+	return j.change(ctx, p.ID, earlier, `hash = ?, reason = ?, fee = ?, unsigned = ?, raw = ?, earlier = ?`, p.Hash, p.Reason, p.Fee, p.unsigned, p.raw, p.earlier)
+}
+
+// change sets columns of a payment. The error is errTaken if the payment is final, or has
+// replaced other transactions than earlier.
+func (j *journal) change(ctx context.Context, id, earlier, set string, values ...any) error {
 	err := j.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE payments SET status = ?, reason = ?, fee = ?, accepted = ? WHERE id = ? AND status IN ('unknown', 'pending')`,
-			p.Status, p.Reason, p.Fee, p.accepted, p.ID)
-		return err
+		return one(tx.ExecContext(ctx, `UPDATE payments SET `+set+` WHERE id = ? AND earlier = ? AND status IN ('unknown', 'pending')`, append(values, id, earlier)...))
 	})
 	if err != nil {
 		return fmt.Errorf("writing the journal of payments: %w", err)
 	}
 	return nil
+}
+
+// one returns errTaken unless a statement has changed one row.
+func one(result sql.Result, err error) error {
+	if err != nil {
+		return err
+	}
+	if n, err := result.RowsAffected(); err != nil || n != 1 {
+		return errors.Join(err, errTaken)
+	}
+	return nil
+}
+
+// reload reads a payment again.
+func (j *journal) reload(ctx context.Context, p *Payment) error {
+	found, err := j.find(ctx, p.Key)
+	if err == nil && found != nil {
+		*p = *found
+	}
+	return err
 }
 
 // find returns the payment with a key, of whatever account on whatever chain; nil for

@@ -2,9 +2,11 @@ package chain
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
+	"strings"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/evm"
@@ -68,14 +70,22 @@ func (w *Wallet) sign(ctx context.Context, o order) (*Payment, error) {
 		return nil, unasked(err)
 	}
 	tx.Nonce = freeNonce(next, open)
+	p := &Payment{
+		Key: o.key, Asset: o.asset.symbol, Destination: o.destination, Units: o.units.String(), Recipient: o.to.String(),
+		Status: Unknown, decimals: o.asset.decimals, nonce: tx.Nonce,
+	}
+	return p, w.seal(ctx, p, tx)
+}
+
+// seal signs a transaction, and makes it the newest of a payment.
+func (w *Wallet) seal(ctx context.Context, p *Payment, tx *evm.Transaction) error {
 	raw, hash, err := tx.Sign(ctx, w.signer)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &Payment{
-		Key: o.key, Asset: o.asset.symbol, Destination: o.destination, Units: o.units.String(), Recipient: o.to.String(),
-		Hash: hash.String(), Status: Unknown, Fee: tx.MostFee().String(), decimals: o.asset.decimals, nonce: tx.Nonce, raw: raw,
-	}, nil
+	p.raw, p.Hash, p.Fee = raw, hash.String(), tx.MostFee().String()
+	p.unsigned, err = json.Marshal(tx)
+	return err
 }
 
 // resume looks at earlier payments that are not final, and sends them where they were
@@ -111,16 +121,19 @@ func (w *Wallet) price(ctx context.Context, o order, open []Payment) (*evm.Trans
 	if err := w.covers(ctx, o.asset, o.units, paid); err != nil {
 		return nil, err
 	}
-	base, tip, err := w.node.Fees(ctx)
+	head, err := w.node.Head(ctx)
 	if err != nil {
 		return nil, unasked(err)
 	}
-	// Twice the base fee lasts for six full blocks in a row.
-	tx.Tip, tx.GasFee = tip, new(big.Int).Add(new(big.Int).Lsh(base, 1), tip)
+	tip, err := w.node.Tip(ctx)
+	if err != nil {
+		return nil, unasked(err)
+	}
+	tx.Price(head.BaseFee, tip)
 	if err := w.limitGas(ctx, tx); err != nil {
 		return nil, err
 	}
-	return tx, w.coversFee(ctx, o, tx, open)
+	return tx, w.coversFee(ctx, tx, open)
 }
 
 // plainGas is what a transfer of the chain's own asset to an account needs, exactly.
@@ -140,10 +153,22 @@ func (w *Wallet) limitGas(ctx context.Context, tx *evm.Transaction) error {
 	if gas > plainGas {
 		tx.Gas += gas / 5
 	}
+	return nil
+}
+
+// coversFee holds the fee to its limit, and with the amount, if that is of the chain's own
+// asset, to the balance of that asset.
+func (w *Wallet) coversFee(ctx context.Context, tx *evm.Transaction, open []Payment) error {
 	if fee := tx.MostFee(); fee.Cmp(w.maxFee) > 0 {
 		return fmt.Errorf("%w: up to %s %s, and max_fee is %s", ErrFee, evm.Decimal(fee, nativeDecimals), w.opts.Symbol, evm.Decimal(w.maxFee, nativeDecimals))
 	}
-	return nil
+	native := w.assets[0]
+	paid, fees := committed(open, native.symbol)
+	err := w.covers(ctx, native, new(big.Int).Add(tx.Value, tx.MostFee()), paid.Add(paid, fees))
+	if errors.Is(err, wallet.ErrInsufficient) {
+		return fmt.Errorf("%w, of which the fee is up to %s", err, evm.Decimal(tx.MostFee(), nativeDecimals))
+	}
+	return err
 }
 
 // covers holds an amount to the balance, less what open payments may still take.
@@ -158,18 +183,6 @@ func (w *Wallet) covers(ctx context.Context, a asset, units, committed *big.Int)
 	}
 	free = free.Abs(free.Mul(free, big.NewInt(int64(max(0, free.Sign())))))
 	return fmt.Errorf("%w: %s %s are free, %s are wanted", wallet.ErrInsufficient, evm.Decimal(free, a.decimals), a.symbol, evm.Decimal(units, a.decimals))
-}
-
-// coversFee holds the fee, and the amount if it is of the chain's own asset, to the
-// balance of that asset.
-func (w *Wallet) coversFee(ctx context.Context, o order, tx *evm.Transaction, open []Payment) error {
-	native := w.assets[0]
-	paid, fees := committed(open, native.symbol)
-	err := w.covers(ctx, native, new(big.Int).Add(tx.Value, tx.MostFee()), paid.Add(paid, fees))
-	if errors.Is(err, wallet.ErrInsufficient) {
-		return fmt.Errorf("%w, of which the fee is up to %s", err, evm.Decimal(tx.MostFee(), nativeDecimals))
-	}
-	return err
 }
 
 // checkDecimals holds a token to the decimals of the settings: with others, every amount
@@ -215,8 +228,12 @@ func (w *Wallet) refresh(ctx context.Context, p *Payment) error {
 	}
 	before := *p
 	err := w.look(ctx, p)
-	if p.Status != before.Status || p.accepted != before.accepted || p.Fee != before.Fee {
-		return errors.Join(err, w.journal.update(context.WithoutCancel(ctx), p))
+	if p.Status != before.Status || p.accepted != before.accepted || p.Fee != before.Fee || p.Reason != before.Reason {
+		if updating := w.journal.update(context.WithoutCancel(ctx), p); !errors.Is(updating, errTaken) {
+			return errors.Join(err, updating)
+		}
+		// What was seen here is out of date: another process raised the fee, or saw the end.
+		return w.journal.reload(ctx, p)
 	}
 	return err
 }
@@ -226,13 +243,13 @@ func (w *Wallet) look(ctx context.Context, p *Payment) error {
 	if err != nil {
 		return node(err)
 	}
-	deep := head - min(head, w.opts.Confirmations-1)
+	deep := head.Number - min(head.Number, w.opts.Confirmations-1)
 	used, err := w.node.Nonce(ctx, w.signer.Address(), deep)
 	if err != nil {
 		return node(err)
 	}
-	// The receipt is read after the count: if the payment is what was counted, it has one.
-	receipt, err := w.node.Receipt(ctx, p.hash())
+	// Receipts are read after the count: if the payment is what was counted, it has one.
+	receipt, err := w.receipt(ctx, p)
 	switch {
 	case errors.Is(err, evm.ErrNode):
 		return err
@@ -244,12 +261,27 @@ func (w *Wallet) look(ctx context.Context, p *Payment) error {
 		return nil
 	}
 	// Nothing follows from the error of a node that is still indexing; sending is always safe.
-	return w.send(ctx, p)
+	return w.raise(ctx, p, head.BaseFee, w.send(ctx, p))
+}
+
+// receipt returns the receipt of that transaction of a payment which is in a block, and
+// gives the payment its hash; nil while none is.
+func (w *Wallet) receipt(ctx context.Context, p *Payment) (receipt *evm.Receipt, err error) {
+	p.Hash = p.newest()
+	for _, hash := range append(strings.Fields(p.earlier), p.Hash) {
+		if receipt, err = w.node.Receipt(ctx, hash); receipt != nil {
+			p.Hash = hash
+		}
+		if receipt != nil || err != nil {
+			break
+		}
+	}
+	return receipt, err
 }
 
 // mined takes over what a receipt says: the end, if its block is deep enough.
 func (p *Payment) mined(r *evm.Receipt, deep bool) {
-	p.Status, p.accepted, p.Fee = Pending, true, r.Fee.String()
+	p.Status, p.accepted, p.Fee, p.Reason = Pending, true, r.Fee.String(), ""
 	switch {
 	case deep && r.OK:
 		p.Status = Confirmed
@@ -261,7 +293,7 @@ func (p *Payment) mined(r *evm.Receipt, deep bool) {
 // send sends a payment that is in no block, unless the node has it. Only a payment that
 // no node ever took can be refused: others may still be in the memory of other nodes.
 func (w *Wallet) send(ctx context.Context, p *Payment) error {
-	known, err := w.node.Known(ctx, p.hash())
+	known, err := w.node.Known(ctx, p.newest())
 	if errors.Is(err, evm.ErrNode) {
 		return err
 	}
@@ -288,4 +320,5 @@ func node(err error) error {
 	return fmt.Errorf("%w: %w", evm.ErrNode, err)
 }
 
-func (p *Payment) hash() evm.Hash { return evm.Keccak(p.raw) }
+// newest is the hash of the newest transaction.
+func (p *Payment) newest() string { return evm.Keccak(p.raw).String() }

@@ -261,7 +261,11 @@ func (w *Wallet) describe(p *Payment) wallet.Transaction {
 func (p *Payment) note() string {
 	switch p.Status {
 	case Unknown, Pending:
-		return "do not pay this again with another idempotency_key; ask with action reconcile, or repeat the call with the same key"
+		note := "do not pay this again with another idempotency_key; ask with action reconcile, or repeat the call with the same key"
+		if p.Reason != "" {
+			note += "; it waits because its fee is too low for the chain now, and a higher one is not possible: " + p.Reason
+		}
+		return note
 	case Failed:
 		return "the chain reverted the transfer: the fee was paid, the amount was not"
 	case Refused:

@@ -58,7 +58,7 @@ type Chain struct {
 }
 
 // Fault says what happens to a request: it gets the method and returns how the request
-// ends.
+// ends. It may be called concurrently.
 type Fault func(method string) Outcome
 
 // Outcome is how a request ends.
@@ -120,14 +120,15 @@ func (c *Chain) serve(proxy http.Handler, w http.ResponseWriter, r *http.Request
 	}
 	_ = json.Unmarshal(body, &request) // as above
 	c.mu.Lock()
-	outcome := Works
-	if c.fault != nil {
-		outcome = c.fault(request.Method)
-	}
+	fault := c.fault
 	if request.Method == "eth_sendRawTransaction" && len(request.Params) == 1 {
 		c.sent = append(c.sent, fmt.Sprint(request.Params[0]))
 	}
 	c.mu.Unlock()
+	outcome := Works
+	if fault != nil {
+		outcome = fault(request.Method)
+	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	switch outcome {
 	case Works:
@@ -167,6 +168,14 @@ func (c *Chain) Mine(t testing.TB, blocks int) {
 	for range blocks {
 		c.Call(t, "evm_mine")
 	}
+}
+
+// RaiseFees makes a block whose base fee is this many wei for a unit of gas, or more:
+// transactions that offer less wait.
+func (c *Chain) RaiseFees(t testing.TB, wei int64) {
+	t.Helper()
+	c.Call(t, "hardhat_setNextBlockBaseFeePerGas", fmt.Sprintf("%#x", wei))
+	c.Mine(t, 1)
 }
 
 // Reorg replaces the newest blocks by others.
@@ -225,6 +234,17 @@ func (c *Chain) Deploy(t testing.TB) string {
 	c.Mine(t, 1)
 	made := evm.Keccak(append(append(append([]byte{0xff}, maker[:]...), salt...), sum[:]...))
 	return evm.Address(made[12:]).String()
+}
+
+// Broadcast hands the node a signed transaction, as other nodes of a network do that have
+// it. It may have it already.
+func (c *Chain) Broadcast(t testing.TB, raw string) {
+	t.Helper()
+	text, err := hex.DecodeString(strings.TrimPrefix(raw, "0x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Node.Send(t.Context(), text) // refused where it is in a block
 }
 
 // Pay signs a transaction with a key and sends it; its fees and nonce are filled in.
