@@ -24,13 +24,17 @@ type payer struct {
 	in io.Writer
 }
 
+// backends is a file of backends with a wallet on a chain.
+func backends(c *devchain.Chain) string {
+	return fmt.Sprintf(`{"wallet": {"provider": "evm", "rpc_url": %q, "chain_id": %d, "confirmations": 1, "wait": "100ms",
+		"recipients": {"acme": %q}, "signer": {"private_key": "${WALLET_KEY}"}}}`, c.URL, devchain.ID, payee)
+}
+
 // startPayer starts the tools in dir, whose journal other processes may have written.
 func startPayer(t *testing.T, dir string, c *devchain.Chain) *payer {
 	t.Helper()
 	file := filepath.Join(dir, "backends.json")
-	text := fmt.Sprintf(`{"wallet": {"provider": "evm", "rpc_url": %q, "chain_id": %d, "confirmations": 1, "wait": "100ms",
-		"recipients": {"acme": %q}, "signer": {"private_key": "${WALLET_KEY}"}}}`, c.URL, devchain.ID, payee)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(backends(c)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("toolgate", "tools", "--dir", dir, "--backends", file)

@@ -117,7 +117,7 @@ func start() (*chain, error) {
 		return nil, err
 	}
 	socket := filepath.Join(dir, "rpc")
-	sim := simulated.NewBackend(alloc, func(n *node.Config, _ *ethconfig.Config) { n.IPCPath = socket }, simulated.WithBlockGasLimit(blockGas))
+	sim := simulated.NewBackend(alloc, func(n *node.Config, e *ethconfig.Config) { n.IPCPath, e.RPCTxFeeCap = socket, 0 }, simulated.WithBlockGasLimit(blockGas))
 	sim.Commit() // without a block, the index of transactions is never complete
 	client, err := rpc.Dial(socket)
 	return &chain{sim: sim, client: client, dir: dir}, err
