@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -122,5 +123,26 @@ func TestPaymentsThroughTheGate(t *testing.T) {
 	// The same payment, asked for in other words, is another ticket and no other payment.
 	g.approve(t, g.transfer(t, 30, payee, "killed", exitApproval))
 	g.transfer(t, 30, payee, "killed", exitOK)
+	g.paid(t, "52")
+	g.backupHasTheJournal(t)
+}
+
+// backupHasTheJournal: a wallet on a restored journal knows the payments of the backup, and
+// the restore says that it knows no later ones.
+func (g *payingGate) backupHasTheJournal(t *testing.T) {
+	t.Helper()
+	if code, out := toolgate(t, g.dir, "backup", "--config", "mcp.json", "saved.tar"); code != exitOK {
+		t.Fatalf("exit code %d: %s", code, out)
+	}
+	code, out := toolgate(t, g.dir, "restore", "--config", "mcp.json", "--state", "restored", "saved.tar")
+	if code != exitOK || !strings.Contains(out, "it has forgotten later payments") {
+		t.Fatalf("exit code %d: %s", code, out)
+	}
+	w := startPayer(t, filepath.Join(g.dir, "restored", "tools"), g.chain)
+	w.call(2, `{"action":"transfer","asset":"ETH","amount":30,"destination":"acme","idempotency_key":"killed"}`)
+	if got := w.answer(t, 2); got.IsError || got.Status != "confirmed" {
+		t.Errorf("%+v", got)
+	}
+	w.Kill(t)
 	g.paid(t, "52")
 }

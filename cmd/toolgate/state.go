@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/app"
@@ -203,8 +204,8 @@ func isArchive(name string) bool { return strings.HasSuffix(name, ".tar") }
 
 // backup copies the state directory to a new tar file or directory. It is consistent
 // without stopping anything: the store is one snapshot, and the trail, copied after it,
-// has every record of what the snapshot contains. Keys are never in it, and neither is the
-// database of toolgate.store.
+// has every record of what the snapshot contains. Snapshots of the standard tools' data come
+// last. Keys are never in it, and neither is the database of toolgate.store.
 func (e *env) backup(ctx context.Context, to string) (err error) {
 	cfg, err := e.stateConfig()
 	if err != nil {
@@ -231,6 +232,9 @@ func (e *env) backup(ctx context.Context, to string) (err error) {
 	if err == nil {
 		err = copyTree(filepath.Join(content, "artifacts"), artifacts, copied)
 	}
+	if err == nil {
+		err = copyTools(ctx, filepath.Join(content, "tools"), filepath.Join(cfg.State, "tools"))
+	}
 	if err == nil && isArchive(to) {
 		content, err = archive(draft, content, bar.Count("packing", progress.Size(content)))
 	}
@@ -241,7 +245,45 @@ func (e *env) backup(ctx context.Context, to string) (err error) {
 	if err != nil {
 		return fmt.Errorf("writing backup: %w", err)
 	}
-	return e.Print("backup", withDatabase(cfg, map[string]string{"backup": to}))
+	report := withDatabase(cfg, map[string]string{"backup": to})
+	if dirs := elsewhere(cfg); len(dirs) > 0 {
+		report["elsewhere"] = strings.Join(dirs, ", ")
+	}
+	return e.Print("backup", report)
+}
+
+// copyTools copies what the standard tools keep in a directory, which may be missing.
+func copyTools(ctx context.Context, to, from string) error {
+	files, err := fs.Glob(os.DirFS(from), "*.db")
+	if err != nil || len(files) == 0 {
+		return err
+	}
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return err
+	}
+	for _, file := range files {
+		if err := store.Copy(ctx, filepath.Join(from, file), filepath.Join(to, file)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// elsewhere returns the directories outside the state directory in which standard tools of
+// the configuration keep data.
+func elsewhere(cfg *config.Config) (dirs []string) {
+	for _, s := range cfg.Servers {
+		if s.Command != "toolgate" {
+			continue
+		}
+		f := pflag.NewFlagSet("", pflag.ContinueOnError)
+		f.ParseErrorsAllowlist.UnknownFlags = true
+		dir := f.String("dir", s.Env[app.ToolsDir], "")
+		if err := f.Parse(s.Args); err == nil && *dir != "" {
+			dirs = append(dirs, *dir)
+		}
+	}
+	return dirs
 }
 
 // withDatabase adds the database to a report about a state that is there in part.
@@ -305,7 +347,12 @@ func (e *env) restore(ctx context.Context, from string) error {
 	if err != nil {
 		return fmt.Errorf("restoring: %w\nhint: remove %s before you try again", err, state)
 	}
-	return e.Print("restored", withDatabase(cfg, map[string]string{"state": state}))
+	report := withDatabase(cfg, map[string]string{"state": state})
+	journal := filepath.Join(state, "tools", "chain.db")
+	if _, err := os.Stat(journal); err == nil {
+		report["journal"] = journal
+	}
+	return e.Print("restored", report)
 }
 
 // extract writes the files of a tar file below dir, and nothing elsewhere.

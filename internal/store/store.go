@@ -164,7 +164,7 @@ func (db *DB) Path() string { return db.path }
 // Snapshot writes a consistent copy of the database to a new file, while others may write
 // to the database. The database of a server is for its own tools.
 func (db *DB) Snapshot(ctx context.Context, to string) error {
-	if db.file == nil {
+	if db.path == "" {
 		return errors.New("copying state: it is in a PostgreSQL database\nhint: copy it with pg_dump")
 	}
 	to, err := filepath.Abs(to)
@@ -175,6 +175,19 @@ func (db *DB) Snapshot(ctx context.Context, to string) error {
 		return fmt.Errorf("copying state file: %w", err)
 	}
 	return nil
+}
+
+// Copy is Snapshot for a state file of any version, which it leaves as it is.
+func Copy(ctx context.Context, from, to string) error {
+	from, err := filepath.Abs(from)
+	if err != nil {
+		return fmt.Errorf("copying state file: %w", err)
+	}
+	db, err := connect(from)
+	if err != nil {
+		return fmt.Errorf("copying state file: %w", err)
+	}
+	return errors.Join(db.Snapshot(ctx, to), db.Close())
 }
 
 // snapshot is Snapshot; the name must be absolute. When it returns, the copy is on disk.

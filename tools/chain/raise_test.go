@@ -74,7 +74,7 @@ func TestWhicheverIsMined(t *testing.T) {
 // and says so; a higher limit lets it go on.
 func TestTheFeeRisesToItsLimitOnly(t *testing.T) {
 	for name, c := range map[string]struct{ amount, limit, note string }{
-		"above max_fee":     {"1", "0.0001", "the fee is above the limit: up to 0.000"},
+		"above max_fee":     {"1", "0.0001", "the fee is above the limit: up to 0.00"},
 		"above the balance": {"9999.9999", "0.01", "insufficient funds"},
 	} {
 		t.Run(name, func(t *testing.T) {
