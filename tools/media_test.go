@@ -308,7 +308,7 @@ func TestMediaTimeOut(t *testing.T) {
 		"POST /v1/predictions/p/cancel":   says(200, `{"id":"p","status":"canceled"}`),
 	})
 	opts := gallery(p, "replicate", "a/b", nil)
-	opts.Backends.Media.Timeout, opts.Backends.Media.Poll = 100*time.Millisecond, 20*time.Millisecond
+	opts.Backends.Media.Timeout, opts.Backends.Media.Poll = 2*time.Second, 100*time.Millisecond
 	got, err := call(t, connect(t, opts), "generate_media", `{"prompt":"x","model":"fox-1"}`)
 	if err != nil || !got.IsError {
 		t.Fatalf("%+v, %v", got, err)
