@@ -17,7 +17,7 @@ import (
 // chain takes one of them, whichever it is. A fee that cannot rise leaves the payment as it
 // is, with the reason, and sent is returned.
 func (w *Wallet) raise(ctx context.Context, p *Payment, base *big.Int, sent error) error {
-	if !p.open() || !p.accepted {
+	if !p.open() || !p.accepted || len(p.unsigned) == 0 {
 		return sent
 	}
 	p.Reason = ""

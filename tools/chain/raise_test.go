@@ -1,11 +1,14 @@
 package chain_test
 
 import (
+	"database/sql"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	_ "modernc.org/sqlite"
 
 	"github.com/toolgate/toolgate/internal/testkit/devchain"
 	"github.com/toolgate/toolgate/tools/chain"
@@ -148,4 +151,30 @@ func TestARaiseThatWasSeenByOneWallet(t *testing.T) {
 	w.pay(t, "ETH", "1", "acme", "one", chain.Pending)
 	w.settled(t, chain.Confirmed)
 	w.has(t, payee, "1000000000000000000")
+}
+
+// TestAJournalFromBefore: a payment that an older version signed is followed to its end. Its
+// fee stays as it is.
+func TestAJournalFromBefore(t *testing.T) {
+	w := newWorld(t, nil)
+	w.pay(t, "ETH", "1", "acme", "one", chain.Pending)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", w.path)
+	if err == nil {
+		_, err = db.ExecContext(t.Context(), `ALTER TABLE payments DROP COLUMN unsigned; ALTER TABLE payments DROP COLUMN earlier; DELETE FROM schema_version WHERE version > 1`)
+	}
+	if err != nil || db.Close() != nil {
+		t.Fatal(err)
+	}
+	w.Wallet = w.reopen(t)
+	w.RaiseFees(t, 4*gwei)
+	if all, err := w.Reconcile(t.Context()); err != nil || len(all) != 1 || len(w.sentOnce()) != 1 {
+		t.Fatalf("%v, %v; %d transactions", all, err, len(w.sentOnce()))
+	}
+	w.Mine(t, 20)
+	w.Broadcast(t, w.Sent()[0])
+	w.Mine(t, 1)
+	w.settled(t, chain.Confirmed)
 }

@@ -2,8 +2,7 @@
 
 -- A payment is here, signed, before it is sent. Amounts are whole numbers of smallest
 -- units as text. A key never pays twice, and no two payments that may be in a block have
--- one nonce. A payment whose fee was raised has several transactions with its nonce: raw is
--- the newest, unsigned is the same as JSON, and earlier has the hashes of the others.
+-- one nonce.
 CREATE TABLE payments (
     id              TEXT PRIMARY KEY,
     time            TEXT NOT NULL,
@@ -16,9 +15,7 @@ CREATE TABLE payments (
     decimals        INTEGER NOT NULL,
     destination     TEXT NOT NULL,
     recipient       TEXT NOT NULL,
-    unsigned        BLOB NOT NULL,
     raw             BLOB NOT NULL,
-    earlier         TEXT NOT NULL,
     hash            TEXT NOT NULL,
     fee             TEXT NOT NULL,
     status          TEXT NOT NULL,
