@@ -57,7 +57,7 @@ func privateKeys(cfg *config.Config) (paths []string) {
 
 // certificateKeys returns the files of the keys of toolgate's certificates.
 func certificateKeys(cfg *config.Config) (paths []string) {
-	for _, t := range []*config.TLS{cfg.TLS, cfg.AdminTLS} {
+	for _, t := range []*config.TLS{cfg.TLS, cfg.AdminTLS, cfg.Replica.Files()} {
 		if t != nil {
 			paths = append(paths, t.Key)
 		}

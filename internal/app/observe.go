@@ -283,7 +283,7 @@ func (a *App) addDoorGauges(door *mcp.Door) {
 		func(context.Context) map[string]float64 {
 			ends := make(map[string]float64)
 			l := a.listeners.Load()
-			for listener, c := range map[string]*certificate{"agents": l.agents, "people": l.people} {
+			for listener, c := range map[string]*certificate{"agents": l.agents, "people": l.people, "replicas": l.replicas} {
 				if c != nil {
 					ends[listener] = float64(c.current().Certificates[0].Leaf.NotAfter.Unix())
 				}

@@ -32,7 +32,7 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-// Run serves agents and people until ctx ends. Then it reports that it is not ready,
+// Run serves agents, people and other replicas until ctx ends. Then it reports that it is not ready,
 // still takes requests for the configured delay, and drains: calls under way have the
 // configured time to finish, and are cancelled and answered after it. Meanwhile it
 // reloads as r says, polls the server of a policy at a URL, and asks the shadow policy.
@@ -42,6 +42,13 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	opts := a.doorOptions(cfg)
 	opts.HasServer = func(name string) bool { return a.upstreams.Catalogue().HasServer(name) }
 	opts.Hosts, opts.Origins = hostsOf(cfg, cfg.Listen), cfg.AllowedOrigins
+	router, err := a.newRouter(cfg, l)
+	if err != nil {
+		return err
+	}
+	if router != nil {
+		opts.SessionID = router.SessionID
+	}
 	door, err := mcp.New(opts)
 	if err != nil {
 		return err
@@ -57,10 +64,8 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	a.connect(door)
 	a.listeners.Store(l)
 	a.addDoorGauges(door)
-	for _, c := range a.certificates() {
-		a.logFindings(c.findings(time.Now()))
-	}
-	forAgents, forPeople := newServer(a.fromClients(route(door, jobs))), newServer(a.fromClients(withSource(people)))
+	a.logFindings(l.findings(time.Now()))
+	forAgents, forPeople := newServer(a.fromClients(router.Before(route(door, jobs)))), newServer(a.fromClients(withSource(people)))
 	forAgents.ErrorLog, forPeople.ErrorLog = a.httpLog("agents"), a.httpLog("people")
 	stopped := ctx
 	group, ctx := errgroup.WithContext(ctx)
@@ -73,6 +78,7 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	}
 	group.Go(func() error { return serveHTTP(agentServer, l.agents.secure(agents)) })
 	group.Go(func() error { return serveHTTP(forPeople, l.people.secure(humans)) })
+	hangUpReplicas := a.serveReplicas(group, router, door, l)
 	group.Go(func() error { return a.watch(ctx, r) })
 	group.Go(func() error { return a.policy.poll(ctx) })
 	group.Go(func() error { return a.shadow.run(ctx) })
@@ -88,9 +94,11 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 			wait.For(context.WithoutCancel(ctx), delay)
 		}
 		people.Close()
-		a.drain(context.WithoutCancel(ctx), door.Close, jobs.Drain, a.worker.Close)
+		router.Leave()
+		a.drain(context.WithoutCancel(ctx), door.Close, jobs.Drain, a.worker.Close, router.Close)
 		a.hangUp(agentServer, agents)
 		a.hangUp(forPeople, humans)
+		hangUpReplicas()
 		return nil
 	})
 	return group.Wait()
@@ -242,42 +250,54 @@ func serveHTTP(s server, l net.Listener) error {
 	return nil
 }
 
-// Listeners are the two addresses that Run serves.
+// Listeners are the addresses that Run serves.
 type Listeners struct {
-	Agents net.Listener
-	People net.Listener
+	Agents   net.Listener
+	People   net.Listener
+	Replicas net.Listener // nil without toolgate.replica
 
-	agents, people *certificate // nil = plain HTTP
+	agents, people, replicas *certificate // nil = plain HTTP, or no replicas
 }
 
 // Listen reads the certificates that cfg names, and opens its listeners. The error is a
 // *ConfigError when a certificate cannot be used.
 func Listen(cfg *config.Config) (*Listeners, error) {
-	agents, people, err := openCertificates(cfg)
+	l, err := openCertificates(cfg)
 	if err != nil {
 		return nil, configError(err)
 	}
-	l := &Listeners{agents: agents, people: people}
-	if l.Agents, err = listenOn(cfg.Listen); err != nil {
-		return nil, err
+	if l.Agents, err = listenOn(cfg.Listen); err == nil {
+		l.People, err = listenOn(cfg.Admin)
 	}
-	if l.People, err = listenOn(cfg.Admin); err != nil {
-		return nil, errors.Join(err, l.Agents.Close())
+	if err == nil && cfg.Replica != nil {
+		l.Replicas, err = listenOn(cfg.Replica.Listen)
+	}
+	if err != nil {
+		l.Close()
+		return nil, err
 	}
 	return l, nil
 }
 
-// Close closes both listeners. Run does so too.
+// Close closes the listeners. Run does so too.
 func (l *Listeners) Close() {
-	_ = l.Agents.Close()
-	_ = l.People.Close()
+	for _, open := range []net.Listener{l.Agents, l.People, l.Replicas} {
+		if open != nil {
+			_ = open.Close()
+		}
+	}
 }
 
 // Bound returns cfg with the ports that the listeners got where cfg leaves the
 // port open, so that addresses made from cfg are right.
 func (l *Listeners) Bound(cfg *config.Config) *config.Config {
 	c := *cfg
-	for address, l := range map[*string]net.Listener{&c.Listen: l.Agents, &c.Admin: l.People} {
+	all := map[*string]net.Listener{&c.Listen: l.Agents, &c.Admin: l.People}
+	if cfg.Replica != nil {
+		replica := *cfg.Replica
+		c.Replica, all[&replica.Address] = &replica, l.Replicas
+	}
+	for address, l := range all {
 		if host, port, err := net.SplitHostPort(*address); err == nil && strings.Trim(port, "0") == "" {
 			*address = net.JoinHostPort(host, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
 		}

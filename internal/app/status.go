@@ -150,9 +150,7 @@ func (a *App) logFindings(found []Finding) {
 func (a *App) Findings() []Finding {
 	cfg, engine := a.Config(), a.policy.current()
 	found := Warnings(cfg, engine, a.sandbox)
-	for _, c := range a.certificates() {
-		found = append(found, c.findings(time.Now())...)
-	}
+	found = append(found, a.listeners.Load().findings(time.Now())...)
 	return append(found, a.unmatchedLimits(cfg, engine.Roles())...)
 }
 

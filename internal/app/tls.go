@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,7 +29,7 @@ const expiresSoon = 14 * 24 * time.Hour
 // of them. It is read from files, and again when they change; files that cannot be used
 // change nothing. It is safe for concurrent use.
 type certificate struct {
-	key   string // of the configuration: toolgate.tls or toolgate.admin_tls
+	key   string // of the configuration: toolgate.tls, toolgate.admin_tls or toolgate.replica.tls
 	files config.TLS
 
 	mu      sync.Mutex // protects the fields below
@@ -36,12 +37,18 @@ type certificate struct {
 	fault   error // why the files cannot be used now
 }
 
-// openCertificates reads the certificates of the listeners that have one.
-func openCertificates(cfg *config.Config) (agents, people *certificate, err error) {
-	if agents, err = openCertificate("toolgate.tls", cfg.TLS); err == nil {
-		people, err = openCertificate("toolgate.admin_tls", cfg.AdminTLS)
+// openCertificates returns Listeners with the certificates of those that have one, and not
+// yet open.
+func openCertificates(cfg *config.Config) (*Listeners, error) {
+	l := &Listeners{}
+	var err error
+	if l.agents, err = openCertificate("toolgate.tls", cfg.TLS); err == nil {
+		l.people, err = openCertificate("toolgate.admin_tls", cfg.AdminTLS)
 	}
-	return agents, people, err
+	if err == nil {
+		l.replicas, err = openCertificate("toolgate.replica.tls", cfg.Replica.Files())
+	}
+	return l, err
 }
 
 func openCertificate(key string, files *config.TLS) (*certificate, error) {
@@ -112,11 +119,8 @@ func (c *certificate) secure(l *listener) net.Listener {
 }
 
 // findings warns of files that cannot be used, and of a certificate that clients
-// refuse, or will soon. c may be nil.
+// refuse, or will soon.
 func (c *certificate) findings(now time.Time) (found []Finding) {
-	if c == nil {
-		return nil
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.fault != nil {
@@ -136,10 +140,10 @@ func (c *certificate) findings(now time.Time) (found []Finding) {
 	return found
 }
 
-// renewCertificates reads the files of both certificates again. It does not wait for a
+// renewCertificates reads the files of all certificates again. It does not wait for a
 // configuration that can be loaded: certificates end whatever else is wrong.
 func (a *App) renewCertificates() {
-	for _, c := range a.certificates() {
+	for _, c := range a.listeners.Load().certificates() {
 		changed, err := c.renew()
 		switch {
 		case err != nil:
@@ -151,16 +155,20 @@ func (a *App) renewCertificates() {
 	}
 }
 
-// certificates returns the certificates that Run serves with.
-func (a *App) certificates() (all []*certificate) {
-	if l := a.listeners.Load(); l != nil {
-		for _, c := range []*certificate{l.agents, l.people} {
-			if c != nil {
-				all = append(all, c)
-			}
-		}
+// certificates returns those of l, none for a nil l.
+func (l *Listeners) certificates() (all []*certificate) {
+	if l != nil {
+		all = slices.DeleteFunc([]*certificate{l.agents, l.people, l.replicas}, func(c *certificate) bool { return c == nil })
 	}
 	return all
+}
+
+// findings warns of the certificates of l.
+func (l *Listeners) findings(now time.Time) (found []Finding) {
+	for _, c := range l.certificates() {
+		found = append(found, c.findings(now)...)
+	}
+	return found
 }
 
 // CheckFiles reads the certificates of cfg and returns warnings about them. The error is a
@@ -168,7 +176,7 @@ func (a *App) certificates() (all []*certificate) {
 // configuration, the state or a key.
 func CheckFiles(cfg *config.Config) ([]Finding, error) {
 	_, refused := fileModes(cfg)
-	agents, people, err := openCertificates(cfg)
+	l, err := openCertificates(cfg)
 	if cfg.Store != "" {
 		_, unread := store.PlainHosts(cfg.Store)
 		err = errors.Join(err, unread)
@@ -176,7 +184,7 @@ func CheckFiles(cfg *config.Config) ([]Finding, error) {
 	if err := errors.Join(refused, err); err != nil {
 		return nil, configError(err)
 	}
-	return append(agents.findings(time.Now()), people.findings(time.Now())...), nil
+	return l.findings(time.Now()), nil
 }
 
 // plainListeners warns of listeners that other machines reach over plain HTTP.

@@ -118,7 +118,7 @@ func (a *App) readAgain(ctx context.Context, r Reload, asked bool) (bool, error)
 	}
 	cfg, serving := *next, a.Config()
 	cfg.Listen, cfg.Admin, cfg.State, cfg.Keys = serving.Listen, serving.Admin, serving.State, serving.Keys
-	cfg.TLS, cfg.AdminTLS = serving.TLS, serving.AdminTLS
+	cfg.TLS, cfg.AdminTLS, cfg.Replica = serving.TLS, serving.AdminTLS, serving.Replica
 	if !asked && !a.changed(&cfg) {
 		return false, nil
 	}
@@ -147,6 +147,7 @@ func needRestart(begun, next *config.Config) (names []string) {
 		{"toolgate.state", begun.State != next.State},
 		{"toolgate.store", begun.Store != next.Store},
 		{"toolgate.shared", !reflect.DeepEqual(begun.Shared, next.Shared)},
+		{"toolgate.replica", !reflect.DeepEqual(begun.Replica, next.Replica)},
 		{"toolgate.keys", begun.Keys != next.Keys},
 		{"toolgate.limits.max_message_mib", begun.Limits.MaxMessage != next.Limits.MaxMessage},
 		{"toolgate.limits.max_depth", begun.Limits.MaxDepth != next.Limits.MaxDepth},
@@ -185,7 +186,7 @@ func stampFiles(cfg *config.Config) string {
 		return nil
 	}
 	paths := slices.Clone(cfg.Files)
-	for _, t := range []*config.TLS{cfg.TLS, cfg.AdminTLS} {
+	for _, t := range []*config.TLS{cfg.TLS, cfg.AdminTLS, cfg.Replica.Files()} {
 		if t != nil {
 			paths = append(paths, t.Cert, t.Key, t.ClientCA)
 		}

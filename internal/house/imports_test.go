@@ -46,6 +46,7 @@ var mayImport = map[string][]string{
 	"proxy/wire":         {"signal", "audit", "docs/schemas"},
 	"proxy/mcp":          {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
 	"proxy/ndjson":       {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
+	"proxy/replica":      {},
 	"proxy/rest":         {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry", "docs/schemas"},
 	"docs/schemas":       {},
 	"console":            {"policy", "policy/approval"}, // their types: what it asks for it declares itself

@@ -1,4 +1,5 @@
-// Package valkey runs scripts on the Valkey or Redis server that replicas share.
+// Package valkey runs scripts and keeps texts on the Valkey or Redis server that replicas
+// share.
 package valkey
 
 import (
@@ -13,13 +14,13 @@ import (
 )
 
 // longest bounds the opening of a connection and one answer; a shorter context bounds
-// one Run.
+// one request.
 const longest = time.Second
 
 // Client is a pool of connections to one server. It is safe for concurrent use.
 type Client struct{ pool *redis.Client }
 
-// Open returns a Client for a redis:// or rediss:// URL, and connects with the first Run. The
+// Open returns a Client for a redis:// or rediss:// URL, and connects with the first request. The
 // certificate of a rediss server must be of one of roots; nil = the system's. Errors of a
 // Client have no password.
 func Open(url string, roots *x509.CertPool) (*Client, error) {
@@ -56,6 +57,23 @@ func NewScript(source string) *Script { return &Script{redis.NewScript(source)} 
 func (c *Client) Run(ctx context.Context, s *Script, keys []string, args ...any) ([]int64, error) {
 	return s.script.Run(ctx, c.pool, keys, args...).Int64Slice()
 }
+
+// Get returns the text at key, "" when there is none.
+func (c *Client) Get(ctx context.Context, key string) (string, error) {
+	text, err := c.pool.Get(ctx, key).Result()
+	if errors.Is(err, redis.Nil) {
+		return "", nil
+	}
+	return text, err
+}
+
+// Set keeps a text at key for a time.
+func (c *Client) Set(ctx context.Context, key, text string, life time.Duration) error {
+	return c.pool.Set(ctx, key, text, life).Err()
+}
+
+// Delete removes the text at key.
+func (c *Client) Delete(ctx context.Context, key string) error { return c.pool.Del(ctx, key).Err() }
 
 // Close closes the connections.
 func (c *Client) Close() error { return c.pool.Close() }

@@ -18,6 +18,7 @@ package mcp
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -83,6 +84,9 @@ type Options struct {
 	Hosts, Origins []string
 	// Stdio is the credential of the stdio door; the zero value is the local user.
 	Stdio identity.Credential
+	// SessionID makes the ID of a session of HTTP, which nobody can guess; nil = 130 random
+	// bits. It is called from many goroutines.
+	SessionID func() string
 	// SessionTTL is how long a session may be idle; 0 = 30 minutes.
 	SessionTTL time.Duration
 	// MaxSessions is how many sessions are kept; 0 = 10,000. Beyond it the oldest
@@ -160,6 +164,9 @@ func (o Options) withDefaults() Options {
 	o.Log = cmp.Or(o.Log, hclog.NewNullLogger())
 	if o.Ended == nil {
 		o.Ended = func(string) {}
+	}
+	if o.SessionID == nil {
+		o.SessionID = rand.Text
 	}
 	if o.Session == nil {
 		o.Session = func(span.Session) {}

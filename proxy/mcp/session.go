@@ -3,7 +3,6 @@ package mcp
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -33,7 +32,7 @@ var (
 // route; nobody else can use it.
 type session struct {
 	account
-	id               string // what the client shows; random, 130 bits
+	id               string // what the client shows; set when the session is opened, "" over stdio
 	key              string // what the road sees instead of id
 	route            string
 	version          string          // the negotiated revision
@@ -64,7 +63,6 @@ type session struct {
 // newSession makes the session that who opens on route.
 func newSession(who policy.Principal, route, version, client string) *session {
 	s := &session{
-		id:      rand.Text(),
 		key:     signal.NewID("ses_"),
 		account: account{owner: ownerOf(who)},
 		streams: streams{owner: ownerOf(who)},
@@ -149,7 +147,7 @@ func (s *session) flushChanges() { s.changes.flush(s.post) }
 
 // openSession keeps the session that an HTTP initialize opened.
 func (s *sessionServer) openSession(made *session) (*session, error) {
-	made.onEnd, made.events = s.ending(made), s.events
+	made.id, made.onEnd, made.events = s.opts.SessionID(), s.ending(made), s.events
 	s.sessions.mu.Lock()
 	defer s.sessions.unlock()
 	if !s.sessions.putLocked(made.id, made) {

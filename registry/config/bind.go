@@ -53,6 +53,9 @@ func (l *loader) overrides() {
 	if good && collide(c.Listen, c.Admin) {
 		l.bindFault("admin", l.opts.Admin, c.Admin, "is where agents are listened to", "give the two listeners different ports")
 	}
+	if r := c.Replica; good && r != nil && (collide(c.Listen, r.Listen) || collide(c.Admin, r.Listen)) {
+		l.fault(l.settings().at("replica", "listen"), "is where agents or people are listened to", "give each listener a port of its own")
+	}
 }
 
 // keysDir settles the key directory. It must lie outside the state directory, which

@@ -81,7 +81,8 @@ type Config struct {
 	Policy         Policy    `json:"policy"`
 	Identity       Identity  `json:"identity"`
 	Limits         Limits    `json:"limits"`
-	Shared         *Shared   `json:"shared"` // nil = each process has limits of its own
+	Shared         *Shared   `json:"shared"`  // nil = each process has limits of its own
+	Replica        *Replica  `json:"replica"` // set only with Shared; nil = each process serves its own sessions alone
 	Approvals      Approvals `json:"approvals"`
 	Console        Console   `json:"console"`
 	Audit          Audit     `json:"audit"`
@@ -285,6 +286,25 @@ type Shared struct {
 	URL      string `json:"url"`       // redis:// or rediss://, with user and password if it wants them
 	WhenDown string `json:"when_down"` // while it is away: closed = a share of each limit, open = the whole of each limit
 	CA       string `json:"ca"`        // absolute path of the server's root certificates in PEM; "" = the system's
+}
+
+// Replica is the listener at which other replicas reach the sessions of this one.
+type Replica struct {
+	Listen  string `json:"listen"`  // host:port
+	Address string `json:"address"` // host:port at which the others reach it; Listen unless configured
+	TLS     struct {
+		Cert string `json:"cert"` // absolute path, PEM: the certificate, and then its intermediates
+		Key  string `json:"key"`  // absolute path, PEM: the private key of the certificate
+		CA   string `json:"ca"`   // absolute path, PEM: authorities of the certificates of all replicas
+	} `json:"tls"`
+}
+
+// Files names the files of r as those of a listener, nil for a nil r.
+func (r *Replica) Files() *TLS {
+	if r == nil {
+		return nil
+	}
+	return &TLS{Cert: r.TLS.Cert, Key: r.TLS.Key, ClientCA: r.TLS.CA}
 }
 
 // LimitRule is one rate for the calls that match all of its non-empty fields.

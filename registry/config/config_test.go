@@ -260,7 +260,7 @@ var stringKeys = func() []string {
 		entry(`"url": ?`), entry(`"url": "http://x", "headers": { "A": ? }`), entry(`"command": "x", "disabled": ?`),
 		ours(`"listen": ?`), ours(`"admin": ?`), ours(`"state": ?, "store": ?`), ours(`"tls": { "cert": ?, "key": ?, "client_ca": ? }, "allowed_hosts": [?], "allowed_origins": [?]`),
 		ours(`"policy": { "path": ?, "data": { "a": [?, { "b": ? }] }, "keys": { "k": { "algorithm": ?, "key": ?, "scope": ? }, "l": { "path": ? } }, "signing": { "keyid": ?, "scope": ? }, "poll": { "min": ?, "max": ?, "long": ? }, "token": ?, "headers": { "A": ? } }`),
-		ours(`"shared": ?`), ours(`"shared": { "url": ?, "when_down": ?, "ca": ? }`), ours(`"errors": ?`), ours(`"results": ?`),
+		ours(`"shared": ?`), ours(`"shared": { "url": ?, "when_down": ?, "ca": ? }`), ours(`"shared": "redis://localhost", "replica": { "listen": ?, "address": ?, "tls": { "cert": ?, "key": ?, "ca": ? } }`), ours(`"errors": ?`), ours(`"results": ?`),
 		ours(`"artifacts": { "ttl": ? }`), ours(`"envelope": ?`), ours(`"shutdown": { "delay": ?, "drain": ? }, "pprof_role": ?`), ours(`"deterministic": ?`), ours(`"audit": { "durability": ? }`),
 		ours(`"identity": { "tokens": [{ "subject": ?, "roles": [?], "sha256": ? }] }`),
 		ours(`"identity": { "jwt": [{ "issuer": ?, "audience": [?], "jwks": ?, "roles_claim": ? }] }`),

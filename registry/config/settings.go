@@ -45,6 +45,7 @@ func (l *loader) finishSettings() {
 		}
 	}
 	l.finishShared(n.get("shared"))
+	l.finishReplica(n.get("replica"))
 	l.finishIdentity(n.get("identity"))
 	l.finishApprovals(n.get("approvals"))
 	l.finishConsole(n.get("console"))
@@ -67,6 +68,29 @@ func (l *loader) finishShared(n *node) {
 	s.CA = n.get("ca").resolve(s.CA)
 	if u, err := url.Parse(s.URL); err == nil && u.Scheme == "redis" && !guard.Loopback(u.Hostname()) {
 		l.warn(cmp.Or(n.get("url"), n), "has no TLS: whoever is on the way reads the password, and can lift the limits", "write rediss://")
+	}
+}
+
+// finishReplica checks the addresses of the listener for other replicas. It needs no
+// identity: who has no certificate of their authority cannot connect.
+func (l *loader) finishReplica(n *node) {
+	r := l.cfg.Replica
+	if r == nil {
+		return
+	}
+	files := n.get("tls")
+	r.TLS.Cert, r.TLS.Key, r.TLS.CA = files.get("cert").resolve(r.TLS.Cert), files.get("key").resolve(r.TLS.Key), files.get("ca").resolve(r.TLS.CA)
+	r.Address = cmp.Or(r.Address, r.Listen)
+	good := true
+	for key, address := range map[string]string{"listen": r.Listen, "address": r.Address} {
+		at := n.get(key)
+		if message, hint := checkBind(address, Identity{Configured: true}, false); message != "" && at != nil && !at.faulty {
+			l.fault(at, fmt.Sprintf("%q %s", clip(at.text), message), hint)
+			good = false
+		}
+	}
+	if _, ip, _ := splitAddress(r.Address); good && ip.IsUnspecified() {
+		l.fault(cmp.Or(n.get("address"), n.get("listen")), "names no host at which other replicas reach this one", `set "address" to HOST:PORT, with a host that the certificate names`)
 	}
 }
 

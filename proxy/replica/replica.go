@@ -1,0 +1,240 @@
+// Package replica serves the session of an MCP client at whichever replica its requests
+// arrive.
+//
+// A session is in the memory of the replica that opened it, its owner: there are its
+// streams, the questions that wait for the client, and its connections to servers. Any
+// other replica passes the session's requests on to the owner, as they came:
+//
+//	client ──► agents' listener ─ Before ──► door           a session of this replica, or none
+//	                                │
+//	                                └─ mTLS ──► replicas' listener of the owner ─ Own ──► door
+//
+// The ID of a session names its owner and is signed with a key that the replicas share, so
+// no client can name another replica. It holds no address: the owner keeps its own in a
+// directory, for as long as it lives. Only the owner authenticates, judges and records.
+// The replicas' listener serves the sessions of its replica alone, so there is no second
+// hop.
+package replica
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/toolgate/toolgate/internal/wait"
+)
+
+const (
+	lease       = 15 * time.Second // of an address in the directory
+	renewEvery  = lease / 3
+	leaveWithin = time.Second
+	dialWithin  = 3 * time.Second // to the end of the TLS handshake
+	idleTimeout = time.Minute     // of a connection between two requests; the owner closes it later
+	idlePerPeer = 64
+	writeWithin = 30 * time.Second // one part of an answer, to a client that reads slowly
+)
+
+// Directory tells replicas where the others are. Its methods are safe for concurrent use.
+type Directory interface {
+	// Get returns the value of key, "" when there is none.
+	Get(ctx context.Context, key string) (string, error)
+	// Set sets the value of key for a time.
+	Set(ctx context.Context, key, value string, life time.Duration) error
+	// Delete removes key.
+	Delete(ctx context.Context, key string) error
+}
+
+// Options configure a Router; all but Log are required.
+type Options struct {
+	// Secret is what the replicas share; session IDs are signed with a key derived from it.
+	Secret    []byte
+	Directory Directory
+	// Address is where the other replicas reach the replicas' listener of this one,
+	// host:port. Its certificate names the host.
+	Address string
+	// TLS returns the certificate of this replica, and in ClientCAs the authorities of all.
+	TLS func() *tls.Config
+	// Admits checks host and origin of a request, for the owner cannot.
+	Admits func(r *http.Request) bool
+	Log    hclog.Logger // nil = nothing is logged
+}
+
+// Router passes requests on to the replicas that own their sessions, and serves those of
+// other replicas. The nil Router is that of a replica without others. It is safe for
+// concurrent use.
+type Router struct {
+	opts      Options
+	names     names
+	transport *http.Transport
+	known     sync.Map // :: ID of a replica -> its last known address
+
+	work             wait.Drain      // requests that are being passed on
+	calls, streams   context.Context // ended by Close: what is passed on ends, GET requests first
+	endCalls, hangUp context.CancelFunc
+	announcing       sync.WaitGroup
+	leave            context.CancelFunc // nil before Announce
+}
+
+// New returns a Router, which passes requests on until Close.
+func New(o Options) (*Router, error) {
+	o.Log = cmp.Or(o.Log, hclog.NewNullLogger())
+	n, err := newNames(o.Secret)
+	if err != nil {
+		return nil, err
+	}
+	r := &Router{opts: o, names: n}
+	r.transport = &http.Transport{DialTLSContext: r.dial, DisableCompression: true, MaxIdleConnsPerHost: idlePerPeer, IdleConnTimeout: idleTimeout}
+	r.calls, r.endCalls = context.WithCancel(context.Background())
+	r.streams, r.hangUp = context.WithCancel(r.calls)
+	return r, nil
+}
+
+// SessionID returns the ID of a new session of this replica.
+func (r *Router) SessionID() string { return r.names.sessionID() }
+
+// keyPrefix is that of the directory's keys.
+const keyPrefix = "toolgate:{sessions}:replica:"
+
+// Announce keeps the address of this replica in the directory until Leave. It may be called
+// once.
+func (r *Router) Announce() {
+	ctx, leave := context.WithCancel(context.Background())
+	r.leave = leave
+	r.announcing.Go(func() {
+		for failing := false; ; {
+			err := r.opts.Directory.Set(ctx, keyPrefix+r.names.self, r.opts.Address, lease)
+			if err != nil && !failing && ctx.Err() == nil {
+				r.opts.Log.Warn("other replicas may not find this one", "error", err)
+			}
+			failing = err != nil
+			if !wait.For(ctx, wait.Beat(renewEvery)) {
+				return
+			}
+		}
+	})
+}
+
+// Leave removes this replica from the directory: its sessions are lost to the others.
+func (r *Router) Leave() {
+	if r == nil || r.leave == nil {
+		return
+	}
+	r.leave()
+	r.announcing.Wait()
+	ctx, stop := context.WithTimeout(context.Background(), leaveWithin)
+	defer stop()
+	_ = r.opts.Directory.Delete(ctx, keyPrefix+r.names.self) // otherwise it expires
+}
+
+// Close ends the streams that are passed on, so that their clients open them at another
+// replica, and waits for calls until ctx ends, whose error it returns. Calls that are left
+// then are cut.
+func (r *Router) Close(ctx context.Context) error {
+	if r == nil {
+		return nil
+	}
+	r.hangUp()
+	err := r.work.Finish(ctx, r.endCalls)
+	r.endCalls()
+	r.transport.CloseIdleConnections()
+	return err
+}
+
+// Own serves the requests that other replicas passed on, with next; those to sessions that
+// are not of this replica are refused.
+func (r *Router) Own(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if owner, ok := r.names.owner(sessionOf(q)); !ok || owner != r.names.self {
+			http.Error(w, "the session is not one of this replica", http.StatusNotFound)
+			return
+		}
+		if from := q.Header.Get(headerClient); from != "" {
+			q.RemoteAddr = from
+		}
+		q.Host, q.TLS = "localhost", nil // the replica that the client reached has checked host and origin
+		q.Header.Del("Origin")
+		q.Header.Del(headerClient)
+		next.ServeHTTP(w, q)
+	})
+}
+
+// Before passes requests on to the owners of their sessions, and leaves all others to next:
+// also those to sessions whose owner is gone, which next does not know. Before of a nil
+// Router returns next.
+func (r *Router) Before(next http.Handler) http.Handler {
+	if r == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		owner, ok := r.names.owner(sessionOf(q))
+		if !ok || owner == r.names.self || !r.opts.Admits(q) {
+			next.ServeHTTP(w, q)
+			return
+		}
+		switch address, err := r.find(q.Context(), owner); {
+		case err != nil:
+			http.Error(w, "the replica that has the session cannot be looked up: try again", http.StatusServiceUnavailable)
+		case address == "":
+			next.ServeHTTP(w, q)
+		default:
+			r.passOn(w, q, address, next)
+		}
+	})
+}
+
+// sessionOf returns the ID of the session that a request shows, "" for none. A request that
+// shows several belongs to none.
+func sessionOf(q *http.Request) string {
+	var ids []string
+	switch {
+	case q.URL.Path == "/mcp" || strings.HasPrefix(q.URL.Path, "/mcp/"):
+		ids = q.Header["Mcp-Session-Id"]
+	case q.URL.Path == "/messages": // of HTTP+SSE
+		ids = q.URL.Query()["sessionId"]
+	}
+	if len(ids) != 1 {
+		return ""
+	}
+	return ids[0]
+}
+
+// find returns the address of a replica, "" when it is gone. While the directory is away,
+// that is the one last known.
+func (r *Router) find(ctx context.Context, replica string) (string, error) {
+	address, err := r.opts.Directory.Get(ctx, keyPrefix+replica)
+	switch last, ok := r.known.Load(replica); {
+	case err == nil && address != "":
+		r.known.Store(replica, address)
+	case err == nil:
+		r.known.Delete(replica)
+	case ok:
+		return last.(string), nil
+	}
+	return address, err
+}
+
+// dial connects to a replica, whose certificate must be of the common authorities and name
+// the host of address.
+func (r *Router) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	own := r.opts.TLS()
+	d := tls.Dialer{
+		NetDialer: &net.Dialer{Timeout: dialWithin},
+		Config:    &tls.Config{Certificates: own.Certificates, RootCAs: own.ClientCAs, MinVersion: tls.VersionTLS13},
+	}
+	return d.DialContext(ctx, network, address)
+}
+
+// unreached reports whether err says that a replica could not be connected to, so that
+// nothing was sent to it.
+func unreached(err error) bool {
+	var dial *net.OpError
+	return errors.As(err, &dial) && dial.Op == "dial"
+}
