@@ -159,6 +159,9 @@ type Input struct {
 	// prompt, {} for a resource, the params where a Server is what it is about.
 	Arguments json.RawMessage `json:"arguments"`
 	Request   Request         `json:"request"`
+	// Facts are what toolgate has read of the arguments of a tool, as data.facts of the
+	// policy declares. The engine reads them anew at each judgement: they are in no record.
+	Facts json.RawMessage `json:"facts,omitempty"`
 	// Usage is what each meter of the tool stands at, by the meter's name, before
 	// this call; nil for a tool that has none.
 	Usage map[string]Reading `json:"usage,omitempty"`
@@ -220,15 +223,18 @@ func ReadStrict(raw []byte, to any) error {
 type Meter struct {
 	Name   string
 	Window time.Duration // how far back it counts, above zero
-	// Sum points (RFC 6901) into the arguments at the number that is added up;
-	// "" counts calls only.
+	// Sum points (RFC 6901) into the arguments at the number that is added up, or
+	// names a fact; "" counts calls only.
 	Sum string
-	// Per points at arguments whose values are counted apart, the asset of a
-	// transfer for one.
+	// Per points at arguments, or names facts, whose values are counted apart, the
+	// asset of a transfer for one.
 	Per []string
 	// Where says which calls count: at each pointer stands one of the values. An
 	// empty Where is every call.
 	Where map[string][]json.RawMessage
+	// Facts reads the facts of the tool from the arguments of a call; nil when it has
+	// none.
+	Facts func(arguments []byte) jsontext.Value
 }
 
 // Reading is what a meter stands at: input.usage[name] of a policy.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -52,6 +54,31 @@ type walletArgs struct {
 	Amount      jsontext.Value `json:"amount"` // unchanged
 	Destination string         `json:"destination"`
 	Key         string         `json:"idempotency_key"`
+
+	// The names that Coinbase AgentKit gives to amount, destination and asset.
+	Value              jsontext.Value `json:"value"`
+	To                 string         `json:"to"`
+	DestinationAddress string         `json:"destinationAddress"`
+	TokenAddress       string         `json:"tokenAddress"`
+}
+
+// canonical gives the arguments their first names.
+func (in *walletArgs) canonical() (err error) {
+	var errs [3]error
+	amount, err := oneOf("amount", string(in.Amount), string(in.Value))
+	in.Amount, errs[0] = jsontext.Value(amount), err
+	in.Asset, errs[1] = oneOf("asset", in.Asset, in.TokenAddress)
+	in.Destination, errs[2] = oneOf("destination", in.Destination, in.To, in.DestinationAddress)
+	return errors.Join(errs[:]...)
+}
+
+// oneOf returns the only value that is not empty.
+func oneOf(name string, values ...string) (string, error) {
+	values = slices.DeleteFunc(values, func(v string) bool { return v == "" })
+	if len(values) > 1 {
+		return "", fmt.Errorf("%w: %s is there by several names", ErrArguments, name)
+	}
+	return strings.Join(values, ""), nil
 }
 
 type walletResult struct {
@@ -65,6 +92,9 @@ type walletResult struct {
 // manageWallet does an action. A refusal is a result that a model can act on; so is a
 // payment that has failed.
 func (b backends) manageWallet(ctx context.Context, in walletArgs) (*mcp.CallToolResult, error) {
+	if err := in.canonical(); err != nil {
+		return nil, err
+	}
 	out, err := b.act(ctx, in)
 	if refusal, ok := errors.AsType[wallet.Refusal](err); ok && refusal != "" {
 		return mcp.NewToolResultError(err.Error()), nil //nolint:nilerr // the refusal is the result

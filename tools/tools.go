@@ -49,6 +49,9 @@ type Backends struct {
 	Wallet *chain.Options     `json:"wallet"` // nil for the paper wallet
 }
 
+// Contracts returns the contracts of the tools that are served with b.
+func (b Backends) Contracts() []contract.Tool { return contract.Tools(b.tools()...) }
+
 // tools are the names of the tools with a chosen backend.
 func (b Backends) tools() (names []string) {
 	if b.Search != nil {
@@ -124,7 +127,7 @@ func newServer(ctx context.Context, opts Options) (*server.MCPServer, func() err
 		with.Version = opts.Version
 		b.fetcher = page.New(with)
 	}
-	s, err := bind(opts.Version, contract.Tools(opts.Backends.tools()...), b.handlers())
+	s, err := bind(opts.Version, opts.Backends.Contracts(), b.handlers())
 	if err != nil {
 		return nil, nil, errors.Join(err, closeAll())
 	}

@@ -2,13 +2,17 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -19,6 +23,7 @@ import (
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy/bridge"
 	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/contract"
 	"github.com/toolgate/toolgate/tools"
 )
 
@@ -229,8 +234,9 @@ func ndjsonCommand(e *env) *cobra.Command {
 func toolsCommand(e *env) *cobra.Command {
 	var opts tools.Options
 	var backends string
+	var describe bool
 	c := &cobra.Command{
-		Use: "tools", Short: "serve the standard tools as an MCP server on stdin and stdout", Annotations: map[string]string{outputs: noReport},
+		Use: "tools", Short: "serve the standard tools as an MCP server on stdin and stdout, or describe them",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if dir, ok := e.lookup(app.ToolsDir); ok && !c.Flags().Changed("dir") {
 				opts.Dir = dir
@@ -240,6 +246,12 @@ func toolsCommand(e *env) *cobra.Command {
 					return &exit{code: exitUsage, err: err, findings: faultsOf(err, "")}
 				}
 			}
+			if describe {
+				return e.describe(opts.Backends.Contracts())
+			}
+			if c.Flags().Changed("output") {
+				return usage(errors.New("toolgate tools serves a protocol on stdout, and has no -o\nhint: with --describe it has"))
+			}
 			opts.Version, opts.Log = version, e.err
 			return tools.Serve(c.Context(), opts, e.in, e.out)
 		},
@@ -247,5 +259,31 @@ func toolsCommand(e *env) *cobra.Command {
 	c.Flags().StringVar(&opts.Dir, "dir", ".toolgate/tools", "`DIR` of the paper wallet (or TOOLGATE_TOOLS_DIR)")
 	c.Flags().StringVar(&backends, "backends", "", "`FILE` that chooses services for search and images and a chain for payments, and allows fetch_page (default: offline)")
 	c.Flags().StringVar(&opts.Docs, "docs", "", "`DIR` of documents to search (default: the embedded ones)")
+	c.Flags().BoolVar(&describe, "describe", false, "print the contracts of the tools, and the facts that policies may know of their calls, and serve nothing")
 	return c
+}
+
+// toolContract is the contract of a tool as describe prints it.
+type toolContract struct {
+	Tool  listedTool      `json:"definition"`
+	Facts json.RawMessage `json:"facts,omitempty"`
+}
+
+// FactNames returns the names of the facts.
+func (c toolContract) FactNames() string {
+	var facts map[string]json.RawMessage
+	_ = json.Unmarshal(c.Facts, &facts) // none is no JSON
+	return strings.Join(slices.Sorted(maps.Keys(facts)), ",")
+}
+
+// describe prints contracts.
+func (e *env) describe(contracts []contract.Tool) error {
+	all := make([]toolContract, len(contracts))
+	for i, c := range contracts {
+		all[i].Facts = c.Facts
+		if err := json.Unmarshal(c.Definition, &all[i].Tool); err != nil {
+			return fmt.Errorf("reading the contract of %s: %w", c.Name, err)
+		}
+	}
+	return e.Print("contracts", all)
 }

@@ -28,8 +28,9 @@ var mayImport = map[string][]string{
 	"registry":           {"signal", "registry/..."},
 	"policy":             {"signal"},
 	"policy/bundle":      {},
-	"policy/rego":        {"policy", "policy/bundle", "docs/schemas"}, // policies are compiled against the published schema of input
-	"policy/fetch":       {},                                          // it does not read the files that it fetches
+	"policy/fact":        {},
+	"policy/rego":        {"policy", "policy/bundle", "policy/fact", "registry/contract", "docs/schemas"}, // policies are compiled against the published schema of input; facts of contracts
+	"policy/fetch":       {},                                                                              // it does not read the files that it fetches
 	"policy/identity":    {"policy", "signal"},
 	"policy/limit":       {"policy", "signal"},
 	"policy/approval":    {"policy", "signal"},

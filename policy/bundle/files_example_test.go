@@ -11,5 +11,5 @@ import (
 func Example() {
 	names, err := fs.Glob(bundle.Files, "lib/[a-z]*s.rego")
 	fmt.Println(names, err)
-	// Output: [lib/arguments.rego lib/hours.rego lib/roles.rego] <nil>
+	// Output: [lib/arguments.rego lib/facts.rego lib/hours.rego lib/roles.rego] <nil>
 }

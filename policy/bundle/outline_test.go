@@ -118,7 +118,7 @@ func TestRules(t *testing.T) {
 			}
 		}
 	}
-	if len(ids) != 17 {
+	if len(ids) != 18 {
 		t.Errorf("found %d rules: %v", len(ids), slices.Sorted(maps.Keys(ids)))
 	}
 }

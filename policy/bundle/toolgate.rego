@@ -5,10 +5,15 @@
 #   conditions come from lib, one package for each subject.
 #
 #   data.roles, data.directory                  who may use which tool (lib/roles.rego)
-#   data.models[tool]                           models that the tool may be asked for
+#   data.models[tool]                           models that the tool may be asked for, a list or
+#                                               {"card-1": true}
+#   data.facts[tool]                            what toolgate reads of the arguments before the policy
+#                                               (input.facts): for a tool with facts, the names in
+#                                               thresholds, known and transfers are facts
 #   data.thresholds[tool][argument]             largest number that passes without a person, or
 #                                               {"per": "asset", "most": {"USD": 100}}: the largest
-#                                               for each value of another argument; other values are held
+#                                               for each value of another argument; other values are held.
+#                                               Of a fact with decimals both are in whole units
 #   data.known[tool][argument]                  values that pass without a person (lib/arguments.rego),
 #                                               in calls that move something
 #   data.unmetered[tool][argument]              values with which the call moves nothing
@@ -18,6 +23,7 @@
 #   data.tools[tool]                            what else holds for a tool, for every caller:
 #     arguments    constraints on every call (lib/arguments.rego)
 #     transfers    constraints on calls that move something: those not unmetered
+#     facts        constraints on the facts of every call
 #     hours        name of one of data.schedules (lib/hours.rego)
 #     hold         true: a person decides on every call
 #     approval     replaces data.approval
@@ -42,6 +48,7 @@ package toolgate
 import rego.v2
 
 import data.toolgate.lib.arguments
+import data.toolgate.lib.facts
 import data.toolgate.lib.hours
 import data.toolgate.lib.roles
 import data.toolgate.lib.usage
@@ -132,7 +139,7 @@ deny contains {
 } if {
 	granted == true
 	tool := input.tool.exposed
-	models := data.models[tool]
+	models := offered[tool]
 	not input.arguments.model in models
 	data.models[tool]
 }
@@ -143,14 +150,14 @@ deny contains {
 deny contains {
 	"rule": "amount-not-a-positive-number",
 	"reason": sprintf("%s needs a number above zero for: %s", [tool, concat(", ", object.keys(thresholds))]),
-	"remedy": "send the amount as a JSON number, not as text",
+	"remedy": texts.amounts[tool],
 } if {
 	granted == true
 	tool := input.tool.exposed
 	thresholds := data.thresholds[tool]
 	some name, _ in thresholds
 	not {
-		amount := input.arguments[name]
+		amount := stated[name]
 		is_number(amount)
 		amount > 0
 	}
@@ -169,11 +176,28 @@ refuse contains {
 	wanted := data.tools[input.tool.exposed].transfers
 	not {
 		every name, want in wanted {
-			arguments.fits(name, want)
+			meets(name, want)
 		}
 	}
 	wanted != false
 	not unmetered
+}
+
+# METADATA
+# title: A fact is not what the tool may be called with
+# labels: {rule: fact-not-permitted}
+refuse contains {
+	"rule": "fact-not-permitted",
+	"reason": sprintf("a fact of the call is not what %s may be called with", [input.tool.exposed]),
+	"remedy": sprintf("permitted facts: %s", [json.marshal(wanted)]),
+} if {
+	wanted := data.tools[input.tool.exposed].facts
+	not {
+		every name, want in wanted {
+			arguments.holds(input.facts[name], want)
+		}
+	}
+	wanted != false
 }
 
 # METADATA
@@ -265,16 +289,16 @@ hold contains {
 	# Rego compares across types (text is above every number, null below), so the type
 	# comes before every comparison. Everything is above a threshold that is not a number.
 	not {
-		limit := most.most[input.arguments[most.per]]
+		limit := limits[tool][name][stated[most.per]]
 		is_number(limit)
-		amount := input.arguments[name]
+		amount := stated[name]
 		is_number(amount)
 		amount <= limit
 	}
 	not {
 		is_number(most)
 		not {
-			amount := input.arguments[name]
+			amount := stated[name]
 			is_number(amount)
 			amount > most
 		}
@@ -310,9 +334,9 @@ hold contains {
 	granted == true
 	tool := input.tool.exposed
 	some name, values in listed[tool]
-	not input.arguments[name] in values
+	not stated[name] in values
 	not unmetered
-	not arguments.fits(name, data.known[tool][name])
+	not meets(name, data.known[tool][name])
 	data.known[tool]
 }
 
@@ -410,6 +434,23 @@ unmetered if {
 	input.arguments[name] in values
 }
 
+# stated holds what thresholds and known values are about: the facts of a tool for which
+# data.facts declares any, else the arguments.
+stated := input.facts if data.facts[input.tool.exposed]
+
+stated := input.arguments if not data.facts[input.tool.exposed]
+
+# meets holds where what is stated fits a constraint.
+meets(name, want) if {
+	data.facts[input.tool.exposed]
+	arguments.holds(input.facts[name], want)
+}
+
+meets(name, want) if {
+	not data.facts[input.tool.exposed]
+	arguments.fits(name, want)
+}
+
 # Without an approver the hold denies: a hold that names no role is an error.
 approval := given if {
 	given := data.tools[input.tool.exposed].approval
@@ -425,7 +466,22 @@ listed := {tool: {name: values |
 	values := [value | is_array(want); is_string(name); not startswith(name, "/"); some value in want]
 } | some tool, known in data.known}
 
+# The models of each tool: those of a list, or those that are true in an object.
+offered := {tool: array.concat(
+	[model | is_array(models); some model in models],
+	[model | is_object(models); some model, listed_as in models; listed_as == true],
+) | some tool, models in data.models}
+
+# The largest amounts that pass, by the value of another argument or fact.
+limits := {tool: {name: {value: limit |
+	some value, most in bounds.most
+	limit := facts.units(tool, name, value, most)
+} |
+	some name, bounds in thresholds
+} | some tool, thresholds in data.thresholds}
+
 texts := {
+	"amounts": {tool: facts.amounts(tool, thresholds) | some tool, thresholds in data.thresholds},
 	"above": {tool: sprintf("%s is above the threshold: %s", [tool, json.marshal(thresholds)]) | some tool, thresholds in data.thresholds},
 	"usage": {tool: json.marshal(meters) | some tool, meters in data.usage},
 }

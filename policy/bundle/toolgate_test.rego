@@ -3,13 +3,29 @@ package toolgate_test
 import rego.v2
 
 import data.toolgate
+import data.toolgate.lib.facts
 
 call(role, tool, arguments) := {
 	"principal": {"subject": "agent-7", "roles": [role]},
 	"tool": {"server": "standard", "name": tool, "exposed": tool, "risk": "high"},
 	"arguments": arguments,
+	"facts": stating(tool, arguments),
 	"request": {"id": "1", "transport": "http"},
 	"usage": {"day": {"calls": 0, "sum": 0}},
+}
+
+# stating are the facts that toolgate reads of the arguments of manage_wallet.
+stating(tool, arguments) := object.union(named, counted) if {
+	named := {name: value |
+		some name in ["asset", "destination"]
+		value := arguments[name]
+		is_string(value)
+	}
+	counted := {"amount": units |
+		is_number(arguments.amount)
+		arguments.amount > 0
+		units := facts.units(tool, "amount", arguments.asset, arguments.amount)
+	}
 }
 
 transfer(amount) := {"action": "transfer", "asset": "USD", "amount": amount, "destination": "acct-1"}
@@ -20,7 +36,7 @@ rule(document) := id if id := decided.rule with input as document
 # effect the first is reported.
 order := [
 	"role-lacks-tool", "role-denies-tool", "annotation-denied", "role-lacks-argument", "model-not-listed",
-	"amount-not-a-positive-number", "transfer-not-permitted", "argument-not-permitted", "usage-above-limit",
+	"amount-not-a-positive-number", "transfer-not-permitted", "fact-not-permitted", "argument-not-permitted", "usage-above-limit",
 	"outside-hours", "tool-needs-approval", "amount-above-threshold", "usage-above-threshold", "argument-not-known", "role-has-tool",
 	"role-has-server", "role-lacks-server",
 ]
@@ -93,7 +109,7 @@ test_balance_only if {
 }
 
 test_models if {
-	every model in data.models.generate_media {
+	every model, _ in data.models.generate_media {
 		rule(call("creator", "generate_media", {"model": model})) == "role-has-tool"
 	}
 	every model in ["gpt-image", "", null, 1, ["card-1"], {"card-1": true}] {
@@ -113,13 +129,13 @@ test_treasurer_balance_needs_no_amount if {
 }
 
 test_treasurer_transfers_up_to_the_threshold if {
-	every amount in [0.01, 50, 99.999999999999999999, 100, 100.0, 1e2] {
+	every amount in [0.01, 50, 99.99, 100, 100.0, 1e2] {
 		rule(call("treasurer", "manage_wallet", transfer(amount))) == "role-has-tool"
 	}
 }
 
 test_treasurer_is_held_above_the_threshold if {
-	every amount in [100.000000000000000000000000001, 500, 1e3, 123456789012345678901234567890] {
+	every amount in [100.01, 500, 1e3, 123456789012345678901234567890] {
 		verdict := decided with input as call("treasurer", "manage_wallet", transfer(amount))
 		verdict.effect == "hold"
 		verdict.rule == "amount-above-threshold"
@@ -128,7 +144,7 @@ test_treasurer_is_held_above_the_threshold if {
 }
 
 test_amount_is_a_positive_number if {
-	every amount in [null, true, false, "5000", "50", [5000], [], {"v": 5000}, {}, -1, 0] {
+	every amount in [null, true, false, [5000], [], {"v": 5000}, {}, -1, 0] {
 		rule(call("treasurer", "manage_wallet", transfer(amount))) == "amount-not-a-positive-number"
 	}
 	rule(call("treasurer", "manage_wallet", {"action": "transfer"})) == "amount-not-a-positive-number"
@@ -139,13 +155,71 @@ moving(asset, amount, destination) := call("treasurer", "manage_wallet", {"actio
 test_each_asset_has_a_threshold_of_its_own if {
 	rule(moving("USD", 100, "acme")) == "role-has-tool"
 	rule(moving("BTC", 0.001, "acme")) == "role-has-tool"
-	every held in [["USD", 100.01], ["BTC", 0.0010000000000000001], ["BTC", 1.5], ["BTC", 100], ["DOGE", 0.01], ["usd", 1], ["per", 1], ["", 1], [null, 1], [["USD"], 1]] {
-		verdict := decided with input as moving(held[0], held[1], "acme")
-		verdict.effect == "hold"
+	rule(moving("ETH", 0.05, "acme")) == "role-has-tool"
+	every held in [["USD", 100.01], ["BTC", 0.00100001], ["BTC", 1.5], ["BTC", 100], ["ETH", 0.050000000000000001]] {
+		rule(moving(held[0], held[1], "acme")) == "amount-above-threshold"
 	}
-	rule(moving("BTC", 1.5, "acme")) == "amount-above-threshold"
-	effect(moving("USD", "1", "acme")) == "deny"
-	effect(call("treasurer", "manage_wallet", {"action": "transfer", "amount": 1, "destination": "acme"})) == "hold"
+}
+
+test_an_amount_of_an_unknown_asset_is_denied if {
+	every asset in ["DOGE", "usd", "per", "", null, ["USD"]] {
+		rule(moving(asset, 1, "acme")) == "amount-not-a-positive-number"
+	}
+	rule(call("treasurer", "manage_wallet", {"action": "transfer", "amount": 1, "destination": "acme"})) == "amount-not-a-positive-number"
+	rule(object.remove(call("treasurer", "manage_wallet", transfer(1)), ["facts"])) == "amount-not-a-positive-number"
+}
+
+# Facts decide for a tool that has them, whatever the arguments are called.
+synonyms(stated) := object.union(call("treasurer", "manage_wallet", {"action": "transfer", "value": "1", "to": "x"}), {"facts": stated})
+
+test_facts_decide if {
+	rule(synonyms({"asset": "USD", "amount": 10000, "destination": "acme"})) == "role-has-tool"
+	rule(synonyms({"asset": "USD", "amount": 10001, "destination": "acme"})) == "amount-above-threshold"
+	rule(synonyms({"asset": "USD", "amount": 10000, "destination": "acct-2"})) == "argument-not-known"
+	rule(synonyms({"asset": "USD", "amount": 10000})) == "argument-not-known"
+	rule(synonyms({"amount": 1, "destination": "acme"})) == "amount-above-threshold"
+	rule(synonyms({"asset": "USD", "destination": "acme"})) == "amount-not-a-positive-number"
+}
+
+test_known_facts_may_be_a_constraint if {
+	document := synonyms({"asset": "USD", "amount": 1, "destination": "acct-22"})
+	decided.rule == "argument-not-known" with input as document with data.known as {"manage_wallet": {"destination": {"pattern": "acct-[0-9]"}}}
+	decided.rule == "role-has-tool" with input as document with data.known as {"manage_wallet": {"destination": {"pattern": "acct-[0-9]+"}}}
+}
+
+test_transfers_of_facts if {
+	wanted := {"manage_wallet": {"transfers": {"asset": ["USD"], "amount": {"max": 500}}}}
+	decided.rule == "role-has-tool" with input as synonyms({"asset": "USD", "amount": 500, "destination": "acme"}) with data.tools as wanted
+	every stated in [{"asset": "USD", "amount": 501}, {"asset": "EUR", "amount": 1}, {"amount": 1}] {
+		decided.rule == "transfer-not-permitted" with input as synonyms(stated) with data.tools as wanted with data.thresholds as {}
+	}
+}
+
+page(stated) := object.union(call("researcher", "fetch_page", {"url": "x"}), {"facts": stated})
+
+test_facts_of_every_call if {
+	open := {"researcher": {"tools": {"fetch_page": true}}}
+	hosts := {"fetch_page": {"facts": {"host": ["docs.example.com"]}}}
+	decided.rule == "role-has-tool" with input as page({"host": "docs.example.com"}) with data.roles as open with data.tools as hosts
+	every stated in [{"host": "evil.example.com"}, {"host": ["docs.example.com"]}, {"host": null}, {}] {
+		decided.rule == "fact-not-permitted" with input as page(stated) with data.roles as open with data.tools as hosts
+	}
+	decided.rule == "fact-not-permitted" with input as object.remove(page({}), ["facts"]) with data.roles as open with data.tools as hosts
+}
+
+test_models_may_be_a_list if {
+	every model in ["a", "b"] {
+		decided.rule == "role-has-tool" with input as call("creator", "generate_media", {"model": model}) with data.models as {"generate_media": ["a", "b"]}
+	}
+	every model in ["c", 0] {
+		decided.rule == "model-not-listed" with input as call("creator", "generate_media", {"model": model}) with data.models as {"generate_media": ["a", "b"]}
+	}
+	decided.rule == "model-not-listed" with input as call("creator", "generate_media", {"model": "a"}) with data.models as {"generate_media": {"a": false, "b": true}}
+}
+
+test_the_treasurer_reconciles if {
+	rule(call("treasurer", "manage_wallet", {"action": "reconcile"})) == "role-has-tool"
+	rule(call("observer", "manage_wallet", {"action": "reconcile"})) == "role-lacks-argument"
 }
 
 test_a_threshold_that_is_no_number_and_no_table_holds if {
@@ -173,9 +247,9 @@ test_an_unknown_destination_is_held if {
 after(sum) := object.union(moving("USD", 100, "acme"), {"usage": {"day": {"calls": 9, "sum": sum}}})
 
 test_a_day_of_small_transfers_is_held if {
-	rule(after(900)) == "role-has-tool"
-	rule(after(900.01)) == "usage-above-threshold"
-	coins := object.union(moving("BTC", 0.001, "acme"), {"usage": {"day": {"calls": 9, "sum": 0.0091}}})
+	rule(after(90000)) == "role-has-tool"
+	rule(after(90001)) == "usage-above-threshold"
+	coins := object.union(moving("BTC", 0.001, "acme"), {"usage": {"day": {"calls": 9, "sum": 910000}}})
 	rule(coins) == "usage-above-threshold"
 }
 

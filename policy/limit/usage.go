@@ -13,6 +13,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cockroachdb/apd/v3"
@@ -314,7 +315,7 @@ func Measure(p policy.Principal, tool, digest string, arguments json.RawMessage,
 		counts, err := matches(m.Where, arguments)
 		s := share{meter: m, amount: new(apd.Decimal)}
 		if counts {
-			s.per, err = apart(m.Per, arguments)
+			s.per, err = apart(m, arguments)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("measuring a call for meter %s: %w", m.Name, err)
@@ -360,11 +361,20 @@ func matches(where map[string][]json.RawMessage, arguments json.RawMessage) (boo
 	return true, nil
 }
 
-// apart gives the values that are counted apart; what is not there is null.
-func apart(pointers []string, arguments json.RawMessage) (string, error) {
-	values := make([]json.RawMessage, len(pointers))
-	for i, pointer := range pointers {
-		got, there := find(arguments, pointer)
+// counted gives the argument that a pointer of m leads to, or the fact that m names.
+func counted(m policy.Meter, at string, arguments json.RawMessage) (json.RawMessage, bool) {
+	if m.Facts == nil || strings.HasPrefix(at, "/") {
+		return find(arguments, at)
+	}
+	return jsonrpc.Get(json.RawMessage(m.Facts(arguments)), at)
+}
+
+// apart gives the values that m counts apart; what is not there is null. The name of a
+// fact that m adds up is one of them: a sum of smallest units is no sum of arguments.
+func apart(m policy.Meter, arguments json.RawMessage) (string, error) {
+	values := make([]json.RawMessage, len(m.Per), len(m.Per)+1)
+	for i, at := range m.Per {
+		got, there := counted(m, at, arguments)
 		if !there {
 			got = json.RawMessage("null")
 		}
@@ -378,6 +388,9 @@ func apart(pointers []string, arguments json.RawMessage) (string, error) {
 		}
 		values[i] = text
 	}
+	if m.Sum != "" && !strings.HasPrefix(m.Sum, "/") {
+		values = append(values, jsonrpc.Quote(m.Sum))
+	}
 	text, err := json.Marshal(values)
 	return string(text), err
 }
@@ -385,7 +398,7 @@ func apart(pointers []string, arguments json.RawMessage) (string, error) {
 // amountAt reads the number that m adds up.
 func amountAt(m policy.Meter, arguments json.RawMessage) (*apd.Decimal, *Uncountable) {
 	none := new(apd.Decimal)
-	raw, there := find(arguments, m.Sum)
+	raw, there := counted(m, m.Sum, arguments)
 	fault := &Uncountable{Meter: m.Name, Pointer: m.Sum}
 	switch {
 	case !there:

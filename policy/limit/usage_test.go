@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"math/big"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"pgregory.net/rapid"
 
 	"github.com/toolgate/toolgate/internal/store"
@@ -502,6 +504,28 @@ func TestUsageModel(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A meter of facts counts those, apart from one of the same name that counted arguments.
+func TestUsageOfFacts(t *testing.T) {
+	c := newCounter(t)
+	c.spends(hundred)
+	meters := slices.Clone(spending[:1])
+	meters[0].Sum, meters[0].Per = "amount", []string{"/asset"}
+	meters[0].Facts = func(arguments []byte) jsontext.Value {
+		return jsontext.Value(map[bool]string{true: `{"amount":10000}`, false: `{}`}[string(arguments) == hundred])
+	}
+	if got := c.line(measure(t, who("ann"), hundred, meters)); got != "{day:{0,0}}" {
+		t.Errorf("before: %s", got)
+	}
+	c.takes(measure(t, who("ann"), hundred, meters))
+	if got := c.line(measure(t, who("ann"), hundred, meters)); got != "{day:{1,10000}}" {
+		t.Errorf("after: %s", got)
+	}
+	if fault := measure(t, who("ann"), `{"action":"transfer","asset":"USD","amount":7}`, meters).Fault(); fault == nil || fault.Pointer != "amount" {
+		t.Errorf("an absent fact: %v", fault)
+	}
+	c.wants(hundred, "{day:{1,100},hour:{1,0}}")
 }
 
 // Whatever the arguments are, measuring ends, and what can be counted is counted

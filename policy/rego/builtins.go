@@ -117,8 +117,11 @@ func checkOperands(modules map[string]*ast.Module) error {
 
 // fromCall reports whether a reference leads to what a caller sends.
 func fromCall(ref ast.Ref) bool {
-	return len(ref) > 0 && ref[0].Equal(ast.InputRootDocument) && (len(ref) == 1 || !isString(ref[1]) || ref.HasPrefix(argumentsRef))
+	return len(ref) > 0 && ref[0].Equal(ast.InputRootDocument) && (len(ref) == 1 || !isString(ref[1]) || ofArguments(ref))
 }
+
+// ofArguments reports whether a reference leads to arguments, or to facts about them.
+func ofArguments(ref ast.Ref) bool { return ref.HasPrefix(argumentsRef) || ref.HasPrefix(factsRef) }
 
 // refusalHint says why a policy may not use a function, "" when OPA does not
 // know it either.
@@ -142,6 +145,7 @@ var (
 	arithmetic  = map[string]bool{ast.Plus.Name: true, ast.Minus.Name: true, ast.Multiply.Name: true, ast.Divide.Name: true, ast.Rem.Name: true}
 
 	argumentsRef = ast.MustParseRef("input.arguments")
+	factsRef     = ast.MustParseRef("input.facts")
 )
 
 // typing is what is known of types in one body: what was tested, and which
@@ -292,7 +296,7 @@ func (t *typing) compare(l *ast.Location, operands []*ast.Term, say func(*ast.Lo
 			t.compare(l, c[1:], say)
 			continue
 		}
-		if r := t.ref(o); r != nil && r.HasPrefix(argumentsRef) && !t.test(r.String()) {
+		if r := t.ref(o); r != nil && ofArguments(r) && !t.test(r.String()) {
 			say(l, r.String())
 		}
 	}

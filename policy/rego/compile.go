@@ -22,6 +22,7 @@ import (
 
 	"github.com/toolgate/toolgate/docs/schemas"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/fact"
 )
 
 const (
@@ -55,6 +56,7 @@ type program struct {
 	roles      map[string]any
 	labels     map[string]map[string]string // of rules, by their ids
 	meters     map[string][]policy.Meter    // :: exposed name ⇒ what is counted of the tool
+	facts      map[string]*fact.Set         // :: exposed name ⇒ what is read of its arguments
 }
 
 // sources are a policy as it was written.
@@ -104,7 +106,10 @@ func (s *sources) compile(ctx context.Context) (*program, error) {
 		c, _, err := p.compileModules(context.Background(), s.modules)
 		return c, err
 	})}
-	if p.meters, err = readMeters(s.data); err != nil {
+	if p.facts, err = readFacts(s.data); err != nil {
+		return nil, fmt.Errorf("reading facts: %w", err)
+	}
+	if p.meters, err = readMeters(s.data, p.facts); err != nil {
 		return nil, fmt.Errorf("reading meters: %w", err)
 	}
 	if p.compiler, p.telling, err = p.compileModules(ctx, s.modules); err != nil {
@@ -218,7 +223,7 @@ func cause(err error) string {
 
 // inputTypes is docs/schemas/policy-input.json as the types that every policy
 // is compiled against: a member of input that no request has is an error of
-// the compiler, with the place. Below arguments, annotations and usage
+// the compiler, with the place. Below arguments, facts, annotations and usage
 // anything may stand.
 var inputTypes = sync.OnceValues(func() (*ast.SchemaSet, error) {
 	raw, err := schemas.Files.ReadFile("policy-input.json")

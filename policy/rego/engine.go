@@ -137,7 +137,7 @@ func LoadUntried(ctx context.Context, o Options) (*Engine, error) {
 		sources:  s,
 		timeout:  cmp.Or(max(o.Timeout, 0), DefaultTimeout),
 		revision: f.revision(),
-		pairs:    newPairs(cmp.Or(max(o.CacheSize, 0), DefaultCacheSize), p.reads),
+		pairs:    newPairs(cmp.Or(max(o.CacheSize, 0), DefaultCacheSize), p),
 		findings: found,
 		observe:  func(time.Duration) {},
 	}
@@ -246,23 +246,14 @@ func (e *Engine) tryOne(ctx context.Context, role string, in *policy.Input, argu
 	what, hint := "asks for "+in.Action, "look at input.action, and test the type of an argument before using it"
 	if in.Calls() {
 		what, hint = fmt.Sprintf("calls %q", in.Tool.Exposed), "test the type of an argument before using it"
-		if known, err = newPair(&in.Principal, &in.Tool); err != nil {
+		if known, err = newPair(&in.Principal, &in.Tool, e.program.facts); err != nil {
 			return err
 		}
 	}
-	input, err := inputTerm(in, known, topdown.NewCancel())
-	if err != nil {
-		return err
-	}
 	for _, raw := range arguments {
+		in.Arguments = raw
 		v, err := e.eval(ctx, e.program.decision, e.program.kept, max(tryTimeout, e.timeout), func(c topdown.Cancel) (ast.Value, error) {
-			arguments, err := argumentsTerm(raw, c)
-			return input.(ast.Object).Map(func(k, v *ast.Term) (*ast.Term, *ast.Term, error) {
-				if k.Equal(keyArguments) {
-					v = arguments
-				}
-				return k, v, err
-			})
+			return inputTerm(in, known, c)
 		})
 		if err == nil {
 			_, err = e.program.form.decode(v)
@@ -352,7 +343,7 @@ func (r *Reference) ask(ctx context.Context, in *policy.Input) (v ast.Value, err
 	if err != nil {
 		return nil, fmt.Errorf("compiling policy: %w", err)
 	}
-	raw, err := json.Marshal(in)
+	raw, err := json.Marshal(r.engine.program.withFacts(in))
 	if err != nil {
 		return nil, fmt.Errorf("encoding input: %w", err)
 	}

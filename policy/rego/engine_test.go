@@ -97,7 +97,13 @@ func TestDefaultPolicy(t *testing.T) {
 		{"treasurer", "manage_wallet", pay, "role-has-tool"},
 		{"treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":500,"destination":"acme"}`, "amount-above-threshold"},
 		{"treasurer", "manage_wallet", `{"action":"transfer","asset":"BTC","amount":1.5,"destination":"acme"}`, "amount-above-threshold"},
-		{"treasurer", "manage_wallet", `{"action":"transfer","asset":"DOGE","amount":1,"destination":"acme"}`, "amount-above-threshold"},
+		{"treasurer", "manage_wallet", `{"action":"transfer","asset":"DOGE","amount":1,"destination":"acme"}`, "amount-not-a-positive-number"},
+		{"treasurer", "manage_wallet", `{"action":"transfer","asset":"ETH","amount":"0.050000000000000000","destination":"acme"}`, "role-has-tool"},
+		{"treasurer", "manage_wallet", `{"action":"transfer","asset":"ETH","amount":"0.050000000000000001","destination":"acme"}`, "amount-above-threshold"},
+		{"treasurer", "manage_wallet", `{"action":"transfer","asset":"ETH","value":"0.05","to":"acme"}`, "role-has-tool"},
+		{"treasurer", "manage_wallet", `{"action":"transfer","asset":"ETH","value":"0.05","amount":"0.05","to":"acme"}`, "amount-not-a-positive-number"},
+		{"treasurer", "manage_wallet", `{"action":"transfer","asset":"ETH","value":"0.05","to":"eve","destination":"acme"}`, "argument-not-known"},
+		{"treasurer", "manage_wallet", `{"action":"reconcile"}`, "role-has-tool"},
 		{"treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":50,"destination":"eve"}`, "argument-not-known"},
 		{"treasurer", "generate_media", `{"model":"card-1"}`, "role-lacks-tool"},
 		{"treasurer", "standard__manage_wallet", pay, "role-lacks-tool"},
@@ -140,23 +146,23 @@ func TestAmounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for amount, want := range map[string]policy.Effect{
-		`null`: policy.Deny, `true`: policy.Deny, `false`: policy.Deny, `"5000"`: policy.Deny, `"5"`: policy.Deny,
+		`null`: policy.Deny, `true`: policy.Deny, `false`: policy.Deny, `"5000"`: policy.Hold, `"5"`: policy.Allow, `"5 "`: policy.Deny, `"-5"`: policy.Deny, `"5.001"`: policy.Deny,
 		`[5000]`: policy.Deny, `[]`: policy.Deny, `{"v":5000}`: policy.Deny, `{}`: policy.Deny,
 		`-1`: policy.Deny, `0`: policy.Deny, `-0`: policy.Deny, `0e5`: policy.Deny, `-1e400`: policy.Deny,
 		`1`: policy.Allow, `100`: policy.Allow, `100.0`: policy.Allow, `1e2`: policy.Allow, `1E+2`: policy.Allow,
-		`99.9999999999999999999999999999`: policy.Allow,
+		`99.9999999999999999999999999999`: policy.Deny,
 		`1e3`:                             policy.Hold, `1E+3`: policy.Hold, `1000.0`: policy.Hold, `101`: policy.Hold,
-		`100.0000000000000000000000000001`: policy.Hold,
+		`100.0000000000000000000000000001`: policy.Deny,
 		`9007199254740993`:                 policy.Hold,
 		`123456789012345678901234567890123456789012345678901234567890`: policy.Hold,
-		`1e400`: policy.Hold,
+		`1e400`: policy.Deny,
 	} {
 		d, err := e.Decide(t.Context(), input("treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","destination":"acme","amount":`+amount+`}`))
 		if err != nil || d.Effect != want {
 			t.Errorf("amount %s: got %s (%s), %v; want %s", amount, d.Effect, d.Rule, err, want)
 		}
 	}
-	for _, missing := range []string{`{"action":"transfer"}`, `{"action":"transfer","Amount":5}`, `{}`, ``, `{"amount":5}`} {
+	for _, missing := range []string{`{"action":"transfer"}`, `{"action":"transfer","Amount":5}`, `{}`, ``, `{"amount":5}`, `{"action":"transfer","amount":5,"destination":"acme"}`} {
 		if d, _ := e.Decide(t.Context(), input("treasurer", "manage_wallet", missing)); d.Effect != policy.Deny {
 			t.Errorf("arguments %s: got %s, want deny", missing, d.Effect)
 		}

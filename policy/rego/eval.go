@@ -16,6 +16,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/topdown"
 
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/fact"
 )
 
 // Rules of denials that no policy wrote.
@@ -218,19 +219,20 @@ func cloneDecision(d *policy.Decision) policy.Decision {
 // call. Its fields are written before it is shared; the atomic ones once each.
 type pair struct {
 	principal, tool *ast.Term
+	facts           *fact.Set                // of the tool; nil = it has none
 	constant        atomic.Pointer[constant] // nil = nobody has looked
 	kept            atomic.Pointer[kept]     // what keepFor has found; nil = nobody has looked
 	shown           atomic.Pointer[bool]     // the answer of Visible; nil = nobody has asked
 	forgotten       bool                     // it is not in the cache: nothing found is of use later
 }
 
-func newPair(p *policy.Principal, t *policy.Tool) (*pair, error) {
+func newPair(p *policy.Principal, t *policy.Tool, facts map[string]*fact.Set) (*pair, error) {
 	principal, err := principalTerm(*p)
 	if err != nil {
 		return nil, err
 	}
 	tool, err := toolTerm(t)
-	return &pair{principal: principal, tool: tool}, err
+	return &pair{principal: principal, tool: tool, facts: facts[t.Exposed]}, err
 }
 
 // input is what a policy knows of every call of k, and more.
@@ -248,6 +250,7 @@ func (k *pair) input(more ...[2]*ast.Term) ast.Object {
 // what is known of others.
 type pairs struct {
 	reads reads
+	facts map[string]*fact.Set // by exposed name of a tool
 	size  int
 
 	mu         sync.Mutex // protects the fields below
@@ -257,8 +260,8 @@ type pairs struct {
 
 const ownerShare = 8
 
-func newPairs(size int, r reads) *pairs {
-	return &pairs{reads: r, size: size, young: make(map[string]*pair), owners: make(map[string]int)}
+func newPairs(size int, p *program) *pairs {
+	return &pairs{reads: p.reads, facts: p.facts, size: size, young: make(map[string]*pair), owners: make(map[string]int)}
 }
 
 // find returns the pair of p and t, from the cache or made.
@@ -276,7 +279,7 @@ func (c *pairs) find(p *policy.Principal, t *policy.Tool) (known *pair, err erro
 		c.add(string(key), known, p)
 		return known, nil
 	}
-	if known, err = newPair(p, t); err == nil {
+	if known, err = newPair(p, t, c.facts); err == nil {
 		known.forgotten = !c.add(string(key), known, p)
 	}
 	return known, err
@@ -310,7 +313,7 @@ var errDepends = errors.New("the verdict depends on the call")
 // most within if nobody has. Only an ended context is an error; what it cuts
 // short is not remembered.
 //
-// The policy is evaluated once, whole, without arguments, request and usage,
+// The policy is evaluated once, whole, without arguments, facts, request and usage,
 // under a tracer, with rule indexing off, because an index reads the input
 // without an event, and without early exit, which passes over rules that a call
 // can reach. If no expression that is evaluated mentions anything of a

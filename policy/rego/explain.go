@@ -56,6 +56,7 @@ type Way struct {
 // watched, to say why: it is for people, and costs many times as much. An error
 // means that there is nothing to explain; a policy that fails is explained.
 func (e *Engine) Explain(ctx context.Context, in *policy.Input, trace bool) (Explanation, error) {
+	in = e.program.withFacts(in)
 	input, err := termOf(in, topdown.NewCancel())
 	if err != nil {
 		return Explanation{}, fmt.Errorf("explaining: %w", err)
@@ -311,7 +312,7 @@ func holds(ctx context.Context, condition string, input *ast.Term) (bool, error)
 // traced evaluates in whole, with tracers that look on. It is for people and
 // costs many times what Decide does.
 func (e *Engine) traced(ctx context.Context, in *policy.Input, tracers ...topdown.QueryTracer) (ast.Value, error) {
-	input, err := termOf(in, topdown.NewCancel())
+	input, err := termOf(e.program.withFacts(in), topdown.NewCancel())
 	if err != nil {
 		return nil, err
 	}

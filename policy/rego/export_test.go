@@ -13,7 +13,7 @@ import (
 
 // DecideFully is Decide without what was worked out before the call.
 func (e *Engine) DecideFully(ctx context.Context, in *policy.Input) (policy.Decision, error) {
-	known, err := newPair(&in.Principal, &in.Tool)
+	known, err := newPair(&in.Principal, &in.Tool, e.program.facts)
 	if err != nil {
 		return e.failed(err)
 	}
@@ -23,7 +23,7 @@ func (e *Engine) DecideFully(ctx context.Context, in *policy.Input) (policy.Deci
 // Whole evaluates the policy for an input that was read before, as a later call of p
 // and t is evaluated, and decodes nothing.
 func (e *Engine) Whole(ctx context.Context, p policy.Principal, t policy.Tool, input ast.Value) func() (ast.Value, error) {
-	known, err := newPair(&p, &t)
+	known, err := newPair(&p, &t, e.program.facts)
 	if err != nil {
 		return func() (ast.Value, error) { return nil, err }
 	}

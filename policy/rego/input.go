@@ -25,6 +25,7 @@ var (
 	keyAnnotations = ast.StringTerm("annotations")
 	keyArguments   = ast.StringTerm("arguments")
 	keyRequest     = ast.StringTerm("request")
+	keyFacts       = ast.StringTerm("facts")
 	keyUsage       = ast.StringTerm("usage")
 	keyCalls       = ast.StringTerm("calls")
 	keySum         = ast.StringTerm("sum")
@@ -109,6 +110,13 @@ func inputTerm(in *policy.Input, known *pair, stop topdown.Cancel) (ast.Value, e
 		return t.Value, nil
 	}
 	members := append(make([][2]*ast.Term, 0, 6), isCall, [2]*ast.Term{keyArguments, args}, [2]*ast.Term{keyRequest, requestTerm(&in.Request)})
+	if known.facts != nil {
+		facts, err := readJSON(known.facts.Of(in.Arguments), stop)
+		if err != nil {
+			return nil, fmt.Errorf("reading facts: %w", err)
+		}
+		members = append(members, [2]*ast.Term{keyFacts, facts})
+	}
 	if in.Usage != nil {
 		usage, err := usageTerm(in.Usage)
 		if err != nil {

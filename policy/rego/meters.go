@@ -10,23 +10,24 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/fact"
 )
 
 // maxWindow bounds how far back a meter counts: what is counted is kept that long.
 const maxWindow = 366 * 24 * time.Hour
 
 // readMeters reads data.usage: tool ⇒ name ⇒ meter. It gives all faults at once,
-// each with its path.
-func readMeters(data map[string]any) (map[string][]policy.Meter, error) {
+// each with its path. A meter counts arguments, and facts of its tool.
+func readMeters(data map[string]any, facts map[string]*fact.Set) (map[string][]policy.Meter, error) {
 	usage, ok := data["usage"]
 	if !ok {
 		return nil, nil
 	}
 	out := make(map[string][]policy.Meter)
 	var faults []error
-	eachMeter("data.usage", usage, &faults, func(path, tool string, meters any) {
-		eachMeter(path, meters, &faults, func(path, name string, meter any) {
-			m, err := readMeter(name, meter)
+	eachIn("data.usage", usage, &faults, func(path, tool string, meters any) {
+		eachIn(path, meters, &faults, func(path, name string, meter any) {
+			m, err := readMeter(name, meter, facts[tool])
 			if err != nil {
 				faults = append(faults, fmt.Errorf("%s%w", path, err))
 			}
@@ -36,8 +37,8 @@ func readMeters(data map[string]any) (map[string][]policy.Meter, error) {
 	return out, errors.Join(faults...)
 }
 
-// eachMeter calls f for the members of an object, in the order of their names.
-func eachMeter(path string, v any, faults *[]error, f func(path, name string, v any)) {
+// eachIn calls f for the members of an object, in the order of their names.
+func eachIn(path string, v any, faults *[]error, f func(path, name string, v any)) {
 	members, ok := v.(map[string]any)
 	if !ok {
 		*faults = append(*faults, fmt.Errorf("%s: is no object", path))
@@ -55,8 +56,11 @@ func eachMeter(path string, v any, faults *[]error, f func(path, name string, v 
 // readMeter reads one meter; its error begins with the place of the fault in it.
 // Members that a meter does not know are the policy's own, thresholds for one, unless
 // they look like misspelt ones: those would leave calls uncounted.
-func readMeter(name string, v any) (m policy.Meter, err error) {
+func readMeter(name string, v any, facts *fact.Set) (m policy.Meter, err error) {
 	m.Name = name
+	if facts != nil {
+		m.Facts = facts.Of
+	}
 	members, ok := v.(map[string]any)
 	if !ok {
 		return m, errors.New(": is no object (hint: {\"window\": \"24h\", \"sum\": \"/amount\"})")
@@ -70,9 +74,9 @@ func readMeter(name string, v any) (m policy.Meter, err error) {
 		case "window":
 			m.Window, err = windowOf(v)
 		case "sum":
-			m.Sum, err = pointerOf(v)
+			m.Sum, err = countedOf(v, facts)
 		case "per":
-			m.Per, err = pointersOf(v)
+			m.Per, err = countedApartOf(v, facts)
 		case "where":
 			m.Where, err = whereOf(v)
 		default:
@@ -97,13 +101,13 @@ func windowOf(v any) (time.Duration, error) {
 	return d, nil
 }
 
-func pointersOf(v any) (out []string, err error) {
+func countedApartOf(v any, facts *fact.Set) (out []string, err error) {
 	list, ok := v.([]any)
 	if !ok {
 		return nil, fmt.Errorf("is %s, not a list (hint: [\"/asset\"])", jsonOf(v))
 	}
 	for _, one := range list {
-		p, err := pointerOf(one)
+		p, err := countedOf(one, facts)
 		if err != nil {
 			return nil, err
 		}
@@ -131,10 +135,18 @@ func whereOf(v any) (map[string][]json.RawMessage, error) {
 	return out, nil
 }
 
+// countedOf reads a pointer, or the name of a fact.
+func countedOf(v any, facts *fact.Set) (string, error) {
+	if s, ok := v.(string); ok && facts.Has(s) {
+		return s, nil
+	}
+	return pointerOf(v)
+}
+
 func pointerOf(v any) (string, error) {
 	s, ok := v.(string)
 	if !ok || s == "" || !isPointer(s) {
-		return "", fmt.Errorf("%s is no pointer into the arguments (hint: \"/amount\")", jsonOf(v))
+		return "", fmt.Errorf("%s is no pointer into the arguments, and no fact of the tool (hint: \"/amount\")", jsonOf(v))
 	}
 	return s, nil
 }

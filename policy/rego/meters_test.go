@@ -62,7 +62,7 @@ func TestBrokenMeters(t *testing.T) {
 		`{"pay": {"day": {"window": "1ms"}}}`:   `is "1ms", not a duration from 1s`,
 		`{"pay": {"day": {"window": "-24h"}}}`:  `is "-24h", not a duration from 1s`,
 		`{"pay": {"day": {"window": "9000h"}}}`: `is "9000h", not a duration from 1s to 8784h0m0s`,
-		`{"pay": {"day": {"window": "24h", "sum": "amount"}}}`:                       `data.usage.pay.day.sum: "amount" is no pointer into the arguments (hint: "/amount")`,
+		`{"pay": {"day": {"window": "24h", "sum": "amount"}}}`:                       `data.usage.pay.day.sum: "amount" is no pointer into the arguments, and no fact of the tool (hint: "/amount")`,
 		`{"pay": {"day": {"window": "24h", "sum": ""}}}`:                             `data.usage.pay.day.sum: "" is no pointer`,
 		`{"pay": {"day": {"window": "24h", "sum": null}}}`:                           `data.usage.pay.day.sum: null is no pointer`,
 		`{"pay": {"day": {"window": "24h", "per": "/asset"}}}`:                       `data.usage.pay.day.per: is "/asset", not a list`,

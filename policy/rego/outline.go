@@ -3,6 +3,7 @@ package rego
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -98,7 +99,7 @@ func (e *Engine) outlined(p policy.Principal, t policy.Tool) (*pair, []*ast.Term
 		known, err := e.pairs.find(&p, &t)
 		return known, callMembers, err
 	}
-	known, err := newPair(&policy.Principal{Roles: p.Roles}, &t)
+	known, err := newPair(&policy.Principal{Roles: p.Roles}, &t, e.program.facts)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -176,7 +177,7 @@ func addBranch(list []Branch, b Branch) []Branch {
 }
 
 var (
-	callMembers = []*ast.Term{ast.MustParseTerm("input.arguments"), ast.MustParseTerm("input.request"), ast.MustParseTerm("input.usage")}
+	callMembers = []*ast.Term{ast.MustParseTerm("input.arguments"), ast.MustParseTerm("input.facts"), ast.MustParseTerm("input.request"), ast.MustParseTerm("input.usage")}
 	// callerMembers are unknown of a caller that is no one in particular.
 	callerMembers = []*ast.Term{ast.MustParseTerm("input.principal.subject"), ast.MustParseTerm("input.principal.client"), ast.MustParseTerm("input.principal.tenant")}
 	verdictVar    = ast.Var("verdict")
@@ -451,6 +452,7 @@ func simplify(list []clause) ([]clause, bool) {
 			}
 		}
 		settled["true"], settled["not true"] = true, false
+		settleLists(settled, list)
 		var out []clause
 		for _, c := range list {
 			if len(c) == 1 && c[0] != "not true" {
@@ -473,6 +475,33 @@ func simplify(list []clause) ([]clause, bool) {
 		}
 		list = out
 	}
+}
+
+// settleLists settles conditions X in […] that another one about X decides.
+func settleLists(settled map[string]bool, list []clause) {
+	for _, one := range slices.Concat(list...) {
+		condition := strings.TrimPrefix(one, "not ")
+		x, values := splitList(condition)
+		for known, holds := range settled {
+			y, among := splitList(known)
+			if x == "" || x != y || !holds || known == condition {
+				continue
+			}
+			inside := func(v string) bool { return slices.Contains(values, v) }
+			if none := !slices.ContainsFunc(among, inside); none || !slices.ContainsFunc(among, func(v string) bool { return !inside(v) }) {
+				settled[condition], settled[negated(condition)] = !none, none
+			}
+		}
+	}
+}
+
+// splitList splits a condition X in ["a", "b"]; X is "" for any other one.
+func splitList(condition string) (x string, values []string) {
+	x, list, _ := strings.Cut(condition, " in ")
+	if strings.HasPrefix(x, "not ") || json.Unmarshal([]byte(list), &values) != nil {
+		return "", nil
+	}
+	return x, values
 }
 
 func appendClause(list []clause, c clause) []clause {

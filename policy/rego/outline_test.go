@@ -88,6 +88,11 @@ func TestOutline(t *testing.T) {
 		"parts of a list":       {`decision := {"effect": "allow"} if { [a, b, _] := input.arguments.list; a > b }`, []string{"allow  | [x1, x2, _] == input.arguments.list | x1 > x2"}},
 		"not not": {"small if { is_number(input.arguments.x); input.arguments.x < 3 }\nlarge if not small\ndecision := {\"effect\": \"allow\"} if not large",
 			[]string{"allow  | is_number(input.arguments.x) | input.arguments.x < 3"}},
+		"lists": {`decision := {"effect": "allow", "rule": "a"} if { input.arguments.x in ["a"]; not input.arguments.x in ["a", "b"] }
+decision := {"effect": "allow", "rule": "b"} if { input.arguments.x in ["a"]; input.arguments.x in ["c"] }
+decision := {"effect": "allow", "rule": "c"} if { input.arguments.x in ["a", "b"]; not input.arguments.x in ["b", "c"] }
+decision := {"effect": "allow", "rule": "d"} if { input.arguments.x in ["a"]; not input.arguments.y in ["a"] }`,
+			[]string{`allow c | input.arguments.x in ["a", "b"] | not input.arguments.x in ["b", "c"]`, `allow d | input.arguments.x in ["a"] | not input.arguments.y in ["a"]`}},
 		"effect from arguments": {`decision := {"effect": input.arguments.x}`, []string{"whole: the effect comes from the call, or is none"}},
 		"with":                  {`decision := {"effect": "allow"} if input.arguments.x with input.arguments as {"x": 1}`, []string{"whole: its conditions cannot be told apart before a call"}},
 	} {
@@ -113,11 +118,10 @@ func TestOutlineDefault(t *testing.T) {
 		{"approver", "manage_wallet", []string{"deny role-lacks-tool"}},
 		{"observer", "manage_wallet", []string{
 			`deny role-lacks-argument | not input.arguments.action in ["balance"]`,
-			`hold usage-above-threshold | input.arguments.action in ["balance"] | not {input.arguments.asset == "BTC"; is_number(input.arguments.amount); is_number(input.usage.day.sum); input.usage.day.sum + input.arguments.amount <= 0.01} | not {input.arguments.asset == "EUR"; is_number(input.arguments.amount); is_number(input.usage.day.sum); input.usage.day.sum + input.arguments.amount <= 1000} | not {input.arguments.asset == "USD"; is_number(input.arguments.amount); is_number(input.usage.day.sum); input.usage.day.sum + input.arguments.amount <= 1000} | input.arguments.action in ["transfer"]`,
 			`allow role-has-tool | input.arguments.action in ["balance"]`}},
 		{"creator", "generate_media", []string{
-			`deny model-not-listed | not input.arguments.model in ["card-1", "poster-1"]`,
-			`allow role-has-tool | input.arguments.model in ["card-1", "poster-1"]`}},
+			`deny model-not-listed | not input.arguments.model in ["card-1", "chart-1", "diagram-1", "poster-1"]`,
+			`allow role-has-tool | input.arguments.model in ["card-1", "chart-1", "diagram-1", "poster-1"]`}},
 	} {
 		if diff := cmp.Diff(c.want, outlined(t, e, c.role, c.tool)); diff != "" {
 			t.Errorf("%s %s (-want +got):\n%s", c.role, c.tool, diff)

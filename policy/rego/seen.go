@@ -161,7 +161,7 @@ func (e *Engine) look(ctx context.Context, principal *ast.Term, t *policy.Tool) 
 	if err != nil {
 		return false, err
 	}
-	known := &pair{principal: principal, tool: tool}
+	known := &pair{principal: principal, tool: tool, facts: e.program.facts[t.Exposed]}
 	if e.program.visible == nil {
 		return e.mayServe(ctx, known)
 	}

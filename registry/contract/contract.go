@@ -3,7 +3,8 @@
 //
 // A tool that works offline has one definition for all versions of toolgate, so that no
 // upgrade makes people accept it again. Backends that an operator chooses add arguments
-// and members of results: with them the tool has another definition.
+// and members of results: with them the tool has another definition. Its facts are the
+// same: they know the arguments of both.
 package contract
 
 import (
@@ -17,16 +18,20 @@ var (
 	offline embed.FS
 	//go:embed definitions/backends/*.json
 	backends embed.FS
+	//go:embed definitions/facts/*.json
+	facts embed.FS
 )
 
 // names are the tools that are always offered, in the order in which they are listed.
 var names = []string{"search_internet", "generate_media", "manage_wallet"}
 
 // Tool is one tool. Definition is its MCP tool definition: name,
-// title, description, inputSchema, outputSchema, annotations.
+// title, description, inputSchema, outputSchema, annotations. Facts declare what policies
+// may know of a call's arguments, in the form of package fact; nil for none.
 type Tool struct {
 	Name       string
 	Definition json.RawMessage
+	Facts      json.RawMessage
 }
 
 // Tools returns the three standard tools in the order in which they are listed, with
@@ -61,5 +66,9 @@ func read(from embed.FS, folder, name string) (Tool, bool) {
 	if err != nil {
 		return Tool{}, false
 	}
-	return Tool{Name: name, Definition: data}, true
+	declared, err := facts.ReadFile("definitions/facts/" + name + ".json")
+	if err != nil {
+		declared = nil // the tool has none
+	}
+	return Tool{Name: name, Definition: data, Facts: declared}, true
 }

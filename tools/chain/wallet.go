@@ -123,9 +123,10 @@ func (w *Wallet) Balances(ctx context.Context, symbol string) ([]wallet.Balance,
 	return all, nil
 }
 
+// asset returns the asset with a symbol, or the token with an address.
 func (w *Wallet) asset(symbol string) (asset, error) {
 	for _, a := range w.assets {
-		if a.symbol == symbol {
+		if a.symbol == symbol || a.token != nil && a.token.String() == symbol {
 			return a, nil
 		}
 	}

@@ -77,6 +77,31 @@ test_a_bound_for_each_value if {
 	usage.beyond(apart, "hold") with input as of("USD", 0, "1")
 }
 
+counting := {"t": {"day": {
+	"sum": "amount", "per": ["asset"], "where": {"/action": ["transfer"]},
+	"hold": {"sum": {"per": "asset", "most": {"USD": 1000, "BTC": 0.01, "DOGE": 1}}}, "deny": {"sum": 600000},
+}}}
+
+stated(sum, facts) := {"arguments": {"action": "transfer"}, "facts": facts, "usage": {"day": {"calls": 1, "sum": sum}}}
+
+over(bound, document) if usage.reached("t", bound) with input as document
+	with data.usage as counting
+	with data.facts as {"t": {"amount": {"decimals": {"USD": 2, "BTC": 8}}}}
+
+test_sums_of_facts if {
+	not over("hold", stated(90000, {"asset": "USD", "amount": 10000}))
+	over("hold", stated(90001, {"asset": "USD", "amount": 10000}))
+	not over("hold", stated(0, {"asset": "BTC", "amount": 1000000}))
+	over("hold", stated(1, {"asset": "BTC", "amount": 1000000}))
+	not over("deny", stated(500000, {"asset": "USD", "amount": 100000}))
+	over("deny", stated(500001, {"asset": "USD", "amount": 100000}))
+	every facts in [{}, {"asset": "DOGE", "amount": 1}, {"asset": "USD"}, {"amount": 1}, {"asset": "USD", "amount": "1"}] {
+		over("hold", stated(0, facts))
+	}
+	over("deny", object.remove(stated(0, {}), ["facts"]))
+	usage.beyond(counting.t, "hold") with input as stated(0, {"asset": "USD", "amount": 1})
+}
+
 # agree holds where what is prepared of the meters of a tool gives the same answer as
 # the meters themselves.
 agree(meters, document) if {

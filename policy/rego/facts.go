@@ -1,0 +1,64 @@
+package rego
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/open-policy-agent/opa/v1/util"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/fact"
+	"github.com/toolgate/toolgate/registry/contract"
+)
+
+// readFacts reads data.facts: tool ⇒ its facts. It gives all faults at once, each with
+// its path.
+func readFacts(data map[string]any) (map[string]*fact.Set, error) {
+	declared, ok := data["facts"]
+	if !ok {
+		return nil, nil
+	}
+	out := make(map[string]*fact.Set)
+	var faults []error
+	eachIn("data.facts", declared, &faults, func(path, tool string, v any) {
+		set, err := toolFacts(v)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", path, err))
+		}
+		out[tool] = set
+	})
+	return out, errors.Join(faults...)
+}
+
+// toolFacts reads the facts of one tool. The member contract names a tool that toolgate
+// ships; the other members lie over the facts of its contract.
+func toolFacts(v any) (*fact.Set, error) {
+	members, ok := v.(map[string]any)
+	if !ok {
+		return nil, errors.New("is no object (hint: {\"contract\": \"manage_wallet\"})")
+	}
+	members = maps.Clone(members)
+	if named, ok := members["contract"]; ok {
+		name, _ := named.(string)
+		shipped, _ := contract.WithBackend(name)
+		var under map[string]any
+		if err := util.UnmarshalJSON(shipped.Facts, &under); err != nil {
+			return nil, fmt.Errorf("contract: %s has no facts (hint: toolgate tools --describe)", jsonOf(named))
+		}
+		delete(members, "contract")
+		members = merge(under, members)
+	}
+	return fact.New(jsonOf(members))
+}
+
+// withFacts returns in with the facts of the call, which take the place of any in it.
+func (p *program) withFacts(in *policy.Input) *policy.Input {
+	out := *in
+	out.Facts = nil
+	if set := p.facts[in.Tool.Exposed]; set != nil && in.Calls() {
+		out.Facts = json.RawMessage(set.Of(in.Arguments))
+	}
+	return &out
+}
