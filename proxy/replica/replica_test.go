@@ -291,7 +291,7 @@ func TestNoSecondHop(t *testing.T) {
 	peer := &http.Transport{TLSClientConfig: c.secured(c.authority, "127.0.0.1"), DisableKeepAlives: true}
 	peer.TLSClientConfig.RootCAs = peer.TLSClientConfig.ClientCAs
 	for _, id := range []string{one.SessionID(), "", "forged"} {
-		r, err := http.NewRequestWithContext(t.Context(), "POST", two.replicas.URL+"/mcp", strings.NewReader("x"))
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, two.replicas.URL+"/mcp", strings.NewReader("x"))
 		if err != nil {
 			t.Fatal(err)
 		}
