@@ -14,8 +14,10 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +25,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/toolgate/toolgate/tools"
+	"github.com/toolgate/toolgate/tools/media"
 	"github.com/toolgate/toolgate/tools/webmedia"
 )
 
@@ -278,6 +281,7 @@ func TestMediaBudget(t *testing.T) {
 		fmt.Fprintf(w, `{"data":[{"b64_json":%q}]}`, base64.StdEncoding.EncodeToString(pngOf(1, 1)))
 	}})
 	opts := gallery(p, "openai", "m", nil)
+	opts.Dir = t.TempDir()
 	now := time.Date(2026, 11, 24, 23, 0, 0, 0, time.UTC)
 	opts.Backends.Media.Budget, opts.Backends.Media.Now = 0.12, func() time.Time { return now }
 	session := connect(t, opts)
@@ -294,10 +298,43 @@ func TestMediaBudget(t *testing.T) {
 	}
 	try(200, "")
 	try(500, "may have been billed")
+	session.Close()
+	session = connect(t, opts) // a restart is no new day
 	try(200, "")
+	try(200, "the budget for images is used up")
+	session = connect(t, opts)
 	try(200, "the budget for images is used up")
 	now = now.Add(2 * time.Hour)
 	try(200, "")
+}
+
+// Servers with one directory share the budget of a day, whoever asks first.
+func TestMediaBudgetIsShared(t *testing.T) {
+	p := paint(t, map[string]http.HandlerFunc{"POST /v1/images/generations": func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"data":[{"b64_json":%q}]}`, base64.StdEncoding.EncodeToString(pngOf(1, 1)))
+	}})
+	opts := *gallery(p, "openai", "m", nil).Backends.Media
+	opts.Path, opts.Budget = filepath.Join(t.TempDir(), "media.db"), 0.12
+	var made atomic.Int64
+	var wg sync.WaitGroup
+	for range 2 {
+		engine, err := webmedia.New(t.Context(), opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer engine.Close()
+		for range 4 {
+			wg.Go(func() {
+				if _, err := engine.Make(t.Context(), media.Request{Prompt: "x", Model: "fox-1"}); err == nil {
+					made.Add(1)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if n := made.Load(); n != 3 || len(p.requests()) != 3 {
+		t.Errorf("%d images were made by %d requests, want 3", n, len(p.requests()))
+	}
 }
 
 // A prediction whose caller waits no longer is cancelled.

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"path/filepath"
 	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
@@ -29,7 +30,7 @@ import (
 
 // Options are the settings of Serve.
 type Options struct {
-	Dir    string    // directory of the wallet (wallet.db, or chain.db on a chain); required, created if missing
+	Dir    string    // directory of what the tools keep: wallet.db or chain.db, media.db; required, created if missing
 	Docs   string    // folder of documents to search, where Backends have none; "" for the embedded ones
 	Models []string  // models of the offline generate_media; empty for all of package media
 	Log    io.Writer // log of the server, one line per message; nil for none
@@ -112,16 +113,16 @@ func newServer(ctx context.Context, opts Options) (*server.MCPServer, func() err
 	if err != nil {
 		return nil, nil, err
 	}
-	maker, err := openMedia(opts)
+	maker, closeMedia, err := openMedia(ctx, opts)
 	if err != nil {
 		return nil, nil, errors.Join(err, searcher.Close())
 	}
 	payer, closeWallet, err := openWallet(ctx, opts)
 	if err != nil {
-		return nil, nil, errors.Join(err, searcher.Close())
+		return nil, nil, errors.Join(err, searcher.Close(), closeMedia())
 	}
 	b := backends{searcher: searcher, maker: maker, wallet: payer, every: cmp.Or(opts.ProgressEvery, 5*time.Second)}
-	closeAll := func() error { return errors.Join(searcher.Close(), closeWallet()) }
+	closeAll := func() error { return errors.Join(searcher.Close(), closeMedia(), closeWallet()) }
 	if fetch := opts.Backends.Fetch; fetch != nil {
 		with := *fetch
 		with.Version = opts.Version
@@ -149,14 +150,19 @@ func openSearch(opts Options) (Searcher, error) {
 }
 
 // openMedia opens the service that opts choose, or the renderer.
-func openMedia(opts Options) (Maker, error) {
+func openMedia(ctx context.Context, opts Options) (Maker, func() error, error) {
 	chosen := opts.Backends.Media
 	if chosen == nil || chosen.Provider == "render" {
-		return media.New(opts.Models)
+		r, err := media.New(opts.Models)
+		return r, func() error { return nil }, err
 	}
 	with := *chosen
-	with.Version, with.Log = opts.Version, opts.Log
-	return webmedia.New(with)
+	with.Path, with.Version, with.Log = filepath.Join(opts.Dir, "media.db"), opts.Version, opts.Log
+	e, err := webmedia.New(ctx, with)
+	if err != nil {
+		return nil, nil, err
+	}
+	return e, e.Close, nil
 }
 
 func openIndex(folder string) (Searcher, error) {

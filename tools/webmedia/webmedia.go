@@ -5,7 +5,7 @@
 // since it may have been carried out. Only reading the state of a prediction is repeated.
 // Each model has an estimated cost, and the sum of a day has a limit.
 //
-//	engine, err := webmedia.New(webmedia.Options{Provider: "openai", APIKey: key, Models: models})
+//	engine, err := webmedia.New(ctx, webmedia.Options{Provider: "openai", APIKey: key, Models: models})
 //	picture, err := engine.Make(ctx, media.Request{Prompt: "a red fox", Model: "fox-painter"})
 //
 // No error, result or log line has the key or a text of the service in it.
@@ -52,6 +52,7 @@ type Options struct {
 	Allow    []string         `json:"allow"`    // hosts of images that may have private addresses
 	Timeout  time.Duration    `json:"timeout"`  // of one image; 0 = 2 minutes
 
+	Path    string           // of the file with what was spent; required with Budget, created if missing
 	Version string           // of toolgate, in the User-Agent
 	Log     io.Writer        // failures, for the operator; nil = none
 	Now     func() time.Time // nil = time.Now
@@ -97,12 +98,12 @@ type Engine struct {
 	opts    Options
 	client  *http.Client
 	fetcher *page.Fetcher
-	budget  budget
+	budget  *budget
 	log     *log.Logger
 }
 
-// New returns the engine of a provider.
-func New(opts Options) (*Engine, error) {
+// New returns the engine of a provider, and opens its budget.
+func New(ctx context.Context, opts Options) (*Engine, error) {
 	p, ok := providers[opts.Provider]
 	if !ok {
 		return nil, fmt.Errorf("unknown media provider %q: want render, %s", opts.Provider, strings.Join(slices.Sorted(maps.Keys(providers)), ", "))
@@ -116,10 +117,20 @@ func New(opts Options) (*Engine, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
+	budget, err := openBudget(ctx, opts.Path, opts.Budget)
+	if err != nil {
+		return nil, err
+	}
 	return &Engine{
-		provider: p, opts: opts, client: service.NewClient(0), budget: budget{limit: opts.Budget}, log: log.New(opts.Log, "generate_media: ", 0),
+		provider: p, opts: opts, client: service.NewClient(0), budget: budget, log: log.New(opts.Log, "generate_media: ", 0),
 		fetcher: page.New(page.Options{Allow: opts.Allow, Timeout: opts.Timeout, Version: opts.Version}),
 	}, nil
+}
+
+// Close closes the budget and idle connections.
+func (e *Engine) Close() error {
+	e.client.CloseIdleConnections()
+	return e.budget.close()
 }
 
 // Make asks the service for one image. An error that is the service's fault, or the
@@ -139,12 +150,17 @@ func (e *Engine) make(ctx context.Context, r media.Request) (media.Picture, erro
 	if err != nil {
 		return media.Picture{}, err
 	}
-	if !e.budget.take(j.model.Cost, e.opts.Now()) {
+	day := dayOf(e.opts.Now())
+	ok, err := e.budget.take(ctx, j.model.Cost, day)
+	if err != nil {
+		return media.Picture{}, err
+	}
+	if !ok {
 		return media.Picture{}, &service.Failure{Text: "the budget for images is used up; try again tomorrow (UTC)", Hint: "budget in the file of backends"}
 	}
 	data, charged, err := e.generate(ctx, j)
 	if err != nil && !charged {
-		e.budget.giveBack(j.model.Cost, e.opts.Now())
+		err = errors.Join(err, e.budget.giveBack(ctx, j.model.Cost, day))
 	}
 	if err != nil {
 		return media.Picture{}, err
