@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/testkit/devchain"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -20,7 +21,7 @@ var exitComment = regexp.MustCompile(`\s+# exit (\d+)$`)
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	lines := shellLines(t)
+	lines := shellLines(t, "README.md", "docs/tour.md")
 	if len(lines) < 10 {
 		t.Fatalf("%d commands: the tour has lost commands", len(lines))
 	}
@@ -30,33 +31,18 @@ func TestReadme(t *testing.T) {
 	}
 	agents, admin := program.FreeAddress(t), program.FreeAddress(t)
 	moved := strings.Replace(string(shipped), `"toolgate": {`, fmt.Sprintf(`"toolgate": {"listen": %q, "admin": %q,`, agents, admin), 1)
-	binary, err := exec.LookPath("toolgate")
-	if err != nil {
-		t.Fatal(err)
-	}
-	write(t, dir, map[string]string{"mcp.json": moved, "walk.sh": script(lines)})
-	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(binary, filepath.Join(dir, "bin", "toolgate")); err != nil {
-		t.Fatal(err)
-	}
+	write(t, dir, map[string]string{"mcp.json": moved})
 	if err := os.Symlink(filepath.Join(repository(t), "policy"), filepath.Join(dir, "policy")); err != nil {
 		t.Fatal(err)
 	}
 	start(t, dir, "serve", "--config", "mcp.json") // as make run does
 	ready(t, admin)
-	cmd := exec.CommandContext(t.Context(), "sh", "walk.sh")
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GORACE=atexit_sleep_ms=0", "TOOLGATE_CONFIG=", "TOOLGATE_TOKEN=", "HOME="+dir) // not the clients of whoever runs the test
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	out := walk(t, dir, lines)
 	for _, promise := range []string{
 		"Model Context Protocol", "/my-gate/mcp.json", "POLICY_DENIED, -32600", `"pointer": "/num_results"`, "waiting for a person with role approver", "is approved",
 		`"status": "replayed"`, "TOOL_NOT_FOUND, -32601", `unknown asset "DOGE": this wallet has USD, EUR, BTC`, "held for approver when", "decisions come out otherwise: 0 with another effect", "ok: ",
 	} {
-		if !strings.Contains(string(out), promise) {
+		if !strings.Contains(out, promise) {
 			t.Errorf("the walk through never says %q", promise)
 		}
 	}
@@ -65,10 +51,72 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// shellLines returns the commands in the sh blocks of the README and the tour.
-func shellLines(t *testing.T) (lines []string) {
+// The commands of docs/wallet.md do what it says, on a chain that makes a block whenever a
+// wallet looks for its payment.
+func TestWalletWalkthrough(t *testing.T) {
+	t.Setenv("WALLET_KEY", devchain.Keys[0])
+	c := devchain.Start(t)
+	c.Break(func(method string) devchain.Outcome {
+		if method == "eth_getTransactionReceipt" {
+			c.Mine(t, 1)
+		}
+		return devchain.Works
+	})
+	t.Setenv("RPC_URL", c.URL)
+	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
+	files := map[string]string{}
+	for _, name := range []string{"mcp.json", "backends.json"} {
+		text, err := os.ReadFile(filepath.Join(repository(t), "docs", "example-wallet", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files["docs/example-wallet/"+name] = strings.Replace(string(text), `"toolgate": {`, fmt.Sprintf(`"toolgate": {"listen": %q, "admin": %q,`, agents, admin), 1)
+	}
+	write(t, dir, files)
+	start(t, dir, "serve", "--config", "docs/example-wallet/mcp.json")
+	ready(t, admin)
+	out := walk(t, dir, shellLines(t, "docs/wallet.md"))
+	for _, promise := range []string{`"status": "confirmed"`, "waiting for a person with role approver", "is approved", `unknown recipient "acne"; known are addresses and the names: acme`, "ok: "} {
+		if !strings.Contains(out, promise) {
+			t.Errorf("the walk through never says %q", promise)
+		}
+	}
+	if paid := c.Balance(t, payee).String(); paid != "5500000000000000000" {
+		t.Errorf("the payee has %s wei, want 5.5 ETH", paid)
+	}
+	if t.Failed() {
+		t.Logf("%s", out)
+	}
+}
+
+// walk runs commands in one shell, in a directory with bin/toolgate, and returns what they
+// print.
+func walk(t *testing.T, dir string, lines []string) string {
 	t.Helper()
-	for _, name := range []string{"README.md", "docs/tour.md"} {
+	binary, err := exec.LookPath("toolgate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(binary, filepath.Join(dir, "bin", "toolgate")); err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, map[string]string{"walk.sh": script(lines)})
+	cmd := exec.CommandContext(t.Context(), "sh", "walk.sh")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GORACE=atexit_sleep_ms=0", "TOOLGATE_CONFIG=", "TOOLGATE_TOKEN=", "HOME="+dir) // not the clients of whoever runs the test
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
+}
+
+// shellLines returns the commands in the sh blocks of documents.
+func shellLines(t *testing.T, names ...string) (lines []string) {
+	t.Helper()
+	for _, name := range names {
 		text, err := os.ReadFile(filepath.Join(repository(t), name))
 		if err != nil {
 			t.Fatal(err)
