@@ -52,8 +52,8 @@ func TestWalletWalkthrough(t *testing.T) {
 			t.Errorf("the walk through never says %q", promise)
 		}
 	}
-	if paid := g.chain.Balance(t, payee).String(); paid != "5500000000000000000" {
-		t.Errorf("the payee has %s wei, want 5.5 ETH", paid)
+	if paid := g.chain.Balance(t, payee).String(); paid != "110000000000000000" {
+		t.Errorf("the payee has %s wei, want 0.11 ETH", paid)
 	}
 	if t.Failed() {
 		t.Logf("%s", out)
@@ -79,7 +79,7 @@ func TestWalletPicture(t *testing.T) {
 		return
 	}
 	g := exampleGate(t)
-	ticket := ticketID.FindString(g.transfer(t, 5, "acme", "invoice-2", exitApproval))
+	ticket := ticketID.FindString(g.call(t, `{"action":"transfer","asset":"ETH","amount":0.1,"destination":"acme","idempotency_key":"invoice-2"}`, exitApproval))
 	ctx := program.Chromium(t)
 	if err := chromedp.Do(ctx, chromedp.EmulateViewport(900, 600), chromedp.Navigate("http://"+g.admin+"/console/approvals/"+ticket), chromedp.WaitVisible("#token"), chromedp.SendKeys("#token", "demo-approver")); err != nil {
 		t.Fatal(err)
