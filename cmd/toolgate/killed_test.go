@@ -146,6 +146,20 @@ func outcome(t *testing.T, n int, at ...*replica) (how string) {
 	return how
 }
 
+// sayUntil makes call n at r, and waits until something was killed at a step of it.
+func sayUntil(t *testing.T, r *replica, n int, step func(kill func()), kill func()) (how, answer string) {
+	t.Helper()
+	killed := make(chan struct{})
+	step(func() { kill(); close(killed) })
+	how, answer = r.say(t.Context(), n)
+	select {
+	case <-killed:
+	case <-time.After(patience):
+		t.Fatalf("call %d has not come to the step: %s", n, answer)
+	}
+	return how, answer
+}
+
 // A replica, and then the database server, is killed at each step of a call that was
 // approved. The call runs at most once, and never without its record. Afterwards every
 // replica says the same: the result, or that nobody knows whether the call took effect.
@@ -177,12 +191,12 @@ func TestKilledInACall(t *testing.T) {
 	}
 	for n, step := range steps {
 		two.held(t, n)
-		step.at(func() { one.signal(syscall.SIGKILL); <-one.done })
-		if how, answer := one.say(t.Context(), n); how != "nothing" {
+		how, answer := sayUntil(t, one, n, step.at, func() { one.signal(syscall.SIGKILL); <-one.done })
+		if how != "nothing" {
 			t.Errorf("%s: the replica that was killed answers %s", step.name, answer)
 		}
 		postgres.Forget(t, database, one.cmd.Process.Pid)
-		how := outcome(t, n, two)
+		how = outcome(t, n, two)
 		one = startReplica(t, dir, "one")
 		if again := outcome(t, n, one); how != step.how || again != how || up.ran(n) != step.ran {
 			t.Errorf("replica killed %s: %s and %s, want %s; ran %d times, want %d", step.name, how, again, step.how, up.ran(n), step.ran)
@@ -191,8 +205,7 @@ func TestKilledInACall(t *testing.T) {
 	for i, step := range steps {
 		n := len(steps) + i
 		two.held(t, n)
-		step.at(server.Kill)
-		first, _ := one.say(t.Context(), n)
+		first, _ := sayUntil(t, one, n, step.at, server.Kill)
 		if err := server.Restart(); err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -143,6 +144,24 @@ func TestCheckpointsOfReplicas(t *testing.T) {
 		if err != nil || len(problems) != 1 || !strings.HasPrefix(problems[0].What, "chain "+all.Chains[1-i].Instance+" is missing: the store's checkpoint of process ") {
 			t.Errorf("one alone: %v, %v", problems, err)
 		}
+	}
+}
+
+// A checkpoint that arrives late does not replace a later one of its chain.
+func TestStoredCheckpointsNeverGoBack(t *testing.T) {
+	db, err := store.OpenPostgres(t.Context(), database(t), store.PostgresMigrations())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for _, c := range []audit.Checkpoint{{Instance: "ins_1", Seq: 1}, {Instance: "ins_1", Seq: 9}, {Instance: "ins_1", Seq: 3}, {Instance: "ins_2", Seq: 2}} {
+		if err := (storeAnchor{db}).Publish(t.Context(), c, []byte(strconv.Itoa(int(c.Seq)))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	notes, err := StoredNotes(t.Context(), db)
+	if err != nil || len(notes) != 2 || string(notes[0].Signed) != "9" || string(notes[1].Signed) != "2" {
+		t.Errorf("notes %+v, %v", notes, err)
 	}
 }
 

@@ -338,10 +338,12 @@ func TestALeaseComesBack(t *testing.T) {
 	}
 	defer held.Close()
 	update(t, db, "DELETE FROM instances")
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
 	for alive := false; !alive && err == nil; <-look.C {
-		alive, err = db.Instances("").Alive(t.Context(), "ins_1")
+		alive, err = db.Instances("").Alive(ctx, "ins_1")
 	}
 	if err != nil {
 		t.Error(err)
