@@ -441,11 +441,11 @@ func (b branch) Verb() string {
 }
 
 // Conditions are those of the branch as people read them: arguments by their names
-// alone.
+// alone, facts as facts.NAME.
 func (b branch) Conditions() []string {
 	var out []string
 	for _, w := range rego.WithoutTypeTests(b.When) {
-		out = append(out, strings.ReplaceAll(w, "input.arguments.", ""))
+		out = append(out, strings.NewReplacer("input.arguments.", "", "input.facts.", "facts.").Replace(w))
 	}
 	return out
 }

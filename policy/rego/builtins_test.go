@@ -64,6 +64,7 @@ func TestOperands(t *testing.T) {
 		`regex.match("^a", input.arguments.x)`:                                     "",
 		`regex.match(data.pattern, input.arguments.x)`:                             "",
 		`regex.match(input.arguments.x, "a")`:                                      "operand 1 of regex.match comes from the call",
+		`regex.match(input.facts.x, "a")`:                                          "operand 1 of regex.match comes from the call",
 		`p := input.arguments.x; regex.match(p, "a")`:                              "operand 1 of regex.match comes from the call",
 		`count([1 | regex.match(input.arguments.x, "a")]) > 0`:                     "operand 1 of regex.match comes from the call",
 		`glob.match("a*", null, input.tool.exposed)`:                               "",

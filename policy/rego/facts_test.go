@@ -5,7 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/rego"
 )
 
@@ -55,6 +57,23 @@ func TestFactsOfCalls(t *testing.T) {
 	x, err := e.Explain(t.Context(), input("r", "pay", `{"asset":"USD","value":"2"}`), false)
 	if err != nil || facts(x)["input.facts.amount"] != "200" {
 		t.Errorf("explained by %v, %v", facts(x), err)
+	}
+}
+
+// TestFactsOfRecords: a recorded call has no facts, and is judged by the same ones.
+func TestFactsOfRecords(t *testing.T) {
+	e := load(t, "p.rego", module(stating), "data.json", payFacts)
+	for arguments, want := range map[string]string{`{"asset":"USD","value":"1.50"}`: "small", `{"asset":"USD","value":"1.51"}`: "large"} {
+		in := input("r", "pay", arguments)
+		in.Facts = json.RawMessage(`{"amount":1}`)
+		r := &audit.Record{Kind: audit.KindDecision, Arguments: in.Arguments, Policy: audit.Policy{Effect: "deny", Rule: want}}
+		if r.Input = judgement.EncodeInput(in, r); strings.Contains(string(r.Input), "facts") {
+			t.Errorf("recorded as %s", r.Input)
+		}
+		again, err := judgement.Again(t.Context(), e, r)
+		if err != nil || again.Now.Rule != want {
+			t.Errorf("%s judged again: %+v, %v", arguments, again, err)
+		}
 	}
 }
 
