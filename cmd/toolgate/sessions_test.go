@@ -156,27 +156,28 @@ func until(t *testing.T, stream *bufio.Scanner, pattern string) []string {
 	return nil
 }
 
-// owner returns the replica whose server received calls, which must be one.
-func (f *fleet) owner(t *testing.T) (owner int) {
+// owner returns the replica whose server received call n, which must be one.
+func (f *fleet) owner(t *testing.T, call int) (owner int) {
 	t.Helper()
 	owner = -1
 	for n := range f.replicas {
 		called, err := os.ReadFile(filepath.Join(f.dir, fmt.Sprintf("called%d", n)))
-		if err == nil && strings.Contains(string(called), "tools/call") {
+		if err == nil && strings.Contains(string(called), fmt.Sprintf(`{"n":%d}`, call)) {
 			if owner >= 0 {
-				t.Errorf("replicas %d and %d have called the server", owner, n)
+				t.Errorf("replicas %d and %d have sent call %d", owner, n, call)
 			}
 			owner = n
 		}
 	}
 	if owner < 0 {
-		t.Fatal("no replica has called the server")
+		t.Fatalf("no replica has sent call %d", call)
 	}
 	return owner
 }
 
 // Three replicas behind a proxy that knows nothing of sessions serve one session: its calls,
-// its GET stream, and a question whose answer arrives elsewhere. Another principal cannot use it.
+// its GET stream, and a question whose answer arrives elsewhere; also that of a client without a
+// session. Another principal cannot use the session.
 // When its owner is killed, or ends, the client is told that the session is lost, and opens another.
 func TestSessionAtAnyReplica(t *testing.T) {
 	t.Parallel()
@@ -208,9 +209,10 @@ func TestSessionAtAnyReplica(t *testing.T) {
 			t.Errorf("a wrong token: %d", status)
 		}
 	}
+	f.askStateless(t)
 	f.refuseStrangers(t)
 
-	owner := f.owner(t)
+	owner := f.owner(t, 12)
 	f.replicas[owner].signal(syscall.SIGKILL)
 	<-f.replicas[owner].done
 	if listening.Scan(); listening.Err() == nil {
@@ -226,21 +228,59 @@ func TestSessionAtAnyReplica(t *testing.T) {
 	}
 	lost()
 	session = f.open(t, session)
-	for n := 1; n <= 4; n++ {
+	for n := 301; n <= 304; n++ {
 		if status, text := f.says(t, "agent", session, sessionCall(n, "say")); status != http.StatusOK || !strings.Contains(text, `"result"`) {
 			t.Fatalf("after the owner was killed: %d %s", status, text)
 		}
 	}
-	if err := os.Remove(filepath.Join(f.dir, fmt.Sprintf("called%d", owner))); err != nil {
-		t.Fatal(err)
-	}
-	owner = f.owner(t)
+	owner = f.owner(t, 304)
 	f.replicas[owner].signal(syscall.SIGTERM)
 	f.replicas[owner].ends(exitOK)
 	lost()
 	session = f.open(t, session)
 	if status, text := f.says(t, "agent", session, sessionCall(1, "say")); status != http.StatusOK || !strings.Contains(text, `"result"`) {
 		t.Errorf("at the last replica: %d %s", status, text)
+	}
+}
+
+// askStateless makes calls of a client without a session that the server asks, each attempt at
+// whichever replica comes next.
+func (f *fleet) askStateless(t *testing.T) {
+	t.Helper()
+	attempt := func(n int, more string) string {
+		t.Helper()
+		body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"up__ask","arguments":{"n":%d},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",
+			"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}}}}%s}}`, n, n, more)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.url, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range map[string]string{
+			"Content-Type": "application/json", "Accept": bothForms, "Authorization": "Bearer agent", "Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "up__ask",
+		} {
+			req.Header.Set(name, value)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	state, key := regexp.MustCompile(`"requestState":"([^"]+)"`), regexp.MustCompile(`"inputRequests":\{("[^"]+")`)
+	for n := 200; n < 206; n++ {
+		asked := attempt(n, "")
+		s, k := state.FindStringSubmatch(asked), key.FindStringSubmatch(asked)
+		if s == nil || k == nil {
+			t.Fatalf("the client is not asked: %s", asked)
+		}
+		if got := attempt(n, `,"inputResponses":{`+k[1]+`:{"action":"accept","content":{}}},"requestState":"`+s[1]+`"`); !strings.Contains(got, fmt.Sprintf(`"structuredContent":{"n":%d}`, n)) {
+			t.Fatalf("the answer: %s", got)
+		}
 	}
 }
 

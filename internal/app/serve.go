@@ -47,7 +47,7 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 		return err
 	}
 	if router != nil {
-		opts.SessionID = router.SessionID
+		opts.SessionID, opts.Replica, opts.PassOn = router.SessionID, router.ID(), router.PassOn
 	}
 	door, err := mcp.New(opts)
 	if err != nil {

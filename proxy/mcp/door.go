@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -108,6 +109,12 @@ type Options struct {
 	// secret bytes. Doors with the same key accept each other's states where the
 	// request can start again from the beginning; nil = a random key.
 	StateKey []byte
+	// Replica begins the IDs of calls that wait for answers of their clients, and PassOn
+	// passes an attempt on to the replica that has its call, with the body as it came. It
+	// reports whether the attempt is answered; otherwise it is one whose call is gone. A nil
+	// PassOn is that of a replica without others.
+	Replica [8]byte
+	PassOn  func(w http.ResponseWriter, r *http.Request, body []byte, owner [8]byte) bool
 	// MaxParked is how many calls may wait for answers of their clients; 0 = 4,096.
 	// Beyond it the call that waits longest ends, of the principal that has the most,
 	// for one that has fewer.

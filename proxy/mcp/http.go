@@ -159,7 +159,9 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 	}
 	d.decode(x, body)
 	if x.isStateless(r.Header) {
-		d.stateless.postStateless(r, out, x)
+		if d.opts.PassOn == nil || !d.stateless.passOn(w, r, x, body) {
+			d.stateless.postStateless(r, out, x)
+		}
 		return
 	}
 	a, ok := d.checkSession(x, r.Header)

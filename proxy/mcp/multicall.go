@@ -533,6 +533,9 @@ func (s *statelessServer) parkCall(m *multiCall) bool {
 		return false
 	}
 	_, _ = rand.Read(m.id[:]) // never fails
+	if s.opts.PassOn != nil {
+		copy(m.id[:], s.opts.Replica[:])
+	}
 	m.place, m.binding = place, bindingOf(m.x)
 	s.parked.Store(m.id, m)
 	return true

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"net/http"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
@@ -32,7 +33,7 @@ type claim struct {
 	Restartable bool // the request may be taken from its start when its call is gone
 }
 
-// callID names a parked call.
+// callID names a parked call. With other replicas it begins with Options.Replica.
 type callID [16]byte
 
 var claimBytes = binary.Size(claim{})
@@ -40,8 +41,7 @@ var claimBytes = binary.Size(claim{})
 // StateKeyBytes is how long Options.StateKey is.
 const StateKeyBytes = 32
 
-// stateSigner encodes and decodes requestState: a claim and its HMAC. A state
-// of another process names a call that is not here, even under the same key.
+// stateSigner encodes and decodes requestState: a claim and its HMAC.
 type stateSigner struct{ key []byte }
 
 // newStateSigner returns a signer with key, or with a random key when key is
@@ -73,6 +73,18 @@ func (n *stateSigner) read(text string) (claim, error) {
 	var c claim
 	_, _ = binary.Decode(said, binary.BigEndian, &c) // claimBytes are enough
 	return c, nil
+}
+
+// passOn passes an attempt on to the replica that has its call, and reports whether it is
+// answered.
+func (s *statelessServer) passOn(w http.ResponseWriter, r *http.Request, x *exchange, body []byte) bool {
+	if x.denied != nil || x.call.Message == nil {
+		return false
+	}
+	text, _ := jsonrpc.TextAt(x.call.Message.Params, "requestState")
+	c, err := s.signer.read(text)
+	owner := [len(s.opts.Replica)]byte(c.Call[:])
+	return err == nil && owner != s.opts.Replica && s.opts.PassOn(w, r, body, owner)
 }
 
 func (n *stateSigner) mac(said []byte) []byte {

@@ -3,6 +3,8 @@ package mcp_test
 import (
 	"bytes"
 	"context"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +79,58 @@ func TestRequestStateOutlivesItsCall(t *testing.T) {
 				t.Errorf("%d calls on the road, want %d", g.calls(), calls)
 			}
 		})
+	}
+}
+
+// The answers of a client reach its call at whichever replica they arrive; the call is made
+// once. Only a state that was signed leads to another replica, and only one that it made.
+func TestRequestStateAtAnotherReplica(t *testing.T) {
+	key, said := bytes.Repeat([]byte{7}, mcp.StateKeyBytes), make(chan registry.Answer, 1)
+	g := showing(said, false)
+	var doors [2]*mcp.Door
+	var passed []string
+	replica := func(n int) func(*mcp.Options) {
+		return func(o *mcp.Options) {
+			o.StateKey, o.Replica = key, [8]byte{byte(n)}
+			o.PassOn = func(w http.ResponseWriter, r *http.Request, body []byte, owner [8]byte) bool {
+				passed = append(passed, string(body))
+				if owner[0] > 1 {
+					return false
+				}
+				r = r.Clone(r.Context())
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				doors[owner[0]].ServeHTTP(w, r)
+				return true
+			}
+		}
+	}
+	for n := range doors {
+		doors[n] = newDoor(t, g, replica(n))
+	}
+	state := parkedCalls(t, doors[0], "alice", askRoots)
+	for name, tt := range map[string]struct{ who, state, want string }{
+		"changed":           {"alice", string(state[0]^1) + state[1:], "was changed"},
+		"another principal": {"bob", state, "another request"}, // as the owner says
+		"nobody":            {"gone", state, "UNAUTHENTICATED"},
+	} {
+		before := len(passed)
+		rec := serve(doors[1], sessionless(tt.who, "/mcp", "tools/call", clicked+`,"requestState":"`+tt.state+`"`))
+		if !strings.Contains(rec.Body.String(), tt.want) || (len(passed) > before) != (tt.who == "bob") {
+			t.Errorf("%s: %d %s, passed on %v", name, rec.Code, rec.Body, passed[before:])
+		}
+	}
+	rec := serve(doors[1], sessionless("alice", "/mcp", "tools/call", clicked+`,"requestState":"`+state+`"`))
+	if a := <-said; !strings.Contains(rec.Body.String(), `"first":true`) || string(a.Result) != `{"action":"accept"}` || g.calls() != 1 {
+		t.Errorf("%s, said %s %s, %d calls", rec.Body, a.Result, a.Error, g.calls())
+	}
+	if last := passed[len(passed)-1]; !strings.Contains(last, state) {
+		t.Errorf("passed on %s", last)
+	}
+	third := newDoor(t, g, replica(2))
+	state = parkedCalls(t, third, "alice", askRoots)
+	rec = serve(doors[0], sessionless("alice", "/mcp", "tools/call", clicked+`,"requestState":"`+state+`"`))
+	if !strings.Contains(rec.Body.String(), "nothing waits") {
+		t.Errorf("of a replica that is gone: %s", rec.Body)
 	}
 }
 

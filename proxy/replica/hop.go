@@ -6,22 +6,35 @@ import (
 	"log"
 	"net/http"
 	"net/http/httputil"
-	"sync"
 	"time"
 )
 
-// headerClient is the header with the address of the client of a request that is passed on.
-// Clients' own is dropped, and only Own reads it.
-const headerClient = "X-Forwarded-For"
+// The headers with the address of the client of a request that is passed on, and with the
+// replica that it is for. Clients' own are dropped, and only Own reads them.
+const (
+	headerClient = "X-Forwarded-For"
+	headerOwner  = "Toolgate-Replica"
+)
 
-// passOn sends q to the replica at address and its answer to w. If the replica cannot be
-// connected to, q is one for next.
-func (r *Router) passOn(w http.ResponseWriter, q *http.Request, address string, next http.Handler) {
+// passOn sends q to a replica and its answer to w. It returns false, with q as it was, when
+// that replica is gone.
+func (r *Router) passOn(w http.ResponseWriter, q *http.Request, owner string) (answered bool) {
 	if !r.work.Enter() {
 		http.Error(w, "shutting down", http.StatusServiceUnavailable)
-		return
+		return true
 	}
 	defer r.work.Leave()
+	address, err := r.find(q.Context(), owner)
+	if err != nil {
+		http.Error(w, "the replica that has the session or the call cannot be looked up: try again", http.StatusServiceUnavailable)
+		return true
+	}
+	return address != "" && r.send(w, q, owner, address)
+}
+
+// send sends q to a replica at an address, as passOn does. The body of q is not read, and not
+// closed, before there is a connection.
+func (r *Router) send(w http.ResponseWriter, q *http.Request, owner, address string) (answered bool) {
 	ctx, cancel := context.WithCancel(q.Context())
 	defer cancel()
 	ending := r.calls
@@ -29,60 +42,30 @@ func (r *Router) passOn(w http.ResponseWriter, q *http.Request, address string, 
 		ending = r.streams
 	}
 	defer context.AfterFunc(ending, cancel)()
-	body := &lent{body: q.Body}
-	defer body.end()
 	hop := httputil.ReverseProxy{
 		Transport: r.transport, FlushInterval: -1, ErrorLog: quiet,
 		Rewrite: func(p *httputil.ProxyRequest) { // which has no Forwarded and X-Forwarded headers left
 			p.Out.URL.Scheme, p.Out.URL.Host = "https", address
 			p.Out.Header.Set(headerClient, q.RemoteAddr)
-			if p.Out.Body != nil {
-				p.Out.Body = body
-			}
+			p.Out.Header.Set(headerOwner, owner)
 		},
 		ErrorHandler: func(bounded http.ResponseWriter, _ *http.Request, err error) {
-			if ctx.Err() == nil && unreached(err) {
-				next.ServeHTTP(w, q)
+			if answered = ctx.Err() != nil || !unreached(err); !answered {
 				return
 			}
 			if ctx.Err() == nil {
-				r.opts.Log.Warn("the owner of a session did not answer", "address", address, "error", err)
+				r.opts.Log.Warn("the owner of a session or a call did not answer", "address", address, "error", err)
 			}
-			http.Error(bounded, "the replica that has the session did not answer: whether the request took effect is unknown", http.StatusBadGateway)
+			http.Error(bounded, "the replica that has the session or the call did not answer: whether the request took effect is unknown", http.StatusBadGateway)
 		},
 	}
+	answered = true
 	hop.ServeHTTP(bounded{w, http.NewResponseController(w)}, q.WithContext(ctx))
+	return answered
 }
 
 // quiet is the log of ReverseProxy: what it says is that a client or a replica has gone.
 var quiet = log.New(io.Discard, "", 0)
-
-// lent is the body of a request while it is passed on. The transport closes it when it
-// cannot connect, and may read it after an early answer: neither reaches the connection.
-type lent struct {
-	mu   sync.Mutex // protects the fields below; held while the body is read
-	body io.Reader
-	over bool
-}
-
-// Read implements io.Reader.
-func (b *lent) Read(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.over {
-		return 0, http.ErrBodyReadAfterClose
-	}
-	return b.body.Read(p)
-}
-
-// Close implements io.Closer.
-func (b *lent) Close() error { return nil }
-
-func (b *lent) end() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.over = true
-}
 
 // bounded gives each write to a client a bound of its own, so that one that reads nothing
 // does not hold its connection for ever.

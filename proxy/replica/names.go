@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/base32"
 	"encoding/base64"
 	"fmt"
 	"strings"
@@ -16,23 +17,30 @@ import (
 //
 // A replica's ID is random and another one after each start, because its sessions are.
 type names struct {
-	self string
+	id   [8]byte
+	self string // id as text
 	key  []byte
 }
 
-// replicaBytes and macBytes are the lengths of the parts of a session ID, whose random part
-// has the 26 letters of rand.Text.
 const (
-	replicaBytes = 13 // letters of base32, 65 bits
+	replicaBytes = 13 // of the text of a replica's ID
 	macBytes     = 16
 )
+
+// text returns the ID of a replica as session IDs and the directory have it.
+func text(id [8]byte) string {
+	return base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(id[:])
+}
 
 func newNames(secret []byte) (names, error) {
 	key, err := hkdf.Key(sha256.New, secret, nil, "toolgate session id", sha256.Size)
 	if err != nil {
 		return names{}, fmt.Errorf("deriving key of session ids: %w", err)
 	}
-	return names{rand.Text()[:replicaBytes], key}, nil
+	n := names{key: key}
+	_, _ = rand.Read(n.id[:]) // never fails
+	n.self = text(n.id)
+	return n, nil
 }
 
 func (n names) sessionID() string {

@@ -1,5 +1,5 @@
-// Package replica serves the session of an MCP client at whichever replica its requests
-// arrive.
+// Package replica serves the session of an MCP client, and a multi-round call of one
+// without a session, at whichever replica its requests arrive.
 //
 // A session is in the memory of the replica that opened it, its owner: there are its
 // streams, the questions that wait for the client, and its connections to servers. Any
@@ -12,15 +12,18 @@
 // The ID of a session names its owner and is signed with a key that the replicas share, so
 // no client can name another replica. It holds no address: the owner keeps its own in a
 // directory, for as long as it lives. Only the owner authenticates, judges and records.
-// The replicas' listener serves the sessions of its replica alone, so there is no second
-// hop.
+// What was passed on is not passed on again, so there is no second hop. The requestState of
+// a call that waits for its client names its owner in the same way, and PassOn passes its
+// next attempt on.
 package replica
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -97,6 +100,9 @@ func New(o Options) (*Router, error) {
 	return r, nil
 }
 
+// ID returns the ID of this replica, which is another one after each start.
+func (r *Router) ID() [8]byte { return r.names.id }
+
 // SessionID returns the ID of a new session of this replica.
 func (r *Router) SessionID() string { return r.names.sessionID() }
 
@@ -148,21 +154,25 @@ func (r *Router) Close(ctx context.Context) error {
 	return err
 }
 
-// Own serves the requests that other replicas passed on, with next; those to sessions that
-// are not of this replica are refused.
+// passedOn is the key of requests that were passed on in their contexts.
+type passedOn struct{}
+
+// Own serves the requests that other replicas passed on to this one, with next. Any other
+// request is refused: at its address may have been another replica.
 func (r *Router) Own(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		if owner, ok := r.names.owner(sessionOf(q)); !ok || owner != r.names.self {
-			http.Error(w, "the session is not one of this replica", http.StatusNotFound)
+		if q.Header.Get(headerOwner) != r.names.self {
+			http.Error(w, "the request is not for this replica", http.StatusNotFound)
 			return
 		}
 		if from := q.Header.Get(headerClient); from != "" {
 			q.RemoteAddr = from
 		}
 		q.Host, q.TLS = "localhost", nil // the replica that the client reached has checked host and origin
-		q.Header.Del("Origin")
-		q.Header.Del(headerClient)
-		next.ServeHTTP(w, q)
+		for _, name := range []string{"Origin", headerClient, headerOwner} {
+			q.Header.Del(name)
+		}
+		next.ServeHTTP(w, q.WithContext(context.WithValue(q.Context(), passedOn{}, true)))
 	})
 }
 
@@ -179,15 +189,21 @@ func (r *Router) Before(next http.Handler) http.Handler {
 			next.ServeHTTP(w, q)
 			return
 		}
-		switch address, err := r.find(q.Context(), owner); {
-		case err != nil:
-			http.Error(w, "the replica that has the session cannot be looked up: try again", http.StatusServiceUnavailable)
-		case address == "":
+		if !r.passOn(w, q, owner) {
 			next.ServeHTTP(w, q)
-		default:
-			r.passOn(w, q, address, next)
 		}
 	})
+}
+
+// PassOn passes q, whose body was read, on to the replica with the ID owner, and reports
+// whether it is answered: not when that replica is gone, nor when q was passed on to this one.
+func (r *Router) PassOn(w http.ResponseWriter, q *http.Request, body []byte, owner [8]byte) bool {
+	if q.Context().Value(passedOn{}) != nil {
+		return false
+	}
+	again := q.WithContext(q.Context())
+	again.Body, again.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return r.passOn(w, again, text(owner))
 }
 
 // sessionOf returns the ID of the session that a request shows, "" for none. A request that
