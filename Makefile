@@ -58,13 +58,13 @@ $(TOOLS)/golangci-lint $(TOOLS)/staticcheck $(TOOLS)/govulncheck &: .ci/lint/go.
 	cd .ci/lint && $(GO) build -o ../../$(TOOLS)/ tool
 	touch $(TOOLS)/golangci-lint $(TOOLS)/staticcheck $(TOOLS)/govulncheck
 
-# Third-party MCP servers and clients for the tests; npm-soak: large ones (700 MB) that
+# Third-party MCP servers and clients for the tests; npm-soak: large ones (1 GB) that
 # only make soak runs.
 INSTALLED = /node_modules/.package-lock.json
 npm: testdata/npm$(INSTALLED) testdata/npm/chain$(INSTALLED)
-npm-soak: testdata/npm/soak$(INSTALLED)
+npm-soak: testdata/npm/soak$(INSTALLED) testdata/npm/hardhat$(INSTALLED)
 
-testdata/npm$(INSTALLED) testdata/npm/chain$(INSTALLED) testdata/npm/soak$(INSTALLED): %$(INSTALLED): %/package-lock.json
+testdata/npm$(INSTALLED) testdata/npm/chain$(INSTALLED) testdata/npm/soak$(INSTALLED) testdata/npm/hardhat$(INSTALLED): %$(INSTALLED): %/package-lock.json
 	@if command -v npm >/dev/null; then cd $* && npm ci --ignore-scripts --no-audit --no-fund; \
 	elif [ "$$CI" = true ]; then echo "npm is missing"; exit 1; \
 	else echo "npm is missing: tests with third-party servers and clients are skipped"; fi
@@ -110,6 +110,8 @@ soak: npm npm-soak
 	TOOLGATE_SOAK=1 $(GO) test $(RACE) -timeout 2h -count=3 ./...
 	cd testdata/chain && $(GO) vet ./... && $(GO) test -count=1 ./... && $(GO) build -o ../../bin/chain .
 	TOOLGATE_CHAIN=$(CURDIR)/bin/chain $(GO) test -count=1 ./tools/...
+	@if [ -e testdata/npm/hardhat$(INSTALLED) ]; then TOOLGATE_CHAIN=$(CURDIR)/testdata/npm/hardhat/chain.cjs $(GO) test -count=1 ./tools/chain; \
+	else echo "Hardhat is not installed: the wallet is not tested with its node"; [ "$$CI" != true ]; fi
 
 # A development chain for manage_wallet at http://127.0.0.1:8545, with a block every
 # second: make chain ARGS='-interval 200ms'. It has its own module, so that go-ethereum

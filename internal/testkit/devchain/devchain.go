@@ -2,7 +2,8 @@
 // rich accounts, and puts a switch for faults before each.
 //
 // The node is Anvil, from testdata/npm/chain. TOOLGATE_CHAIN names another program that
-// takes the flags of testdata/chain, which is the simulated backend of go-ethereum.
+// takes the flags of testdata/chain, which is the simulated backend of go-ethereum;
+// testdata/npm/hardhat/chain.cjs is Hardhat's.
 package devchain
 
 import (
