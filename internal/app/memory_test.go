@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"bytes"
 	"context"
 	"runtime"
 	"runtime/metrics"
@@ -18,12 +19,12 @@ func TestMemoryIsReleasedWhenIdle(t *testing.T) {
 		app.ReleaseMemory(ctx)
 	}()
 	defer func() { stop(); <-done }()
-	garbage := make([]byte, 64<<20)
+	var garbage [64][]byte // in parts: as long as it is in use, the program is not idle
 	for i := range garbage {
-		garbage[i] = 1
+		garbage[i] = bytes.Repeat([]byte{1}, 1<<20)
 	}
 	busy := heapKept()
-	runtime.KeepAlive(garbage)
+	runtime.KeepAlive(&garbage)
 	program.Await(t, "the process to keep less than half of its garbage", func() bool { return heapKept() < busy-32<<20 })
 }
 
