@@ -104,7 +104,7 @@ func TestEveryReportIsADocument(t *testing.T) {
 			}
 		}
 	}
-	want := []string{"toolgate audit export", "toolgate audit witness", "toolgate completion", "toolgate ndjson", "toolgate serve", "toolgate stdio", "toolgate tools"}
+	want := []string{"toolgate audit export", "toolgate audit witness", "toolgate completion", "toolgate ndjson", "toolgate serve", "toolgate stdio"}
 	if diff := cmp.Diff(want, without); diff != "" {
 		t.Errorf("commands without -o (-want +got)\n%s", diff)
 	}

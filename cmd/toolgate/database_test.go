@@ -86,18 +86,21 @@ func (r *replica) say(ctx context.Context, n int) (ended, answer string) {
 	return "done", answer
 }
 
-// approveAll approves what waits, as r shows it, once.
-func (r *replica) approveAll(ctx context.Context) {
+// approveAll approves what waits, as r shows it, once. It returns false where r could not.
+func (r *replica) approveAll(ctx context.Context) bool {
 	status, body, err := visit("http://"+r.admin+"/v1/approvals?state=proposed&limit=100", "boss")
 	var list struct {
 		Approvals []struct{ ID, Digest string }
 	}
 	if err != nil || status != http.StatusOK || json.Unmarshal([]byte(body), &list) != nil {
-		return
+		return false
 	}
+	all := true
 	for _, k := range list.Approvals {
-		send(ctx, "http://"+r.admin+"/v1/approvals/"+k.ID+"/approve", "boss", fmt.Sprintf(`{"digest": %q}`, k.Digest))
+		status, _ := send(ctx, "http://"+r.admin+"/v1/approvals/"+k.ID+"/approve", "boss", fmt.Sprintf(`{"digest": %q}`, k.Digest))
+		all = all && status == http.StatusOK
 	}
+	return all
 }
 
 // Two replicas share a database whose server is killed under load, and comes back. What is

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -116,13 +117,24 @@ func withUpstream(store, address string) map[string]string {
 	return files
 }
 
+// settledSay is say, again for as long as r is overloaded and stop returns false: a connection from before
+// the server was killed may fail once.
+func (r *replica) settledSay(t *testing.T, n int, stop func() bool) (how, answer string) {
+	t.Helper()
+	program.Await(t, fmt.Sprintf("call %d is answered", n), func() bool {
+		how, answer = r.say(t.Context(), n)
+		return how != "OVERLOADED" || stop()
+	})
+	return how, answer
+}
+
 // held makes call n at r, which holds it, and approves it.
 func (r *replica) held(t *testing.T, n int) {
 	t.Helper()
-	if how, answer := r.say(t.Context(), n); how != "pending" {
+	if how, answer := r.settledSay(t, n, func() bool { return false }); how != "pending" {
 		t.Fatalf("call %d: %s: %s", n, how, answer)
 	}
-	r.approveAll(t.Context())
+	program.Await(t, "the call is approved", func() bool { return r.approveAll(t.Context()) })
 }
 
 // outcome calls n at replicas in turn until one says how the call ended.
@@ -149,9 +161,10 @@ func outcome(t *testing.T, n int, at ...*replica) (how string) {
 // sayUntil makes call n at r, and waits until something was killed at a step of it.
 func sayUntil(t *testing.T, r *replica, n int, step func(kill func()), kill func()) (how, answer string) {
 	t.Helper()
+	var begun atomic.Bool
 	killed := make(chan struct{})
-	step(func() { kill(); close(killed) })
-	how, answer = r.say(t.Context(), n)
+	step(func() { begun.Store(true); kill(); close(killed) })
+	how, answer = r.settledSay(t, n, begun.Load)
 	select {
 	case <-killed:
 	case <-time.After(patience):
