@@ -141,14 +141,12 @@ func (s *Set) Of(arguments []byte) jsontext.Value {
 // read returns the fact, nil for none. asset is the one that an amount is of.
 func (f *fact) read(arguments []byte, asset jsontext.Value) jsontext.Value {
 	raw := f.find(arguments)
-	switch f.Kind {
-	case Value:
-		return raw
-	case Amount:
-		return f.amount(raw, asset)
-	}
 	text, ok := textOf(raw)
 	switch {
+	case f.Kind == Value:
+		return raw
+	case f.Kind == Amount:
+		return f.amount(raw, asset)
 	case !ok:
 	case f.Kind == Host:
 		return host(text)

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cockroachdb/apd/v3"
@@ -311,11 +312,13 @@ func (u *Uncountable) Error() string {
 // that they are not.
 func Measure(p policy.Principal, tool, digest string, arguments json.RawMessage, meters []policy.Meter) (*Use, error) {
 	use := &Use{subject: p.Subject, tenant: p.Tenant, tool: tool, digest: digest, meters: meters}
+	// The meters of a tool have the same facts, which are read once.
+	facts := sync.OnceValue(func() json.RawMessage { return json.RawMessage(meters[0].Facts(arguments)) })
 	for _, m := range meters {
 		counts, err := matches(m.Where, arguments)
 		s := share{meter: m, amount: new(apd.Decimal)}
 		if counts {
-			s.per, err = apart(m, arguments)
+			s.per, err = apart(m, arguments, facts)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("measuring a call for meter %s: %w", m.Name, err)
@@ -325,7 +328,7 @@ func Measure(p policy.Principal, tool, digest string, arguments json.RawMessage,
 		}
 		var fault *Uncountable
 		if m.Sum != "" {
-			s.amount, fault = amountAt(m, arguments)
+			s.amount, fault = amountAt(m, arguments, facts)
 		}
 		use.fault = cmp.Or(use.fault, fault)
 		use.shares = append(use.shares, s)
@@ -362,19 +365,19 @@ func matches(where map[string][]json.RawMessage, arguments json.RawMessage) (boo
 }
 
 // counted gives the argument that a pointer of m leads to, or the fact that m names.
-func counted(m policy.Meter, at string, arguments json.RawMessage) (json.RawMessage, bool) {
+func counted(m policy.Meter, at string, arguments json.RawMessage, facts func() json.RawMessage) (json.RawMessage, bool) {
 	if m.Facts == nil || strings.HasPrefix(at, "/") {
 		return find(arguments, at)
 	}
-	return jsonrpc.Get(json.RawMessage(m.Facts(arguments)), at)
+	return jsonrpc.Get(facts(), at)
 }
 
-// apart gives the values that m counts apart; what is not there is null. The name of a
-// fact that m adds up is one of them: a sum of smallest units is no sum of arguments.
-func apart(m policy.Meter, arguments json.RawMessage) (string, error) {
+// apart returns the values that m counts apart; a missing one is null. If m adds up a fact,
+// the name of the fact is one of the values: smallest units and arguments have separate sums.
+func apart(m policy.Meter, arguments json.RawMessage, facts func() json.RawMessage) (string, error) {
 	values := make([]json.RawMessage, len(m.Per), len(m.Per)+1)
 	for i, at := range m.Per {
-		got, there := counted(m, at, arguments)
+		got, there := counted(m, at, arguments, facts)
 		if !there {
 			got = json.RawMessage("null")
 		}
@@ -396,9 +399,9 @@ func apart(m policy.Meter, arguments json.RawMessage) (string, error) {
 }
 
 // amountAt reads the number that m adds up.
-func amountAt(m policy.Meter, arguments json.RawMessage) (*apd.Decimal, *Uncountable) {
+func amountAt(m policy.Meter, arguments json.RawMessage, facts func() json.RawMessage) (*apd.Decimal, *Uncountable) {
 	none := new(apd.Decimal)
-	raw, there := counted(m, m.Sum, arguments)
+	raw, there := counted(m, m.Sum, arguments, facts)
 	fault := &Uncountable{Meter: m.Name, Pointer: m.Sum}
 	switch {
 	case !there:
