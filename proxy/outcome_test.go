@@ -16,7 +16,7 @@ import (
 )
 
 // A connection is lost while a grant is spent, and the commit may have happened. The call is
-// not made, and its caller is told what is unknown. A grant that was spent never runs; one
+// not made, and the answer says what is unknown. A grant that was spent never runs; one
 // that was not runs once.
 func TestAGrantOfUnknownOutcome(t *testing.T) {
 	server := postgres.Started(t)

@@ -299,7 +299,7 @@ func TestMediaBudget(t *testing.T) {
 	try(200, "")
 	try(500, "may have been billed")
 	session.Close()
-	session = connect(t, opts) // a restart is no new day
+	session = connect(t, opts) // a restart does not renew the budget
 	try(200, "")
 	try(200, "the budget for images is used up")
 	session = connect(t, opts)

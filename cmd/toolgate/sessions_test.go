@@ -178,7 +178,7 @@ func (f *fleet) owner(t *testing.T, call int) (owner int) {
 // Three replicas behind a proxy that knows nothing of sessions serve one session: its calls,
 // its GET stream, and a question whose answer arrives elsewhere; also that of a client without a
 // session. Another principal cannot use the session.
-// When its owner is killed, or ends, the client is told that the session is lost, and opens another.
+// When the owner ends or is killed, the client gets SESSION_LOST and opens another session.
 func TestSessionAtAnyReplica(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t)
@@ -221,7 +221,7 @@ func TestSessionAtAnyReplica(t *testing.T) {
 	}
 	lost := func() {
 		t.Helper()
-		program.Await(t, "the client is told that its session is lost", func() bool {
+		program.Await(t, "the client gets SESSION_LOST", func() bool {
 			status, text := f.says(t, "agent", session, sessionCall(100, "say"))
 			return status == http.StatusNotFound && strings.Contains(text, "SESSION_LOST")
 		})

@@ -37,8 +37,8 @@ type certificate struct {
 	fault   error // why the files cannot be used now
 }
 
-// openCertificates returns Listeners with the certificates of those that have one, and not
-// yet open.
+// openCertificates reads the certificates of the listeners that have one. The Listeners that
+// it returns are not open yet.
 func openCertificates(cfg *config.Config) (*Listeners, error) {
 	l := &Listeners{}
 	var err error

@@ -35,7 +35,7 @@ import (
 // 770 are limits that replicas share on a server, and what they do without it.
 // 380 are facts that policies know of a call, and the names that agents may give arguments.
 // 700 are the state in a PostgreSQL server, with leases in place of the locks of files.
-// 180 are the bytes of artifacts in that server, and what is told of a lost commit.
+// 180 keep the bytes of artifacts in that server, and explain a lost commit to the caller.
 // 250 are fees that rise with the chain, backups of what the standard tools keep, and a budget in a file.
 // 420 are the requests of sessions and calls that replicas pass on to each other.
 const (

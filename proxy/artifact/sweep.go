@@ -100,7 +100,7 @@ func inBatches[T any](ctx context.Context, s *Store, all []T, do func(context.Co
 	return nil
 }
 
-// remove removes a file; a file that does not exist is no error.
+// remove removes a file if it exists.
 func (s *Store) remove(name string) error {
 	if err := s.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -12,9 +12,9 @@
 // The ID of a session names its owner and is signed with a key that the replicas share, so
 // no client can name another replica. It holds no address: the owner keeps its own in a
 // directory, for as long as it lives. Only the owner authenticates, judges and records.
-// What was passed on is not passed on again, so there is no second hop. The requestState of
-// a call that waits for its client names its owner in the same way, and PassOn passes its
-// next attempt on.
+// The owner passes no request on again, so there is no second hop. When a call waits for
+// answers of its client, its requestState names the owner in the same way, and PassOn passes
+// the next attempt on.
 package replica
 
 import (

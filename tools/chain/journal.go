@@ -46,7 +46,7 @@ type Payment struct {
 	nonce    uint64
 	unsigned []byte // the newest transaction as JSON, for the next; empty for a payment of an older version
 	raw      []byte // the newest transaction
-	earlier  string // hashes of those that it replaced, each after a space
+	earlier  string // hashes of the transactions that the newest replaced, each after a space
 	accepted bool   // a node took it once, so that others may have it
 }
 
