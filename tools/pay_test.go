@@ -14,7 +14,6 @@ import (
 	"github.com/toolgate/toolgate/internal/evm"
 	"github.com/toolgate/toolgate/internal/testkit/devchain"
 	"github.com/toolgate/toolgate/internal/testkit/program"
-	"github.com/toolgate/toolgate/policy/bundle"
 	"github.com/toolgate/toolgate/policy/fact"
 	"github.com/toolgate/toolgate/registry/contract"
 	"github.com/toolgate/toolgate/tools"
@@ -185,19 +184,10 @@ func TestFactsAreWhatIsMoved(t *testing.T) {
 	}
 }
 
-// TestPixelsOfTheShippedPolicy: the sizes in the data of the default policy are those of
-// the renderer.
-func TestPixelsOfTheShippedPolicy(t *testing.T) {
-	raw, err := bundle.Files.ReadFile("data.json")
-	var data struct{ Facts map[string]json.RawMessage }
-	if err == nil {
-		err = json.Unmarshal(raw, &data)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	shipped := strings.Replace(string(data.Facts["generate_media"]), `"contract": "generate_media",`, "", 1)
-	facts, s := stated(t, "generate_media", shipped), connect(t, tools.Options{})
+// TestPixelsOfTheContract: the sizes in the facts of generate_media are those of the
+// renderer.
+func TestPixelsOfTheContract(t *testing.T) {
+	facts, s := stated(t, "generate_media", "{}"), connect(t, tools.Options{})
 	for _, aspect := range []string{``, `"1:1"`, `"4:3"`, `"3:4"`, `"16:9"`, `"9:16"`} {
 		args := `{"prompt":"x","model":"card-1","aspect_ratio":` + aspect + `}`
 		if aspect == "" {

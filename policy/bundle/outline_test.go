@@ -35,11 +35,11 @@ const fullData = `{
 		"named": true, "listed": {"arguments": {"x": ["a"]}},
 		"typed": {"arguments": {"n": {"min": 0, "max": 9, "integer": true}, "/d/t": {"pattern": "a+", "max_length": 5, "optional": true}}},
 		"placed": {"arguments": {"u": {"hosts": ["a.example"]}, "v": {"domains": [".example"]}, "p": {"prefix": ["/a/"]}, "w": {"in": "payees", "not_in": ["b"]}}},
-		"modelled": true, "priced": true, "metered": true, "moving": true, "closing": true, "bound": true, "held": true
+		"modelled": true, "drawn": true, "priced": true, "metered": true, "moving": true, "closing": true, "bound": true, "held": true
 	}, "patterns": {"files__*": true}, "deny": {"tools": {"files__delete": true}}}},
 	"directory": {"subjects": {"agent-8": {"roles": ["r"]}}},
 	"lists": {"payees": {"acct-1": true}},
-	"models": {"modelled": ["m"]},
+	"models": {"modelled": ["m"]}, "pixels": {"drawn": 1000},
 	"thresholds": {"priced": {"amount": 100}, "moving": {"amount": 100}},
 	"unmetered": {"priced": {"action": ["balance"]}, "moving": {"action": ["balance"]}},
 	"usage": {"metered": {"day": {"window": "24h", "sum": "/amount", "where": {"/action": ["transfer"]}, "hold": {"sum": 1000, "calls": 9}, "deny": {"sum": 5000}}}},
@@ -70,6 +70,7 @@ func TestOutline(t *testing.T) {
 		"typed":         "role-lacks-argument role-has-tool",
 		"placed":        "role-lacks-argument role-has-tool",
 		"modelled":      "model-not-listed role-has-tool",
+		"drawn":         "image-too-large role-has-tool",
 		"priced":        "amount-not-a-positive-number amount-above-threshold role-has-tool",
 		"metered":       "usage-above-limit usage-above-threshold usage-above-threshold role-has-tool",
 		"moving":        "transfer-not-permitted amount-not-a-positive-number amount-above-threshold role-has-tool role-has-tool",
@@ -118,7 +119,7 @@ func TestRules(t *testing.T) {
 			}
 		}
 	}
-	if len(ids) != 18 {
+	if len(ids) != 19 {
 		t.Errorf("found %d rules: %v", len(ids), slices.Sorted(maps.Keys(ids)))
 	}
 }

@@ -10,6 +10,8 @@
 #   data.facts[tool]                            what toolgate reads of the arguments before the policy
 #                                               (input.facts): for a tool with facts, the names in
 #                                               thresholds, known and transfers are facts
+#   data.pixels[tool]                           most pixels of an image; larger ones are denied, and so
+#                                               are calls without the fact pixels
 #   data.thresholds[tool][argument]             largest number that passes without a person, or
 #                                               {"per": "asset", "most": {"USD": 100}}: the largest
 #                                               for each value of another argument; other values are held.
@@ -142,6 +144,25 @@ deny contains {
 	models := offered[tool]
 	not input.arguments.model in models
 	data.models[tool]
+}
+
+# METADATA
+# title: An image is larger than the tool may make
+# labels: {rule: image-too-large}
+deny contains {
+	"rule": "image-too-large",
+	"reason": sprintf("%s may not make an image of this size", [tool]),
+	"remedy": sprintf("ask for a listed size of at most %v pixels", [most]),
+} if {
+	granted == true
+	tool := input.tool.exposed
+	most := data.pixels[tool]
+	not {
+		is_number(most)
+		is_number(input.facts.pixels)
+		input.facts.pixels <= most
+	}
+	data.pixels[tool]
 }
 
 # METADATA

@@ -14,8 +14,12 @@ call(role, tool, arguments) := {
 	"usage": {"day": {"calls": 0, "sum": 0}},
 }
 
-# stating are the facts that toolgate reads of the arguments of manage_wallet.
+# stating are the facts that toolgate reads of the arguments: of a call of generate_media
+# one of the renderer's sizes.
+stating("generate_media", _) := {"pixels": 262144}
+
 stating(tool, arguments) := object.union(named, counted) if {
+	tool != "generate_media"
 	named := {name: value |
 		some name in ["asset", "destination"]
 		value := arguments[name]
@@ -35,7 +39,7 @@ rule(document) := id if id := decided.rule with input as document
 # order is how the rules follow each other in the policy: of several verdicts of one
 # effect the first is reported.
 order := [
-	"role-lacks-tool", "role-denies-tool", "annotation-denied", "role-lacks-argument", "model-not-listed",
+	"role-lacks-tool", "role-denies-tool", "annotation-denied", "role-lacks-argument", "model-not-listed", "image-too-large",
 	"amount-not-a-positive-number", "transfer-not-permitted", "fact-not-permitted", "argument-not-permitted", "usage-above-limit",
 	"outside-hours", "tool-needs-approval", "amount-above-threshold", "usage-above-threshold", "argument-not-known", "role-has-tool",
 	"role-has-server", "role-lacks-server",
@@ -116,6 +120,34 @@ test_models if {
 		rule(call("creator", "generate_media", {"model": model})) == "model-not-listed"
 	}
 	rule(call("creator", "generate_media", {"prompt": "x"})) == "model-not-listed"
+}
+
+drawing(stated) := object.union(call("creator", "generate_media", {"model": "card-1"}), {"facts": stated})
+
+bounded(pixels, most) := id if id := decided.rule with input as drawing({"pixels": pixels}) with data.pixels as {"generate_media": most}
+
+test_images_have_a_bound if {
+	bound := data.pixels.generate_media
+	rule(drawing({"pixels": bound})) == "role-has-tool"
+	rule(drawing({"pixels": bound + 1})) == "image-too-large"
+	bounded(1000, 1000) == "role-has-tool"
+	bounded(1001, 1000) == "image-too-large"
+	rule(object.union(drawing({"pixels": bound + 1}), {"tool": {"exposed": "other"}})) == "role-lacks-tool"
+}
+
+test_an_image_of_unknown_size_is_denied if {
+	every pixels in [null, "9", [9], {}, true] {
+		bounded(pixels, 1000) == "image-too-large"
+	}
+	document := object.remove(drawing({}), ["facts"])
+	rule(document) == "image-too-large"
+	rule(object.union(document, {"facts": {}})) == "image-too-large"
+}
+
+test_a_bound_of_images_that_is_no_number_denies if {
+	every most in ["1000", null, [1000], {}, true] {
+		bounded(1, most) == "image-too-large"
+	}
 }
 
 test_media_is_for_creators if {
@@ -446,6 +478,7 @@ judged(document, more) := verdict if {
 		with data.unmetered as said.unmetered
 		with data.approval as said.approval
 		with data.models as object.get(said, "models", {})
+		with data.pixels as object.get(said, "pixels", {})
 		with data.known as object.get(said, "known", {})
 		with data.tools as object.get(said, "tools", {})
 		with data.usage as object.get(said, "usage", {})
@@ -675,6 +708,7 @@ faults := [
 	{"rule": "annotation-denied", "data": {"annotations": {"openWorldHint": "deny"}}},
 	{"rule": "role-lacks-argument", "data": {"roles": {"treasurer": {"tools": {"pay": {"arguments": {"asset": ["EUR"]}}}}}}},
 	{"rule": "model-not-listed", "data": {"models": {"pay": ["m"]}}},
+	{"rule": "image-too-large", "data": {"pixels": {"pay": 1}}},
 	{"rule": "amount-not-a-positive-number", "call": {"arguments": {"amount": "500"}}},
 	{"rule": "transfer-not-permitted", "data": {"tools": {"pay": {"transfers": {"asset": ["EUR"]}}}}},
 	{"rule": "argument-not-permitted", "data": {"tools": {"pay": {"arguments": {"asset": ["EUR"]}}}}},

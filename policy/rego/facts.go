@@ -33,13 +33,13 @@ func readFacts(data map[string]any) (map[string]*fact.Set, error) {
 }
 
 // toolFacts reads the facts of one tool. The member contract names a tool that toolgate
-// ships; the other members lie over the facts of its contract.
+// ships; the other members lie over the facts of its contract, a member of a fact as a
+// whole: a size that policy data does not list is no size of the contract.
 func toolFacts(v any) (*fact.Set, error) {
 	members, ok := v.(map[string]any)
 	if !ok {
 		return nil, errors.New("is no object (hint: {\"contract\": \"manage_wallet\"})")
 	}
-	members = maps.Clone(members)
 	if named, ok := members["contract"]; ok {
 		name, _ := named.(string)
 		shipped, _ := contract.WithBackend(name)
@@ -47,10 +47,24 @@ func toolFacts(v any) (*fact.Set, error) {
 		if err := util.UnmarshalJSON(shipped.Facts, &under); err != nil {
 			return nil, fmt.Errorf("contract: %s has no facts (hint: toolgate tools --describe)", jsonOf(named))
 		}
-		delete(members, "contract")
-		members = merge(under, members)
+		members = overContract(under, members)
 	}
 	return fact.New(jsonOf(members))
+}
+
+// overContract adds members to the facts of a contract.
+func overContract(facts, members map[string]any) map[string]any {
+	for name, v := range members {
+		below, known := facts[name].(map[string]any)
+		above, object := v.(map[string]any)
+		if known && object {
+			maps.Copy(below, above)
+		} else {
+			facts[name] = v
+		}
+	}
+	delete(facts, "contract")
+	return facts
 }
 
 // withFacts returns in with the facts of the call, which take the place of any in it.

@@ -154,3 +154,30 @@ func TestAConfigurationAddsFacts(t *testing.T) {
 		t.Errorf("a configured model: %+v, %v", d, err)
 	}
 }
+
+// TestAConfigurationStatesSizes: the sizes in an overlay replace those of the contract, and
+// the default policy judges an image by them.
+func TestAConfigurationStatesSizes(t *testing.T) {
+	const stated = `{"facts": {"generate_media": {"pixels": {"sizes": {"1:1": "1024x1024", "4:3": "2048x1024", "16:9": "2049x1024"}}}}`
+	tighter := stated + `, "tools": {"generate_media": {"facts": {"pixels": {"max": 1048576}}}}}`
+	for _, c := range []struct{ data, aspect, want string }{
+		{"", "16:9", "role-has-tool"},
+		{"", "2049x1024", "image-too-large"},
+		{"", "2:1", "image-too-large"},
+		{stated + "}", "1:1", "role-has-tool"},
+		{stated + "}", "4:3", "role-has-tool"},
+		{stated + "}", "16:9", "image-too-large"},
+		{stated + "}", "3:4", "image-too-large"}, // listed by the contract alone
+		{tighter, "1:1", "role-has-tool"},
+		{tighter, "4:3", "fact-not-permitted"},
+	} {
+		e, err := rego.Load(t.Context(), rego.Options{Timeout: testTimeout, Data: json.RawMessage(c.data)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := e.Decide(t.Context(), input("creator", "generate_media", `{"model":"card-1","aspect_ratio":"`+c.aspect+`"}`))
+		if err != nil || d.Rule != c.want {
+			t.Errorf("%s with %s: %+v, %v; want %s", c.aspect, c.data, d, err, c.want)
+		}
+	}
+}

@@ -121,7 +121,8 @@ func TestOutlineDefault(t *testing.T) {
 			`allow role-has-tool | input.arguments.action in ["balance"]`}},
 		{"creator", "generate_media", []string{
 			`deny model-not-listed | not input.arguments.model in ["card-1", "chart-1", "diagram-1", "poster-1"]`,
-			`allow role-has-tool | input.arguments.model in ["card-1", "chart-1", "diagram-1", "poster-1"]`}},
+			`deny image-too-large | not {is_number(input.facts.pixels); input.facts.pixels <= 2097152}`,
+			`allow role-has-tool | input.arguments.model in ["card-1", "chart-1", "diagram-1", "poster-1"] | is_number(input.facts.pixels) | input.facts.pixels <= 2097152`}},
 	} {
 		if diff := cmp.Diff(c.want, outlined(t, e, c.role, c.tool)); diff != "" {
 			t.Errorf("%s %s (-want +got):\n%s", c.role, c.tool, diff)
