@@ -42,8 +42,8 @@ type plan struct {
 // Facts of the code.
 const (
 	changesPerHeld = 4      // proposed, approved, dispatching, done
-	readsPerLook   = 4      // statements with which a call that waits looks for its decision: approval.Tickets.Wait
-	looksPerSecond = 4      // of a call that waits and is not woken; each change wakes every one
+	looksPerHeld   = 2      // of a call that waits: the first, and when its decision wakes it; each is a statement (approval.Tickets.Wait)
+	looksPerSecond = 4      // of a call that waits and is not woken
 	readers        = 4      // connections of a replica that read
 	connections    = 9      // of a replica in all
 	idleReads      = 4      // of an idle replica a second: revocations, tickets, lease, report
@@ -53,8 +53,8 @@ const (
 
 // reads returns the statements a second that look for decisions and changes.
 func (p plan) reads() float64 {
-	waiting, changes := p.calls*p.held*p.waits, p.calls*p.held*changesPerHeld
-	return waiting*(looksPerSecond+changes)*readsPerLook + float64(p.replicas)*(idleReads+changes)
+	held := p.calls * p.held
+	return held*(p.waits*looksPerSecond+looksPerHeld) + float64(p.replicas)*(idleReads+held*changesPerHeld)
 }
 
 // queues are the parts on which calls wait for each other, with their loads: 1 = all that

@@ -522,7 +522,8 @@ func TestStatementsArePortable(t *testing.T) {
 }
 
 // Who listens is woken by the transactions of other processes that notify, when they are
-// committed, and again after the server was away.
+// committed, with the ids of what changed; without any when they are too many, and again
+// after the server was away.
 func TestListen(t *testing.T) {
 	s := postgres.Started(t)
 	address, err := s.Database(t.Context())
@@ -530,25 +531,36 @@ func TestListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	db, other := mustOpen(t, address, store.PostgresMigrations()), mustOpen(t, address, store.PostgresMigrations())
-	woken := make(chan struct{}, 100)
+	woken := make(chan []string, 100)
 	ctx, stop := context.WithCancel(t.Context())
 	var listener sync.WaitGroup
-	listener.Go(func() { db.Listen(ctx, store.Tickets, func() { woken <- struct{}{} }) })
+	listener.Go(func() { db.Listen(ctx, store.Tickets, func(ids ...string) { woken <- ids }) })
 	defer listener.Wait()
 	defer stop()
-	notify := func(about store.Topic) {
+	heard := func(want ...string) {
 		t.Helper()
-		if err := other.Update(t.Context(), func(ctx context.Context, tx *sql.Tx) error { return other.Notify(ctx, tx, about) }); err != nil {
+		if got := <-woken; !slices.Equal(got, want) {
+			t.Errorf("woken for %d ids %.60q, want %.60q", len(got), got, want)
+		}
+	}
+	notify := func(about store.Topic, ids ...string) {
+		t.Helper()
+		if err := other.Update(t.Context(), func(ctx context.Context, tx *sql.Tx) error { return other.Notify(ctx, tx, about, ids...) }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	<-woken // it listens
+	heard() // it listens
 	notify(store.Tokens)
-	notify(store.Tickets)
-	<-woken
+	notify(store.Tickets, "apr_1", "apr_2")
+	heard("apr_1", "apr_2")
 	if len(woken) > 0 {
 		t.Error("another topic wakes")
 	}
+	most := slices.Repeat([]string{"apr_345"}, 1000) // 7,999 bytes with the spaces
+	notify(store.Tickets, most...)
+	heard(most...)
+	notify(store.Tickets, append(most, "x")...)
+	heard()
 	undone := errors.New("undone")
 	if err := other.Update(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
 		return errors.Join(other.Notify(ctx, tx, store.Tickets), undone)
@@ -559,10 +571,10 @@ func TestListen(t *testing.T) {
 	if err := s.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	<-woken
+	heard()
 	if len(woken) > 0 {
 		t.Error("a transaction that was undone wakes")
 	}
-	notify(store.Tickets)
-	<-woken
+	notify(store.Tickets, "apr_3")
+	heard("apr_3")
 }

@@ -5,6 +5,9 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/toolgate/toolgate/internal/wait"
 )
@@ -19,13 +22,21 @@ const (
 	Tokens  Topic = "toolgate_tokens"
 )
 
+// maxPayload is the longest text that a NOTIFY carries, in bytes.
+const maxPayload = 7999
+
 // Notify calls the functions that were given to Listen for the topic, in every process,
-// when tx is committed. With a file, Notify does nothing.
-func (db *DB) Notify(ctx context.Context, tx *sql.Tx, about Topic) error {
+// with the ids of what changed when tx is committed: words without spaces. More ids than one
+// notification carries are sent as none. With a file, Notify does nothing.
+func (db *DB) Notify(ctx context.Context, tx *sql.Tx, about Topic, ids ...string) error {
 	if db.beats == nil {
 		return nil
 	}
-	_, err := tx.ExecContext(ctx, "NOTIFY "+string(about))
+	payload := strings.Join(ids, " ")
+	if len(payload) > maxPayload {
+		payload = ""
+	}
+	_, err := tx.ExecContext(ctx, "SELECT pg_notify(?, ?)", string(about), payload)
 	return err
 }
 
@@ -34,10 +45,11 @@ func (db *DB) Notify(ctx context.Context, tx *sql.Tx, about Topic) error {
 func (db *DB) Shared() bool { return db.beats != nil }
 
 // Listen calls wake after transactions that Notify about the topic, of any process, until ctx ends; one
-// call may stand for several. It also calls wake when it begins to listen, at first and
-// after a lost connection, as something may have been missed. While the server cannot be
-// reached, and with a file, it hears nothing: who waits has to look for changes as well.
-func (db *DB) Listen(ctx context.Context, about Topic, wake func()) {
+// call may stand for several. No ids mean that anything may have changed. It also calls wake
+// without ids when it begins to listen, at first and after a lost connection, as something
+// may have been missed. While the server cannot be reached, and with a file, it hears
+// nothing: who waits has to look for changes as well.
+func (db *DB) Listen(ctx context.Context, about Topic, wake func(ids ...string)) {
 	if db.beats == nil {
 		return
 	}
@@ -50,7 +62,7 @@ func (db *DB) Listen(ctx context.Context, about Topic, wake func()) {
 }
 
 // listen is Listen on one connection, until it is lost.
-func (db *DB) listen(ctx context.Context, about Topic, wake func()) error {
+func (db *DB) listen(ctx context.Context, about Topic, wake func(ids ...string)) error {
 	c, err := db.beats.Conn(ctx)
 	if err != nil {
 		return err
@@ -59,9 +71,8 @@ func (db *DB) listen(ctx context.Context, about Topic, wake func()) error {
 	return c.Raw(func(raw any) error {
 		server := raw.(conn).Conn.Conn()
 		_, err := server.Exec(ctx, "LISTEN "+string(about))
-		for err == nil {
-			wake()
-			_, err = server.WaitForNotification(ctx)
+		for said := new(pgconn.Notification); err == nil; said, err = server.WaitForNotification(ctx) {
+			wake(strings.Fields(said.Payload)...)
 		}
 		return fmt.Errorf("%w: %w", driver.ErrBadConn, err) // it still listens: nobody else may have it
 	})

@@ -1,7 +1,20 @@
 package approval
 
-// Woken returns a channel that is closed when waiters are woken.
-func (t *Tickets) Woken() <-chan struct{} { return t.changes() }
+// Woken returns a channel that has a token when those who wait for a ticket are woken.
+func (t *Tickets) Woken(id string) <-chan struct{} {
+	woken, _ := t.waiters.join(id)
+	return woken
+}
+
+// Waiting returns the number of tickets that somebody waits for.
+func (t *Tickets) Waiting() int {
+	t.waiters.mu.Lock()
+	defer t.waiters.mu.Unlock()
+	return len(t.waiters.of)
+}
+
+// PollEvery is how often Wait looks at a ticket without being woken.
+const PollEvery = pollEvery
 
 // Queries are the queries that a held call runs on tickets.
 var Queries = map[string]string{

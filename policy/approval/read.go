@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -144,43 +143,6 @@ func (t *Tickets) Queue(ctx context.Context) (n int, oldest time.Time, err error
 		return 0, oldest, fmt.Errorf("counting tickets: %w", err)
 	}
 	return n, time.Unix(0, created), nil
-}
-
-// Wait returns nil once the ticket no longer waits for a decision, whoever created it,
-// in this process or in another; ctx.Err() when ctx ends before, and ErrNotFound when
-// the ticket does not exist. The caller claims again to learn the decision.
-func (t *Tickets) Wait(ctx context.Context, id string) error {
-	for {
-		changed := t.changes()
-		_, err := t.refresh(ctx)
-		var k Ticket
-		if err == nil {
-			k, err = t.one(ctx, t.db.Read, load{}, id)
-		}
-		if err != nil {
-			return errors.Join(ctx.Err(), fmt.Errorf("waiting for ticket %q: %w", id, err))
-		}
-		if k.State != StateProposed {
-			return nil
-		}
-		if err := awaitChange(ctx, changed, pollEvery); err != nil {
-			return err
-		}
-	}
-}
-
-// awaitChange waits for a change in this process, or for as long as a change of another
-// process may go unseen. Its error is that of ctx.
-func awaitChange(ctx context.Context, changed <-chan struct{}, unseen time.Duration) error {
-	poll := time.NewTimer(unseen)
-	defer poll.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-changed:
-	case <-poll.C:
-	}
-	return nil
 }
 
 // live selects whether time, or the end of a process, can change a ticket.
@@ -356,8 +318,9 @@ func (t *Tickets) Follow(ctx context.Context, after int64) iter.Seq2[Event, erro
 
 // follow yields until ctx ends or the caller stops.
 func (t *Tickets) follow(ctx context.Context, after int64, yield func(Event, error) bool) error {
+	changed, leave := t.waiters.join(anyTicket)
+	defer leave()
 	for {
-		changed := t.changes()
 		events, err := t.since(ctx, after)
 		if err != nil {
 			return err

@@ -99,10 +99,10 @@ type Tickets struct {
 	stop        func()                       // ends keep, and waits for it
 
 	running sync.Map // the ids of tickets granted here and neither finished nor released
+	waiters waiters
 
-	mu       sync.Mutex // protects the fields below
+	mu       sync.Mutex // protects the field below
 	instance *store.Instance
-	changed  chan struct{} // closed and replaced when a ticket changes here
 }
 
 // New returns the tickets in db, which has the migrations of [store.Migrations]. Until
@@ -127,7 +127,7 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening approvals: %w", err)
 	}
-	t := &Tickets{db: db, instances: instances, opts: opts, instance: held, changed: make(chan struct{}), compared: make(chan struct{}), failed: make(chan struct{})}
+	t := &Tickets{db: db, instances: instances, opts: opts, instance: held, compared: make(chan struct{}), failed: make(chan struct{})}
 	t.without, _ = lru.New[[2]string, int64](maxWithout) // an error means a size below 1
 	t.clockQuery.Stmt, err = db.Read.PrepareContext(ctx, selectClock)
 	if err == nil {
@@ -145,7 +145,7 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var keeper sync.WaitGroup
 	keeper.Go(func() { t.keep(keeping) })
-	keeper.Go(func() { db.Listen(keeping, store.Tickets, t.broadcast) })
+	keeper.Go(func() { db.Listen(keeping, store.Tickets, t.waiters.wake) })
 	t.stop = func() { stop(); keeper.Wait() }
 	return t, nil
 }
@@ -231,19 +231,4 @@ func (t *Tickets) settle(w *writer, k *Ticket) error {
 		why = "its outcome could not be stored"
 	}
 	return w.move(k, change{to: StateUnknown, reason: why, note: why})
-}
-
-// changes returns a channel that is closed at the next change in this process, and, with
-// a server, soon after the next change in another.
-func (t *Tickets) changes() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.changed
-}
-
-func (t *Tickets) broadcast() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	close(t.changed)
-	t.changed = make(chan struct{})
 }

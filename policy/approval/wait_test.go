@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,28 +72,79 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// On a server, a change wakes those who wait in other processes.
+// A change wakes those who wait for its ticket, and those who wait for every ticket; the
+// end of their wait leaves nothing behind.
+func TestAChangeWakesWhoWaitsForItsTicket(t *testing.T) {
+	if postgres.Used() {
+		t.Skip("the server also wakes a little later")
+	}
+	w := newWorld(t)
+	k, other := w.claim(transfer(hundred), approval.Pending), w.claim(transfer(`{"n":1}`), approval.Pending)
+	woken, all := w.Woken(k.ID), w.Woken("")
+	w.approve(other.ID, ann)
+	if len(woken) != 0 || len(all) != 1 {
+		t.Errorf("a change of another ticket woke %d, and %d of every ticket", len(woken), len(all))
+	}
+	w.approve(k.ID, ann)
+	if len(woken) != 1 {
+		t.Error("a change of the ticket woke nobody")
+	}
+	before := w.Waiting()
+	if err := w.Wait(t.Context(), k.ID); err != nil {
+		t.Error(err)
+	}
+	if err := w.Wait(cancelled(), other.ID); err == nil {
+		t.Error("no error of a wait that has ended")
+	}
+	if now := w.Waiting(); now != before {
+		t.Errorf("%d tickets are waited for, %d before", now, before)
+	}
+}
+
+// On a server, a change wakes those who wait for its ticket in other processes, and those
+// who wait for other tickets read nothing meanwhile.
 func TestChangesWakeOtherProcesses(t *testing.T) {
 	if !postgres.Used() {
 		t.Skip("processes on a file look for changes")
 	}
 	w := newWorld(t)
-	other := w.open(approval.Options{})
-	k := w.claim(transfer(hundred), approval.Pending)
-	for n, listens := 0, false; !listens; n++ {
-		woken := other.Woken()
-		w.claim(transfer(fmt.Sprintf(`{"n":%d}`, n)), approval.Pending)
+	var looks atomic.Int64
+	other := w.open(approval.Options{Now: func() time.Time { looks.Add(1); return w.clock() }})
+	k, waits := w.claim(transfer(hundred), approval.Pending), w.claim(transfer(`{"n":-1000}`), approval.Pending)
+	all := other.Woken("")
+	const changes = 100
+	change := func(n int) { // of tickets that nobody waits for
+		h := transfer(fmt.Sprintf(`{"n":%d}`, n))
+		h.Principal.Subject = fmt.Sprintf("agent%d", n/50)
+		w.claim(h, approval.Pending)
+	}
+	for n, listens := -1, false; !listens; n-- {
+		change(n)
 		select {
-		case <-woken:
+		case <-all:
 			listens = true
 		case <-time.After(time.Second):
 		}
 	}
-	woken := other.Woken()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	began := time.Now()
+	go func() { ended <- other.Wait(ctx, waits.ID) }()
+	woken := other.Woken(k.ID)
+	before := looks.Load()
+	for n := range changes {
+		change(n)
+	}
 	w.approve(k.ID, ann)
 	select {
 	case <-woken:
 	case <-time.After(time.Minute):
 		t.Error("nobody was woken")
 	}
+	polls := int64(time.Since(began) / approval.PollEvery)
+	if n := looks.Load() - before; n > polls+5 { // the first look, and what the process does in any case
+		t.Errorf("%d looks during %d changes of other tickets, %d of them because time passed", n, changes, polls)
+	}
+	stop()
+	<-ended
 }

@@ -59,7 +59,7 @@ func (t *Tickets) write(ctx context.Context, do func(*writer) error) error {
 				return err
 			}
 			if err = t.tell(w); err == nil && len(w.changes) > 0 {
-				err = t.db.Notify(ctx, tx, store.Tickets)
+				err = t.db.Notify(ctx, tx, store.Tickets, w.changed()...)
 			}
 			return err
 		})
@@ -67,10 +67,18 @@ func (t *Tickets) write(ctx context.Context, do func(*writer) error) error {
 			return err
 		}
 		if len(w.changes) > 0 {
-			t.broadcast()
+			t.waiters.wake(w.changed()...)
 		}
 	}
 	return nil
+}
+
+// changed returns the ids of the tickets that w has changed.
+func (w *writer) changed() (ids []string) {
+	for _, e := range w.changes {
+		ids = append(ids, e.Ticket.ID)
+	}
+	return ids
 }
 
 // tell calls Options.Changed for each change of w. It comes last, so that after it only

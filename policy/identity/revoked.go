@@ -115,7 +115,7 @@ func (r *Revocations) Follow(ctx context.Context) {
 	}
 	woken := make(chan struct{}, 1)
 	var listener sync.WaitGroup
-	listener.Go(func() { r.db.Listen(ctx, store.Tokens, func() { wait.Signal(woken) }) })
+	listener.Go(func() { r.db.Listen(ctx, store.Tokens, func(...string) { wait.Signal(woken) }) })
 	defer listener.Wait()
 	tick := time.NewTicker(readEvery)
 	defer tick.Stop()
