@@ -25,6 +25,7 @@ import (
 // fleet is three replicas behind an nginx that gives each request to the next one.
 type fleet struct {
 	dir, url string
+	shared   *redis.Server
 	replicas []*serving
 	peers    []string // the replicas' listeners
 }
@@ -47,7 +48,7 @@ func startFleet(t *testing.T) *fleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{dir: t.TempDir()}
+	f := &fleet{dir: t.TempDir(), shared: shared}
 	a, err := authority.New("replicas")
 	if err != nil {
 		t.Fatal(err)
@@ -89,8 +90,8 @@ func startFleet(t *testing.T) *fleet {
 	return f
 }
 
-// ask sends one request of a session through nginx.
-func (f *fleet) ask(t *testing.T, method, token, session, body string) *http.Response {
+// ask sends one request of a session through nginx, with more headers.
+func (f *fleet) ask(t *testing.T, method, token, session, body string, more ...string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, f.url, strings.NewReader(body))
 	if err != nil {
@@ -105,6 +106,9 @@ func (f *fleet) ask(t *testing.T, method, token, session, body string) *http.Res
 	}
 	if method == http.MethodGet {
 		req.Header.Set("Accept", "text/event-stream")
+	}
+	for i := 0; i < len(more); i += 2 {
+		req.Header.Set(more[i], more[i+1])
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
@@ -178,12 +182,15 @@ func (f *fleet) owner(t *testing.T, call int) (owner int) {
 // Three replicas behind a proxy that knows nothing of sessions serve one session: its calls,
 // its GET stream, and a question whose answer arrives elsewhere; also that of a client without a
 // session. Another principal cannot use the session.
-// When the owner ends or is killed, the client gets SESSION_LOST and opens another session.
+// When the owner is killed or ends, another replica takes the session over: its calls go on, its stream has
+// what the client lacks, and a call that was under way ends with an error. A session with subscriptions, or
+// with a record that was changed, is lost.
 func TestSessionAtAnyReplica(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t)
 	session := f.open(t, "")
 	listening := bufio.NewScanner(f.ask(t, http.MethodGet, "agent", session, "").Body)
+	heard := until(t, listening, `^id: (.+)$`)[1]
 	for n := 1; n <= 12; n++ {
 		if status, text := f.says(t, "agent", session, sessionCall(n, "say")); status != http.StatusOK || !strings.Contains(text, `"result"`) {
 			t.Fatalf("call %d: %d %s", n, status, text)
@@ -197,6 +204,9 @@ func TestSessionAtAnyReplica(t *testing.T) {
 		}
 		until(t, call, fmt.Sprintf(`"id":%d,.*"result"|"result".*"id":%d`, n, n))
 	}
+	waiting := bufio.NewScanner(f.ask(t, http.MethodPost, "agent", session, sessionCall(23, "ask")).Body)
+	under := until(t, waiting, `^id: (.+)$`)[1]
+	until(t, waiting, "elicitation/create")
 	for n := 17; n <= 22; n++ { // the list changes meanwhile
 		f.says(t, "agent", session, sessionCall(n, "say"))
 	}
@@ -219,28 +229,66 @@ func TestSessionAtAnyReplica(t *testing.T) {
 		for listening.Scan() { // what was on its way
 		}
 	}
-	lost := func() {
-		t.Helper()
-		program.Await(t, "the client gets SESSION_LOST", func() bool {
-			status, text := f.says(t, "agent", session, sessionCall(100, "say"))
-			return status == http.StatusNotFound && strings.Contains(text, "SESSION_LOST")
-		})
+	f.takenOver(t, session, 301)
+	until(t, f.resume(t, session, under), `"id":23,"error".*whether the request took effect is unknown`)
+	until(t, f.resume(t, session, heard), "list_changed")
+	if taken := f.owner(t, 304); taken == owner {
+		t.Errorf("replica %d has the session still", owner)
 	}
-	lost()
-	session = f.open(t, session)
-	for n := 301; n <= 304; n++ {
-		if status, text := f.says(t, "agent", session, sessionCall(n, "say")); status != http.StatusOK || !strings.Contains(text, `"result"`) {
-			t.Fatalf("after the owner was killed: %d %s", status, text)
-		}
-	}
+	tampered := f.open(t, "")
+	f.says(t, "agent", tampered, sessionCall(310, "say"))
 	owner = f.owner(t, 304)
 	f.replicas[owner].signal(syscall.SIGTERM)
 	f.replicas[owner].ends(exitOK)
-	lost()
+	f.takenOver(t, session, 321)
+	f.shared.Run(`for _, key in ipairs(redis.call('KEYS', 'toolgate:{sessions}:session:*')) do redis.call('HSET', key, 'record', 'forged') end return {1}`)
+	last := f.owner(t, 324)
+	for n, r := range f.replicas {
+		if n == last {
+			r.signal(syscall.SIGKILL)
+			<-r.done
+			f.replicas[n].process = start(t, f.dir, "serve", "--config", fmt.Sprintf("r%d.json", n))
+			ready(t, r.admin)
+		}
+	}
+	program.Await(t, "the client gets SESSION_LOST", func() bool {
+		status, text := f.says(t, "agent", session, sessionCall(100, "say"))
+		return status == http.StatusNotFound && strings.Contains(text, "SESSION_LOST")
+	})
 	session = f.open(t, session)
 	if status, text := f.says(t, "agent", session, sessionCall(1, "say")); status != http.StatusOK || !strings.Contains(text, `"result"`) {
-		t.Errorf("at the last replica: %d %s", status, text)
+		t.Errorf("in a new session: %d %s", status, text)
 	}
+}
+
+// takenOver makes four calls of a session whose owner is gone, from number first on.
+func (f *fleet) takenOver(t *testing.T, session string, first int) {
+	t.Helper()
+	program.Await(t, "another replica takes the session over", func() bool {
+		if status, text := f.says(t, "other", session, sessionCall(100, "say")); status == http.StatusOK {
+			t.Fatalf("another principal: %d %s", status, text)
+		}
+		status, text := f.says(t, "agent", session, sessionCall(100, "say"))
+		if status == http.StatusNotFound {
+			t.Fatalf("the session is lost: %s", text)
+		}
+		return status == http.StatusOK
+	})
+	for n := first; n < first+4; n++ {
+		if status, text := f.says(t, "agent", session, sessionCall(n, "say")); status != http.StatusOK || !strings.Contains(text, `"result"`) {
+			t.Fatalf("call %d after the owner was gone: %d %s", n, status, text)
+		}
+	}
+}
+
+// resume continues a stream of a session after an event.
+func (f *fleet) resume(t *testing.T, session, last string) *bufio.Scanner {
+	t.Helper()
+	res := f.ask(t, http.MethodGet, "agent", session, "", "Last-Event-ID", last)
+	if res.StatusCode != http.StatusOK {
+		t.Fatalf("the stream is not continued: %s", res.Status)
+	}
+	return bufio.NewScanner(res.Body)
 }
 
 // askStateless makes calls of a client without a session that the server asks, each attempt at

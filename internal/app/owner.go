@@ -1,6 +1,8 @@
 package app
 
 import (
+	"time"
+
 	"golang.org/x/sync/errgroup"
 
 	"github.com/toolgate/toolgate/internal/guard"
@@ -8,6 +10,9 @@ import (
 	"github.com/toolgate/toolgate/proxy/replica"
 	"github.com/toolgate/toolgate/registry/config"
 )
+
+// sessionTTL is how long a session may be idle.
+const sessionTTL = 30 * time.Minute
 
 // newRouter returns what passes requests on to the owners of their sessions, nil without
 // toolgate.replica.
@@ -17,8 +22,23 @@ func (a *App) newRouter(cfg *config.Config, l *Listeners) (*replica.Router, erro
 	}
 	hosts := guard.NewHosts(hostsOf(cfg, cfg.Listen), cfg.AllowedOrigins...)
 	return replica.New(replica.Options{
-		Secret: a.state.key, Directory: a.shared.client, Address: cfg.Replica.Address, TLS: l.replicas.current, Admits: hosts.Admits, Log: a.log.Named("replica"),
+		Secret: a.state.key, Directory: replica.Shared{Client: a.shared.client}, Address: cfg.Replica.Address, TLS: l.replicas.current, Admits: hosts.Admits, Log: a.log.Named("replica"),
 	})
+}
+
+// shareSessions makes the sessions of a door with opts reachable at other replicas, and take over
+// theirs. The caller must call stop after the door has closed.
+func (a *App) shareSessions(router *replica.Router, opts *mcp.Options) (stop func()) {
+	if router == nil {
+		return func() {}
+	}
+	keeper := router.NewKeeper(a.shared.client, sessionTTL)
+	opts.SessionID, opts.Replica, opts.PassOn = router.SessionID, router.ID(), router.PassOn
+	opts.Keeper, opts.SessionTTL = keeper, sessionTTL
+	opts.TakenOver = func(whole bool) {
+		a.metrics.takenOver.WithLabelValues(map[bool]string{true: "taken", false: "told"}[whole]).Inc()
+	}
+	return keeper.Close
 }
 
 // serveReplicas serves the requests that other replicas pass on to sessions of this one, in
@@ -32,6 +52,6 @@ func (a *App) serveReplicas(group *errgroup.Group, router *replica.Router, door 
 	server.ErrorLog = a.httpLog("replicas")
 	replicas := newListener(l.Replicas, most, a.metrics.dropped.WithLabelValues("replicas").Inc)
 	group.Go(func() error { return serveHTTP(server, l.replicas.secure(replicas)) })
-	router.Announce()
+	router.Announce(door.KeepSessions)
 	return func() { a.hangUp(server, replicas) }
 }

@@ -46,9 +46,7 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	if err != nil {
 		return err
 	}
-	if router != nil {
-		opts.SessionID, opts.Replica, opts.PassOn = router.SessionID, router.ID(), router.PassOn
-	}
+	defer a.shareSessions(router, &opts)()
 	door, err := mcp.New(opts)
 	if err != nil {
 		return err

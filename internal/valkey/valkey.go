@@ -1,5 +1,5 @@
-// Package valkey runs scripts and keeps texts on the Valkey or Redis server that replicas
-// share.
+// Package valkey runs scripts and keeps texts and hashes on the Valkey or Redis server that
+// replicas share.
 package valkey
 
 import (
@@ -46,25 +46,52 @@ type silent struct{}
 // Printf implements the logger of go-redis.
 func (silent) Printf(context.Context, string, ...any) {}
 
-// A Script is a Lua script whose answer is a list of whole numbers.
+// A Script is a Lua script.
 type Script struct{ script *redis.Script }
 
 // NewScript returns a Script with the source text.
 func NewScript(source string) *Script { return &Script{redis.NewScript(source)} }
 
-// Run runs s once. After an error the script may have run nevertheless, but for one that
-// the server answered.
+// Run runs s, whose answer is a list of whole numbers, once. After an error the script may
+// have run nevertheless, but for one that the server answered.
 func (c *Client) Run(ctx context.Context, s *Script, keys []string, args ...any) ([]int64, error) {
 	return s.script.Run(ctx, c.pool, keys, args...).Int64Slice()
 }
 
-// Get returns the text at key, "" when there is none.
-func (c *Client) Get(ctx context.Context, key string) (string, error) {
-	text, err := c.pool.Get(ctx, key).Result()
-	if errors.Is(err, redis.Nil) {
-		return "", nil
-	}
-	return text, err
+// Text is Run for a script whose answer is a text.
+func (c *Client) Text(ctx context.Context, s *Script, keys []string, args ...any) (string, error) {
+	return s.script.Run(ctx, c.pool, keys, args...).Text()
+}
+
+// Fields returns the fields of the hash at key, none when there is no hash.
+func (c *Client) Fields(ctx context.Context, key string) (map[string]string, error) {
+	return c.pool.HGetAll(ctx, key).Result()
+}
+
+// A Change sets a field of the hash at Key to a text, and the hash to expire after Life. Without a
+// Text it removes the field, and without a Field all of the hash.
+type Change struct {
+	Key, Field, Text string
+	Life             time.Duration
+}
+
+// Change makes changes in their order, in one trip. After an error some may have been made.
+func (c *Client) Change(ctx context.Context, changes []Change) error {
+	_, err := c.pool.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, change := range changes {
+			switch {
+			case change.Field == "":
+				p.Del(ctx, change.Key)
+			case change.Text == "":
+				p.HDel(ctx, change.Key, change.Field)
+			default:
+				p.HSet(ctx, change.Key, change.Field, change.Text)
+				p.PExpire(ctx, change.Key, change.Life)
+			}
+		}
+		return nil
+	})
+	return err
 }
 
 // Set keeps a text at key for a time.

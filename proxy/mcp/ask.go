@@ -205,6 +205,7 @@ const (
 type outgoing struct {
 	message  []byte    // on one line; nil = an event without data
 	question *question // that the message asks; nil = none
+	last     bool      // it answers the request that its stream is for
 }
 
 // cost returns the bytes that keeping o takes.

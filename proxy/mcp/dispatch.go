@@ -52,7 +52,7 @@ var methods = map[string]method{
 	"resources/list":           {run: (*core).enumerate, in: always, cached: true},
 	"resources/templates/list": {run: (*core).enumerate, in: always, cached: true},
 	"resources/read":           {run: (*core).govern, in: always, asks: true, cached: true, named: "uri"},
-	"resources/subscribe":      {run: (*core).govern, in: withSession},
+	"resources/subscribe":      {run: (*core).subscribe, in: withSession},
 	"resources/unsubscribe":    {run: (*core).govern, in: withSession},
 	"prompts/list":             {run: (*core).enumerate, in: always, cached: true},
 	"prompts/get":              {run: (*core).govern, in: always, asks: true, named: "name"},
@@ -89,6 +89,7 @@ type exchange struct {
 	ctx       context.Context                  // of the work, set by admit
 	flight    string                           // key in session's flights; "" = not entered
 	crowded   bool                             // it has no room to wait
+	holder    [8]byte                          // the replica that has the session that it shows, zero for this one or none
 }
 
 // An outcome is the result of a request before it is worded for its revision.
@@ -324,6 +325,7 @@ func (c *core) setLevel(ctx context.Context, x *exchange) outcome {
 	o := c.govern(ctx, x)
 	if o.result != nil {
 		x.session.level.Store(&level)
+		x.session.keep()
 	}
 	return o
 }

@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -115,6 +116,12 @@ type Options struct {
 	// PassOn is that of a replica without others.
 	Replica [8]byte
 	PassOn  func(w http.ResponseWriter, r *http.Request, body []byte, owner [8]byte) bool
+	// Keeper keeps the sessions of Streamable HTTP for other replicas, and has those of replicas that are
+	// gone; nil = sessions end with the process. It requires Replica and PassOn.
+	Keeper Keeper
+	// TakenOver is called for each session of a replica that is gone: whole is false for one with
+	// subscriptions, whose client is told that it is lost; nil = nobody asks.
+	TakenOver func(whole bool)
 	// MaxParked is how many calls may wait for answers of their clients; 0 = 4,096.
 	// Beyond it the call that waits longest ends, of the principal that has the most,
 	// for one that has fewer.
@@ -175,6 +182,9 @@ func (o Options) withDefaults() Options {
 	if o.SessionID == nil {
 		o.SessionID = rand.Text
 	}
+	if o.TakenOver == nil {
+		o.TakenOver = func(bool) {}
+	}
 	if o.Session == nil {
 		o.Session = func(span.Session) {}
 	}
@@ -202,7 +212,8 @@ type sessionServer struct {
 	*core
 	sessions  *table[*session]
 	events    *eventLog
-	unmatched atomic.Uint64 // answers that match no open question
+	taking    singleflight.Group // of sessions of other replicas
+	unmatched atomic.Uint64      // answers that match no open question
 }
 
 // statelessServer serves requests of revision 2026-07-28, each of which says who
@@ -244,7 +255,7 @@ func New(opts Options) (*Door, error) {
 	base, cancel := context.WithCancelCause(context.Background())
 	c := &core{opts: opts, base: base, cancel: cancel, calls: wait.NewWorkers()}
 	c.closing, c.close = context.WithCancel(base)
-	events := &eventLog{limits: opts.EventLog.withDefaults(), now: opts.Now, held: make(map[owner]*holding)}
+	events := &eventLog{limits: opts.EventLog.withDefaults(), now: opts.Now, keeper: opts.Keeper, held: make(map[owner]*holding)}
 	groups := &clientGroups{table: newTable[*clientGroup](opts), onEnd: opts.Ended, named: make(map[owner]int), listens: make(map[owner]int), parked: share.New[owner](opts.MaxParked)}
 	groups.reuse = true
 	d := &Door{
@@ -261,7 +272,7 @@ func New(opts Options) (*Door, error) {
 // Close ends the event streams and refuses new requests with 503; questions to
 // clients fail. It waits for the calls in flight until ctx ends. Those that are left
 // then are cancelled with proxy.ErrShutdown and answered, and Close returns ctx's
-// error. Call it before http.Server.Shutdown, which would wait for the event streams.
+// error. The sessions that are left are kept for other replicas. Call it before http.Server.Shutdown, which would wait for the event streams.
 // A second Close does nothing.
 func (d *Door) Close(ctx context.Context) error {
 	if _, was := d.work.Close(); !was {
@@ -278,6 +289,7 @@ func (d *Door) Close(ctx context.Context) error {
 	}
 	d.cancel(proxy.ErrShutdown)
 	d.janitor.Wait()
+	d.events.stopKeeping()
 	d.session.sessions.endAll()
 	d.stateless.groups.endAll()
 	return err
@@ -312,6 +324,7 @@ func (d *Door) reap() {
 		d.session.sessions.sweep()
 		d.stateless.groups.sweep()
 		d.events.sweep()
+		d.KeepSessions()
 	}
 }
 

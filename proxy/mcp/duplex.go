@@ -480,7 +480,12 @@ func (r *replies) array() []byte {
 func (d *Door) postBatch(out *response, x *exchange, r *http.Request, body []byte) bool {
 	ids, said := r.Header[headerSession], r.Header[headerVersion]
 	s := d.session.find(ids[0], x.call.Principal, x.call.Route, false)
+	if s == nil && len(ids) == 1 {
+		s = d.session.takeOver(x, ids[0])
+	}
 	switch {
+	case x.holder != [8]byte{}:
+		d.passToHolder(out.w, r, body, x.holder)
 	case s == nil || len(ids) > 1:
 		d.decode(x, body)
 		d.reply(out, x, d.refuse(x, signal.CodeSessionLost, lostSession))
@@ -519,7 +524,7 @@ func (d *Door) answerBatch(out *response, x *exchange, body []byte) {
 // like the stream of a single request.
 func (d *Door) answerBatchOnStream(out *response, parts []*exchange) {
 	out.plain = false // nothing is gained by waiting
-	d.answerOnStream(out, parts[0].session, func(t *stream) answer {
+	d.answerOnStream(out, parts[0].session, nil, func(t *stream) answer {
 		for _, x := range parts {
 			x.useStream(t)
 		}

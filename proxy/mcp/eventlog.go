@@ -1,9 +1,11 @@
 package mcp
 
 import (
+	"bytes"
 	"cmp"
 	"container/list"
 	"crypto/rand"
+	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,9 +52,10 @@ type eventLog struct {
 	limits EventLog
 	now    func() time.Time
 
-	mu    sync.Mutex // protects the fields below, session.streams, and all of stream and reader
-	bytes int        // kept, of all streams
-	held  map[owner]*holding
+	mu     sync.Mutex // protects the fields below, session.streams, and all of stream and reader
+	keeper Keeper     // keeps events for other replicas; nil = there are none
+	bytes  int        // kept, of all streams
+	held   map[owner]*holding
 }
 
 // streams are the event streams of one session. eventLog.mu protects them.
@@ -65,18 +68,23 @@ type streams struct {
 	listen  *stream   // the one that no call began; nil = none
 	mailbox *stream   // messages that wait for the next stream; nil = none
 	ended   bool      // the session is over: nothing can be asked for
+	kept    string    // the session under whose ID a Keeper keeps them; "" = none does
 
 	waiting atomic.Bool // whether there is a mailbox; read without the lock
 }
 
 // open begins a stream of s, moves the mailbox onto it, and returns its first
 // reader. A stream that belongs to no call replaces the previous one of its
-// kind. The reader of an ended session is over at once.
-func (log *eventLog) open(s *session, call bool) *reader {
+// kind. The reader of an ended session is over at once. request is the ID of the one
+// request that the stream is for, if it is.
+func (log *eventLog) open(s *session, call bool, request json.RawMessage) *reader {
 	log.mu.Lock()
 	defer log.mu.Unlock()
 	o := &s.streams
-	t := log.addLocked(&stream{owner: o, id: rand.Text(), call: call, begun: !call, done: o.ended && !call, prime: primes(s)})
+	if log.keeper == nil {
+		request = nil
+	}
+	t := log.addLocked(&stream{owner: o, id: rand.Text(), call: call, request: bytes.Clone(request), begun: !call, done: o.ended && !call, prime: primes(s)})
 	if o.byID == nil {
 		o.byID = make(map[string]*stream)
 	}
@@ -171,6 +179,9 @@ func (log *eventLog) forget(s *session) {
 	defer log.mu.Unlock()
 	o := &s.streams
 	o.ended = true
+	if log.keeper != nil && o.kept != "" {
+		log.keeper.KeepEvent(o.kept, "", 0)
+	}
 	if t := o.listen; t != nil {
 		t.done = true
 		t.signalLocked()
@@ -270,6 +281,7 @@ func (t *stream) dropLocked() {
 	}
 	t.unparkLocked()
 	t.cutLocked()
+	t.unkeepLocked(t.keptTo)
 	t.countLocked(-t.bytes)
 	t.events = nil
 	delete(t.owner.byID, t.id)
@@ -297,6 +309,9 @@ type stream struct {
 	call  bool // it ends with the answer to a call
 	prime bool // its connections begin with an event without data
 	once  bool // it cannot be resumed, so that an event is dropped once it is read
+
+	request          json.RawMessage // the ID of the one request that it is for, nil without a Keeper
+	keptFrom, keptTo uint64          // the numbers of the events that the Keeper was given, keptTo excluded
 
 	events  []outgoing // kept
 	first   uint64     // number of events[0]
@@ -363,7 +378,7 @@ func (t *stream) finish(a answer) {
 	case !t.begun:
 		t.answer = &a
 	case a.body != nil && !a.silent:
-		t.addLocked(outgoing{message: a.message()})
+		t.addLocked(outgoing{message: a.message(), last: true})
 	}
 	t.done = true
 	t.owner.flying = slices.DeleteFunc(t.owner.flying, func(other *stream) bool { return other == t })
@@ -422,6 +437,9 @@ func (t *stream) pushLocked(l outgoing) {
 	t.events = append(t.events, l)
 	t.countLocked(l.cost())
 	t.signalLocked()
+	if t.log.keeper != nil {
+		t.keepLocked()
+	}
 }
 
 // dropHeadLocked drops the oldest event. A question that nobody has read fails.
@@ -438,6 +456,9 @@ func (t *stream) removeLocked(i int) outgoing {
 	t.countLocked(-l.cost())
 	t.events = slices.Delete(t.events, i, i+1)
 	t.first++
+	if t.keptTo > 0 {
+		t.unkeepLocked(min(t.first, t.keptTo-1))
+	}
 	return l
 }
 
@@ -506,6 +527,9 @@ func (rd *reader) begin() *answer {
 	defer t.log.mu.Unlock()
 	if t.answer == nil {
 		t.begun = true
+		if t.log.keeper != nil {
+			t.keepLocked()
+		}
 	}
 	return t.answer
 }

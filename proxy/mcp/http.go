@@ -165,6 +165,10 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		return
 	}
 	a, ok := d.checkSession(x, r.Header)
+	if x.holder != [8]byte{} {
+		d.passToHolder(w, r, body, x.holder)
+		return
+	}
 	if !ok {
 		d.reply(out, x, a)
 		return
@@ -173,7 +177,7 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		out.finish(d.session.serve(x))
 		return
 	}
-	d.answerOnStream(out, x.session, func(t *stream) answer {
+	d.answerOnStream(out, x.session, x.id, func(t *stream) answer {
 		x.useStream(t)
 		return d.session.serve(x)
 	})
@@ -259,7 +263,10 @@ func (d *Door) checkSession(x *exchange, h http.Header) (a answer, ok bool) {
 	if len(ids) == 1 {
 		x.use(d.session.find(ids[0], x.call.Principal, x.call.Route, false))
 	}
-	if x.session == nil && m != nil {
+	if x.session == nil && m != nil && len(ids) == 1 {
+		x.use(d.session.takeOver(x, ids[0]))
+	}
+	if x.session == nil && m != nil && x.holder == [8]byte{} {
 		return d.refuse(x, signal.CodeSessionLost, lostSession), false
 	}
 	return answer{}, true
@@ -315,8 +322,17 @@ func (d *Door) requestedSession(w http.ResponseWriter, r *http.Request, route st
 		problem(w, http.StatusBadRequest, "MCP-Protocol-Version is not served here")
 		return nil, false
 	}
-	if s := d.session.find(ids[0], who, route, false); s != nil && len(ids) == 1 {
+	x := &exchange{call: proxy.Call{Principal: who, Route: route}}
+	s := d.session.find(ids[0], who, route, false)
+	if s == nil && len(ids) == 1 {
+		s = d.session.takeOver(x, ids[0])
+	}
+	switch {
+	case len(ids) == 1 && s != nil:
 		return s, true
+	case x.holder != [8]byte{}:
+		d.passToHolder(w, r, nil, x.holder)
+		return nil, false
 	}
 	problem(w, http.StatusNotFound, lostSession)
 	return nil, false

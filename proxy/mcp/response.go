@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -221,10 +222,11 @@ const (
 // answerOnStream answers a request of s with an event stream, or in one piece
 // when nothing is sent before the answer. It runs work in a goroutine that
 // Close waits for: work continues when the client disconnects, and the client
-// can fetch the answer with Last-Event-ID.
-func (d *Door) answerOnStream(out *response, s *session, work func(*stream) answer) {
+// can fetch the answer with Last-Event-ID. request is the ID of the request, nil for
+// several.
+func (d *Door) answerOnStream(out *response, s *session, request json.RawMessage, work func(*stream) answer) {
 	out.wake, out.flush = s.changes.wake, s.flushChanges
-	d.serveStream(out, d.events.open(s, true), work)
+	d.serveStream(out, d.events.open(s, true, request), work)
 }
 
 // serveStream is answerOnStream for the stream of rd.
@@ -339,10 +341,10 @@ func (d *Door) listen(w http.ResponseWriter, r *http.Request, route string) {
 	defer func() { s.touch(d.opts.Now()) }()
 	last := r.Header[headerLast]
 	if len(last) == 0 {
-		d.follow(w, r, s, d.events.open(s, false))
+		d.follow(w, r, s, d.events.open(s, false, nil))
 		return
 	}
-	switch rd, ok := d.events.resume(s, last); {
+	switch rd, ok := d.resume(r, s, last); {
 	case !ok:
 		problem(w, http.StatusBadRequest, "Last-Event-ID is none that can be continued: it is not of this session, or too old")
 	case rd == nil:

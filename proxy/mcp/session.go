@@ -42,6 +42,9 @@ type session struct {
 	capabilities     json.RawMessage // capabilities of the client, nil = it named none
 	mayBeNotified    bool            // a server of its road may say something before it answers
 	onEnd            func()          // called once, after the last call of an ended session
+	keep             func() bool     // keeps its record for other replicas; false = that fails
+	subscribed       atomic.Bool     // its owner has subscriptions of it, so that no other replica can take it over
+	taken            bool            // it was another replica's
 	changes          *listChanges
 	peer             *clientPeer         // for what belongs to no request
 	direct           func(outgoing) bool // the one way to the client; nil = whatever stream there is
@@ -70,6 +73,7 @@ func newSession(who policy.Principal, route, version, client string) *session {
 		version: version,
 		client:  client,
 		onEnd:   func() {},
+		keep:    func() bool { return true },
 		changes: newListChanges(),
 		flights: make(map[string]context.CancelCauseFunc),
 	}
@@ -148,11 +152,14 @@ func (s *session) flushChanges() { s.changes.flush(s.post) }
 // openSession keeps the session that an HTTP initialize opened.
 func (s *sessionServer) openSession(made *session) (*session, error) {
 	made.id, made.onEnd, made.events = s.opts.SessionID(), s.ending(made), s.events
+	s.beKept(made)
 	s.sessions.mu.Lock()
-	defer s.sessions.unlock()
-	if !s.sessions.putLocked(made.id, made) {
+	ok := s.sessions.putLocked(made.id, made)
+	s.sessions.unlock()
+	if !ok {
 		return nil, errNoRoom
 	}
+	made.keep()
 	return made, nil
 }
 

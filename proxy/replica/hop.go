@@ -2,10 +2,12 @@ package replica
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httputil"
+	"syscall"
 	"time"
 )
 
@@ -16,20 +18,23 @@ const (
 	headerOwner  = "Toolgate-Replica"
 )
 
-// passOn sends q to a replica and its answer to w. It returns false, with q as it was, when
-// that replica is gone.
-func (r *Router) passOn(w http.ResponseWriter, q *http.Request, owner string) (answered bool) {
+// passOn sends q to the replica that has a session of owner, or to owner itself without one, and
+// its answer to w. It returns false, with q as it was, when that replica is gone.
+func (r *Router) passOn(w http.ResponseWriter, q *http.Request, owner, session string) (replica string, answered bool) {
 	if !r.work.Enter() {
 		http.Error(w, "shutting down", http.StatusServiceUnavailable)
-		return true
+		return owner, true
 	}
 	defer r.work.Leave()
-	address, err := r.find(q.Context(), owner)
-	if err != nil {
+	replica, address, err := r.find(q.Context(), owner, session)
+	switch {
+	case err != nil:
 		http.Error(w, "the replica that has the session or the call cannot be looked up: try again", http.StatusServiceUnavailable)
-		return true
+		return owner, true
+	case replica == r.names.self: // the session was taken over just now
+		return replica, false
 	}
-	return address != "" && r.send(w, q, owner, address)
+	return replica, address != "" && r.send(w, q, replica, address)
 }
 
 // send sends q to a replica at an address, as passOn does. The body of q is not read, and not
@@ -51,6 +56,9 @@ func (r *Router) send(w http.ResponseWriter, q *http.Request, owner, address str
 		},
 		ErrorHandler: func(bounded http.ResponseWriter, _ *http.Request, err error) {
 			if answered = ctx.Err() != nil || !unreached(err); !answered {
+				if errors.Is(err, syscall.ECONNREFUSED) { // its process has ended; it comes back when it has not
+					_ = r.opts.Directory.Delete(ctx, keyPrefix+owner)
+				}
 				return
 			}
 			if ctx.Err() == nil {

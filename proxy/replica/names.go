@@ -27,9 +27,17 @@ const (
 	macBytes     = 16
 )
 
+var base32ID = base32.StdEncoding.WithPadding(base32.NoPadding)
+
 // text returns the ID of a replica as session IDs and the directory have it.
-func text(id [8]byte) string {
-	return base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(id[:])
+func text(id [8]byte) string { return base32ID.EncodeToString(id[:]) }
+
+// idOf returns the ID whose text is given, the zero ID for another text.
+func idOf(text string) (id [8]byte) {
+	if raw, err := base32ID.DecodeString(text); err == nil && len(raw) == len(id) {
+		copy(id[:], raw)
+	}
+	return id
 }
 
 func newNames(secret []byte) (names, error) {

@@ -1,20 +1,24 @@
 // Package replica serves the session of an MCP client, and a multi-round call of one
 // without a session, at whichever replica its requests arrive.
 //
-// A session is in the memory of the replica that opened it, its owner: there are its
-// streams, the questions that wait for the client, and its connections to servers. Any
-// other replica passes the session's requests on to the owner, as they came:
+// A session is in the memory of one replica, its owner: there are its streams, the questions
+// that wait for the client, and its connections to servers. Any other replica passes the
+// session's requests on to the owner, as they came:
 //
 //	client ──► agents' listener ─ Before ──► door           a session of this replica, or none
 //	                                │
 //	                                └─ mTLS ──► replicas' listener of the owner ─ Own ──► door
 //
-// The ID of a session names its owner and is signed with a key that the replicas share, so
-// no client can name another replica. It holds no address: the owner keeps its own in a
+// The ID of a session names the replica that opened it and is signed with a key that the replicas
+// share, so no client can name another replica. It holds no address: a replica keeps its own in a
 // directory, for as long as it lives. Only the owner authenticates, judges and records.
 // The owner passes no request on again, so there is no second hop. When a call waits for
 // answers of its client, its requestState names the owner in the same way, and PassOn passes
 // the next attempt on.
+//
+// A Keeper keeps the sessions of its replica on the server that the replicas share. When an owner
+// is gone, the door at which the next request of a session arrives loads its record, checks that
+// it is the sender's, and becomes the owner with Keep: of several, exactly one does.
 package replica
 
 import (
@@ -47,8 +51,9 @@ const (
 
 // Directory tells replicas where the others are. Its methods are safe for concurrent use.
 type Directory interface {
-	// Get returns the value of key, "" when there is none.
-	Get(ctx context.Context, key string) (string, error)
+	// Find returns the replica that has the session with a key, which is owner unless another one took it
+	// over, and its address, "" for one that is gone.
+	Find(ctx context.Context, owner, session string) (replica, address string, err error)
 	// Set sets the value of key for a time.
 	Set(ctx context.Context, key, value string, life time.Duration) error
 	// Delete removes key.
@@ -78,6 +83,7 @@ type Router struct {
 	names     names
 	transport *http.Transport
 	known     sync.Map // :: ID of a replica -> its last known address
+	taken     sync.Map // :: ID of a session of another replica that this one has taken over
 
 	work             wait.Drain      // requests that are being passed on
 	calls, streams   context.Context // ended by Close: what is passed on ends, GET requests first
@@ -110,17 +116,23 @@ func (r *Router) SessionID() string { return r.names.sessionID() }
 const keyPrefix = "toolgate:{sessions}:replica:"
 
 // Announce keeps the address of this replica in the directory until Leave. It may be called
-// once.
-func (r *Router) Announce() {
+// once. It calls returned each time that the directory has it again after its lease ran out, so that
+// other replicas may have taken sessions over.
+func (r *Router) Announce(returned func()) {
 	ctx, leave := context.WithCancel(context.Background())
 	r.leave = leave
 	r.announcing.Go(func() {
-		for failing := false; ; {
+		for failing, last := false, time.Now(); ; {
 			err := r.opts.Directory.Set(ctx, keyPrefix+r.names.self, r.opts.Address, lease)
 			if err != nil && !failing && ctx.Err() == nil {
 				r.opts.Log.Warn("other replicas may not find this one", "error", err)
 			}
-			failing = err != nil
+			if failing = err != nil; !failing {
+				if time.Since(last) > lease {
+					r.announcing.Go(returned)
+				}
+				last = time.Now()
+			}
 			if !wait.For(ctx, wait.Beat(renewEvery)) {
 				return
 			}
@@ -128,7 +140,7 @@ func (r *Router) Announce() {
 	})
 }
 
-// Leave removes this replica from the directory: its sessions are lost to the others.
+// Leave removes this replica from the directory: the others may take its sessions over.
 func (r *Router) Leave() {
 	if r == nil || r.leave == nil {
 		return
@@ -154,7 +166,8 @@ func (r *Router) Close(ctx context.Context) error {
 	return err
 }
 
-// passedOn is the key of requests that were passed on in their contexts.
+// passedOn is the key, in the context of a request, of the replica to which it was passed on: this
+// one, or one that is gone.
 type passedOn struct{}
 
 // Own serves the requests that other replicas passed on to this one, with next. Any other
@@ -172,25 +185,26 @@ func (r *Router) Own(next http.Handler) http.Handler {
 		for _, name := range []string{"Origin", headerClient, headerOwner} {
 			q.Header.Del(name)
 		}
-		next.ServeHTTP(w, q.WithContext(context.WithValue(q.Context(), passedOn{}, true)))
+		next.ServeHTTP(w, q.WithContext(context.WithValue(q.Context(), passedOn{}, r.names.self)))
 	})
 }
 
 // Before passes requests on to the owners of their sessions, and leaves all others to next:
-// also those to sessions whose owner is gone, which next does not know. Before of a nil
+// also those to sessions whose owner is gone, which next takes over or does not know. Before of a nil
 // Router returns next.
 func (r *Router) Before(next http.Handler) http.Handler {
 	if r == nil {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		owner, ok := r.names.owner(sessionOf(q))
-		if !ok || owner == r.names.self || !r.opts.Admits(q) {
+		session := sessionOf(q)
+		owner, ok := r.names.owner(session)
+		if _, taken := r.taken.Load(session); taken || !ok || owner == r.names.self || !r.opts.Admits(q) {
 			next.ServeHTTP(w, q)
 			return
 		}
-		if !r.passOn(w, q, owner) {
-			next.ServeHTTP(w, q)
+		if owner, answered := r.passOn(w, q, owner, r.names.sessionKey(session)); !answered {
+			next.ServeHTTP(w, q.WithContext(context.WithValue(q.Context(), passedOn{}, owner)))
 		}
 	})
 }
@@ -198,12 +212,13 @@ func (r *Router) Before(next http.Handler) http.Handler {
 // PassOn passes q, whose body was read, on to the replica with the ID owner, and reports
 // whether it is answered: not when that replica is gone, nor when q was passed on to this one.
 func (r *Router) PassOn(w http.ResponseWriter, q *http.Request, body []byte, owner [8]byte) bool {
-	if q.Context().Value(passedOn{}) != nil {
+	if to := q.Context().Value(passedOn{}); to == r.names.self || to == text(owner) {
 		return false
 	}
 	again := q.WithContext(q.Context())
 	again.Body, again.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	return r.passOn(w, again, text(owner))
+	_, answered := r.passOn(w, again, text(owner), "")
+	return answered
 }
 
 // sessionOf returns the ID of the session that a request shows, "" for none. A request that
@@ -222,19 +237,19 @@ func sessionOf(q *http.Request) string {
 	return ids[0]
 }
 
-// find returns the address of a replica, "" when it is gone. While the directory is away,
-// that is the one last known.
-func (r *Router) find(ctx context.Context, replica string) (string, error) {
-	address, err := r.opts.Directory.Get(ctx, keyPrefix+replica)
-	switch last, ok := r.known.Load(replica); {
+// find returns the replica that has a session of owner, and its address, "" when it is gone. While
+// the directory is away, the replica is owner, where it was last known.
+func (r *Router) find(ctx context.Context, owner, session string) (replica, address string, err error) {
+	replica, address, err = r.opts.Directory.Find(ctx, owner, session)
+	switch last, ok := r.known.Load(owner); {
 	case err == nil && address != "":
 		r.known.Store(replica, address)
 	case err == nil:
 		r.known.Delete(replica)
 	case ok:
-		return last.(string), nil
+		return owner, last.(string), nil
 	}
-	return address, err
+	return replica, address, err
 }
 
 // dial connects to a replica, whose certificate must be of the common authorities and name

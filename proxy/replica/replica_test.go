@@ -2,6 +2,7 @@ package replica_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -49,9 +50,9 @@ func (d *directory) do(with func()) error {
 	return nil
 }
 
-func (d *directory) Get(_ context.Context, key string) (text string, err error) {
-	err = d.do(func() { text = d.texts[key]; d.asked++ })
-	return text, err
+func (d *directory) Find(_ context.Context, owner, _ string) (replica, address string, err error) {
+	err = d.do(func() { address = d.texts["toolgate:{sessions}:replica:"+owner]; d.asked++ })
+	return owner, address, err
 }
 
 func (d *directory) Set(_ context.Context, key, text string, _ time.Duration) error {
@@ -62,10 +63,14 @@ func (d *directory) Delete(_ context.Context, key string) error {
 	return d.do(func() { delete(d.texts, key) })
 }
 
+// secret is what replicas share.
+const secret = "a secret of thirty-two bytes ..."
+
 // cluster is some replicas with one secret, directory and authority.
 type cluster struct {
 	t         *testing.T
 	directory *directory
+	shared    replica.Directory // in place of directory, if it is set
 	authority *authority.Authority
 }
 
@@ -75,7 +80,7 @@ func newCluster(t *testing.T) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &cluster{t, &directory{texts: map[string]string{}}, a}
+	return &cluster{t: t, directory: &directory{texts: map[string]string{}}, authority: a}
 }
 
 // secured returns how a replica with a certificate of an authority for names is secured.
@@ -104,7 +109,7 @@ type member struct {
 
 // join starts a replica whose door is serve.
 func (c *cluster) join(serve http.HandlerFunc) *member {
-	return c.joinAs([]byte("a secret of thirty-two bytes ..."), c.secured(c.authority, "127.0.0.1"), serve)
+	return c.joinAs([]byte(secret), c.secured(c.authority, "127.0.0.1"), serve)
 }
 
 func (c *cluster) joinAs(secret []byte, secured *tls.Config, serve http.HandlerFunc) *member {
@@ -112,7 +117,7 @@ func (c *cluster) joinAs(secret []byte, secured *tls.Config, serve http.HandlerF
 	m := &member{}
 	m.agents, m.replicas = httptest.NewUnstartedServer(nil), httptest.NewUnstartedServer(nil)
 	r, err := replica.New(replica.Options{
-		Secret: secret, Directory: c.directory, Address: m.replicas.Listener.Addr().String(), TLS: func() *tls.Config { return secured },
+		Secret: secret, Directory: cmp.Or[replica.Directory](c.shared, c.directory), Address: m.replicas.Listener.Addr().String(), TLS: func() *tls.Config { return secured },
 		Admits: func(r *http.Request) bool { return r.Header.Get("Origin") != "http://evil.example" },
 	})
 	if err != nil {
@@ -130,8 +135,12 @@ func (c *cluster) joinAs(secret []byte, secured *tls.Config, serve http.HandlerF
 	m.replicas.Config.ErrorLog = quiet
 	m.agents.Start()
 	m.replicas.StartTLS()
-	r.Announce()
+	r.Announce(func() {})
 	program.Await(c.t, "the replica is in the directory", func() bool {
+		if c.shared != nil {
+			_, address, err := c.shared.Find(c.t.Context(), strings.Split(r.SessionID(), ".")[1], "")
+			return err == nil && address != ""
+		}
 		c.directory.mu.Lock()
 		defer c.directory.mu.Unlock()
 		for _, address := range c.directory.texts {
@@ -358,7 +367,7 @@ func TestImpostor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
-			one := c.joinAs([]byte("a secret of thirty-two bytes ..."), by(c), echo("one"))
+			one := c.joinAs([]byte(secret), by(c), echo("one"))
 			two := c.join(echo("two"))
 			if status, text := two.send(t, "POST", "/mcp", one.SessionID(), "x"); status != http.StatusBadGateway || one.served.Load() != 0 {
 				t.Errorf("%d %s, %d served", status, text, one.served.Load())
