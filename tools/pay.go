@@ -29,12 +29,12 @@ type reconciler interface {
 	Reconcile(ctx context.Context) ([]wallet.Transaction, error)
 }
 
-// onChain reports whether manage_wallet pays on a chain.
-func (b Backends) onChain() bool { return b.Wallet != nil && b.Wallet.Provider != "paper" }
+// OnChain reports whether manage_wallet pays on a chain.
+func (b Backends) OnChain() bool { return b.Wallet != nil && b.Wallet.Provider != "paper" }
 
 // openWallet opens the chain that opts choose, or the ledger.
 func openWallet(ctx context.Context, opts Options) (payer, func() error, error) {
-	if opts.Backends.onChain() {
+	if opts.Backends.OnChain() {
 		w, err := chain.Open(ctx, filepath.Join(opts.Dir, "chain.db"), *opts.Backends.Wallet)
 		if err != nil {
 			return nil, nil, err

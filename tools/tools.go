@@ -64,7 +64,7 @@ func (b Backends) tools() (names []string) {
 	if b.Media != nil {
 		names = append(names, "generate_media")
 	}
-	if b.onChain() {
+	if b.OnChain() {
 		names = append(names, "manage_wallet")
 	}
 	return names

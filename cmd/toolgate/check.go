@@ -74,7 +74,7 @@ func (e *env) checkFiles(ctx context.Context) (*filesCheck, error) {
 	if err != nil {
 		return nil, e.unservable(err, "")
 	}
-	return &filesCheck{cfg, engine, append(app.Warnings(cfg, engine, nil), found...)}, nil
+	return &filesCheck{cfg, engine, slices.Concat(app.Warnings(cfg, engine, nil), found, e.backendFindings(cfg, engine))}, nil
 }
 
 func (e *env) check(ctx context.Context, live bool, strict *strictness) error {

@@ -232,34 +232,30 @@ func ndjsonCommand(e *env) *cobra.Command {
 }
 
 func toolsCommand(e *env) *cobra.Command {
-	var opts tools.Options
-	var backends string
-	var describe bool
+	var flags toolsFlags
 	c := &cobra.Command{
 		Use: "tools", Short: "serve the standard tools as an MCP server on stdin and stdout, or describe them",
 		RunE: func(c *cobra.Command, _ []string) error {
-			if dir, ok := e.lookup(app.ToolsDir); ok && !c.Flags().Changed("dir") {
-				opts.Dir = dir
-			}
-			if backends != "" {
-				if err := config.LoadBackends(config.Options{Path: backends, Getenv: e.lookup}, &opts.Backends); err != nil {
+			if flags.backends != "" {
+				if err := config.LoadBackends(config.Options{Path: flags.backends, Getenv: e.lookup}, &flags.Backends); err != nil {
 					return &exit{code: exitUsage, err: err, findings: faultsOf(err, "")}
 				}
 			}
-			if describe {
-				return e.describe(opts.Backends.Contracts())
+			if flags.describe {
+				return e.describe(flags.Backends.Contracts())
 			}
 			if c.Flags().Changed("output") {
 				return usage(errors.New("toolgate tools serves a protocol on stdout, and has no -o\nhint: with --describe it has"))
 			}
-			opts.Version, opts.Log = version, e.err
-			return tools.Serve(c.Context(), opts, e.in, e.out)
+			flags.Version, flags.Log = version, e.err
+			return tools.Serve(c.Context(), flags.Options, e.in, e.out)
 		},
 	}
-	c.Flags().StringVar(&opts.Dir, "dir", ".toolgate/tools", "`DIR` of the paper wallet (or TOOLGATE_TOOLS_DIR)")
-	c.Flags().StringVar(&backends, "backends", "", "`FILE` that chooses services for search and images and a chain for payments, and allows fetch_page (default: offline)")
-	c.Flags().StringVar(&opts.Docs, "docs", "", "`DIR` of documents to search (default: the embedded ones)")
-	c.Flags().BoolVar(&describe, "describe", false, "print the contracts of the tools, and the facts that policies may know of their calls, and serve nothing")
+	dir, ok := e.lookup(app.ToolsDir)
+	if !ok {
+		dir = ".toolgate/tools"
+	}
+	flags.bind(c.Flags(), dir)
 	return c
 }
 

@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/app"
@@ -272,15 +271,9 @@ func copyTools(ctx context.Context, to, from string) error {
 // elsewhere returns the directories outside the state directory in which standard tools of
 // the configuration keep data.
 func elsewhere(cfg *config.Config) (dirs []string) {
-	for _, s := range cfg.Servers {
-		if s.Command != "toolgate" {
-			continue
-		}
-		f := pflag.NewFlagSet("", pflag.ContinueOnError)
-		f.ParseErrorsAllowlist.UnknownFlags = true
-		dir := f.String("dir", s.Env[app.ToolsDir], "")
-		if err := f.Parse(s.Args); err == nil && *dir != "" {
-			dirs = append(dirs, *dir)
+	for i := range cfg.Servers {
+		if dir := toolsFlagsOf(&cfg.Servers[i]).Dir; dir != "" {
+			dirs = append(dirs, dir)
 		}
 	}
 	return dirs

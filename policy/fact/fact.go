@@ -82,9 +82,17 @@ func New(declared []byte) (*Set, error) {
 	return s, nil
 }
 
-// Has reports whether s declares a fact.
-func (s *Set) Has(name string) bool {
-	return s != nil && slices.ContainsFunc(s.facts, func(f fact) bool { return f.name == name })
+// Declared returns the declaration of a fact, the zero Declaration for none. The caller
+// must not change it.
+func (s *Set) Declared(name string) Declaration {
+	if s != nil {
+		for _, f := range s.facts {
+			if f.name == name {
+				return f.Declaration
+			}
+		}
+	}
+	return Declaration{}
 }
 
 // maxDecimals is the most digits after the point that evm.Units reads.

@@ -67,6 +67,10 @@ func overContract(facts, members map[string]any) map[string]any {
 	return facts
 }
 
+// Facts returns the facts that the policy declares for a tool by its exposed name, nil for
+// none.
+func (e *Engine) Facts(tool string) *fact.Set { return e.program.facts[tool] }
+
 // withFacts returns in with the facts of the call, which take the place of any in it.
 func (p *program) withFacts(in *policy.Input) *policy.Input {
 	out := *in

@@ -137,7 +137,7 @@ func whereOf(v any) (map[string][]json.RawMessage, error) {
 
 // countedOf reads a pointer, or the name of a fact.
 func countedOf(v any, facts *fact.Set) (string, error) {
-	if s, ok := v.(string); ok && facts.Has(s) {
+	if s, ok := v.(string); ok && facts.Declared(s).Kind != "" {
 		return s, nil
 	}
 	return pointerOf(v)

@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/big"
@@ -78,6 +79,15 @@ func (o *Options) check() error {
 		return fmt.Errorf("chain %d: %w\nhint: set \"mainnet\": true to pay with real money", o.ChainID, ErrMainnet)
 	}
 	return nil
+}
+
+// Decimals returns the digits after the point of each asset that can be paid, by symbol.
+func (o *Options) Decimals() map[string]int {
+	all := map[string]int{cmp.Or(o.Symbol, nativeSymbol): nativeDecimals}
+	for symbol, t := range o.Tokens {
+		all[symbol] = t.Decimals
+	}
+	return all
 }
 
 // assets returns what can be paid, the chain's own first.
