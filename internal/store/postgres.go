@@ -150,13 +150,13 @@ func connectPostgres(address string) (*DB, error) {
 		return c.Exec(ctx, "SET default_transaction_read_only = on").Close()
 	}
 	return &DB{
-		Write: postgresPool(config, 1), Read: postgresPool(reading, readers), beats: postgresPool(config, beats), aside: postgresPool(config, 1),
+		Write: postgresPool(config, 1, false), Read: postgresPool(reading, readers, true), beats: postgresPool(config, beats, false), aside: postgresPool(config, 1, false),
 		lease: leaseTTL, engine: postgres,
 	}, nil
 }
 
-func postgresPool(config *pgx.ConnConfig, size int) *sql.DB {
-	db := sql.OpenDB(connector{stdlib.GetConnector(*config)})
+func postgresPool(config *pgx.ConnConfig, size int, reads bool) *sql.DB {
+	db := sql.OpenDB(connector{stdlib.GetConnector(*config), reads})
 	db.SetMaxOpenConns(size)
 	db.SetMaxIdleConns(size)
 	return db
@@ -219,21 +219,59 @@ func explainPostgres(address string, err error) error {
 }
 
 // connector makes connections for statements in the form that SQLite has.
-type connector struct{ driver.Connector }
+type connector struct {
+	driver.Connector
+	reads bool // of conn
+}
 
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	made, err := c.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return conn{made.(*stdlib.Conn)}, nil
+	return conn{made.(*stdlib.Conn), c.reads}, nil
 }
 
-// conn translates statements and their arguments.
-type conn struct{ *stdlib.Conn }
+// conn translates statements and their arguments. A server that restarts closes connections,
+// and a pool notices when it uses one. A BEGIN, a preparation or a read that finds the
+// connection closed has changed nothing, so database/sql does it again on another one.
+// A statement that may have written, and a commit, are never repeated.
+type conn struct {
+	*stdlib.Conn
+	reads bool // every statement only reads
+}
+
+// again adds [driver.ErrBadConn] to the error of what can be repeated, if the connection is
+// closed.
+func (c conn) again(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() == nil && c.Conn.Conn().IsClosed() {
+		return fmt.Errorf("%w: %w", driver.ErrBadConn, err)
+	}
+	return err
+}
+
+func (c conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	tx, err := c.Conn.BeginTx(ctx, opts)
+	return tx, c.again(ctx, err)
+}
 
 func (c conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	return c.Conn.PrepareContext(ctx, translate(query))
+	made, err := c.Conn.PrepareContext(ctx, translate(query))
+	if err != nil {
+		return nil, c.again(ctx, err)
+	}
+	return stmt{made.(*stdlib.Stmt), c, query}, nil
+}
+
+// stmt is a prepared statement of a conn.
+type stmt struct {
+	*stdlib.Stmt
+	conn  conn
+	query string
+}
+
+func (s stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	return s.conn.QueryContext(ctx, s.query, args) // which knows that it is prepared
 }
 
 func (c conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
@@ -241,7 +279,11 @@ func (c conn) ExecContext(ctx context.Context, query string, args []driver.Named
 }
 
 func (c conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	return c.Conn.QueryContext(ctx, translate(query), args)
+	rows, err := c.Conn.QueryContext(ctx, translate(query), args)
+	if c.reads {
+		err = c.again(ctx, err)
+	}
+	return rows, err
 }
 
 // CheckNamedValue makes the values that SQLite would store: truth values are 0 and 1.

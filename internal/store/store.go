@@ -392,9 +392,6 @@ func (db *DB) View(ctx context.Context, do func(*sql.Tx) error) error {
 
 func (e *engine) transact(ctx context.Context, db *sql.DB, do func(context.Context, *sql.Tx) error) error {
 	tx, err := e.lock(ctx, db)
-	if err != nil && e.begin != "" && ctx.Err() == nil && lost(err) {
-		tx, err = e.lock(ctx, db) // on a new connection: nothing was done on the lost one
-	}
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
