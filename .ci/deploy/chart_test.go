@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -230,6 +231,48 @@ func TestReplicas(t *testing.T) {
 	}
 }
 
+// With a certificate for it, replicas reach each other by the names of the headless service,
+// also while they are not ready, and nobody else reaches that port. Then a client need not
+// stay at one pod.
+func TestSessionsAtAnyReplica(t *testing.T) {
+	values := identity + "insecure: true\nreplicas: 2\nstore: { secret: db }\nkeys: { claim: keys }\nreplica: { secret: between }\n"
+	if _, err := render(t, values); err == nil || !strings.Contains(err.Error(), "replica.secret needs shared.secret") {
+		t.Errorf("without a server where replicas find each other: %v", err)
+	}
+	objects, err := render(t, values+"shared: { secret: limits }\nnetworkPolicy: { egress: [{ ports: [{ port: 53 }] }] }\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := objects["ConfigMap/gate-toolgate"].(*core.ConfigMap).Data["mcp.json"]
+	for _, want := range []string{`"address": "${POD_NAME}.gate-toolgate-replicas.agents.svc:8789"`, `"ca": "/etc/toolgate-replica/ca.crt"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the configuration lacks %s: %s", want, text)
+		}
+	}
+	set, service := objects["StatefulSet/gate-toolgate"].(*apps.StatefulSet), objects["Service/gate-toolgate-replicas"].(*core.Service)
+	if set.Spec.ServiceName != service.Name || service.Spec.ClusterIP != core.ClusterIPNone || !service.Spec.PublishNotReadyAddresses {
+		t.Errorf("pods of service %s have no names of %v", set.Spec.ServiceName, service.Spec)
+	}
+	c := set.Spec.Template.Spec.Containers[0]
+	if e := c.Env[len(c.Env)-1]; e.Name != "POD_NAME" || e.ValueFrom.FieldRef.FieldPath != "metadata.name" {
+		t.Errorf("variable %v", e)
+	}
+	mounts := c.VolumeMounts
+	if last := mounts[len(mounts)-1]; last.Name != "replica" || last.MountPath != "/etc/toolgate-replica" || c.Ports[len(c.Ports)-1].ContainerPort != 8789 {
+		t.Errorf("mounts %v, ports %v", mounts, c.Ports)
+	}
+	rules := objects["NetworkPolicy/gate-toolgate"].(*network.NetworkPolicy).Spec
+	in, out := rules.Ingress[len(rules.Ingress)-1], rules.Egress[len(rules.Egress)-1]
+	own := set.Spec.Selector.MatchLabels
+	if in.Ports[0].Port.StrVal != "replicas" || len(in.From) != 1 || !maps.Equal(in.From[0].PodSelector.MatchLabels, own) ||
+		out.Ports[0].Port.StrVal != "replicas" || !maps.Equal(out.To[0].PodSelector.MatchLabels, own) {
+		t.Errorf("the port is open to %v, and from %v", in, out)
+	}
+	if affinity := objects["Service/gate-toolgate"].(*core.Service).Spec.SessionAffinity; affinity != "" {
+		t.Errorf("affinity %q", affinity)
+	}
+}
+
 // Nobody reaches the people's listener unless the values name them.
 func TestNetworkPolicy(t *testing.T) {
 	for _, tc := range []struct {
@@ -267,6 +310,7 @@ func TestRefused(t *testing.T) {
 		{"an unknown value", "insecure: true\nreplica: 2\n", "replica"},
 		{"replicas without a database", "insecure: true\nreplicas: 2\nkeys: { claim: keys }\n", "needs store.secret and keys.claim"},
 		{"replicas without the same keys", "insecure: true\nreplicas: 2\nstore: { secret: db }\n", "needs store.secret and keys.claim"},
+		{"a replicas' listener of one's own", "insecure: true\nconfig: { toolgate: { replica: { listen: '0.0.0.0:1' } } }\n", "/config/toolgate/replica"},
 		{"a variable in the open", "insecure: true\nenv: [{ name: KEY, value: s3cret }]\n", "/env/0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -46,6 +46,15 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.shared.secret }}
 {{- $known = merge $known (dict "shared" (dict "url" "${SHARED_URL}")) }}
 {{- end }}
+{{- if .Values.replica.secret }}
+{{- if not .Values.shared.secret }}
+{{- fail "replica.secret needs shared.secret: replicas find each other on that server" }}
+{{- end }}
+{{- $dir := "/etc/toolgate-replica" }}
+{{- $known = merge $known (dict "replica" (dict "listen" "0.0.0.0:8789"
+      "address" (printf "${POD_NAME}.%s-replicas.%s.svc:8789" (include "toolgate.name" .) .Release.Namespace)
+      "tls" (dict "cert" (printf "%s/tls.crt" $dir) "key" (printf "%s/tls.key" $dir) "ca" (printf "%s/ca.crt" $dir)))) }}
+{{- end }}
 {{- if .Values.policy.configMap }}
 {{- $known = merge $known (dict "policy" (dict "path" "/etc/toolgate-policy")) }}
 {{- end }}
