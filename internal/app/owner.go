@@ -23,6 +23,7 @@ func (a *App) newRouter(cfg *config.Config, l *Listeners) (*replica.Router, erro
 	hosts := guard.NewHosts(hostsOf(cfg, cfg.Listen), cfg.AllowedOrigins...)
 	return replica.New(replica.Options{
 		Secret: a.state.key, Directory: replica.Shared{Client: a.shared.client}, Address: cfg.Replica.Address, TLS: l.replicas.current, Admits: hosts.Admits, Log: a.log.Named("replica"),
+		Passed: func(result string) { a.metrics.passedOn.WithLabelValues(result).Inc() },
 	})
 }
 

@@ -37,8 +37,8 @@ func (r *Router) passOn(w http.ResponseWriter, q *http.Request, owner, session s
 	return replica, address != "" && r.send(w, q, replica, address)
 }
 
-// send sends q to a replica at an address, as passOn does. The body of q is not read, and not
-// closed, before there is a connection.
+// send sends q to a replica at an address, as passOn does, and reports the result to
+// Options.Passed. The body of q is not read, and not closed, before there is a connection.
 func (r *Router) send(w http.ResponseWriter, q *http.Request, owner, address string) (answered bool) {
 	ctx, cancel := context.WithCancel(q.Context())
 	defer cancel()
@@ -47,6 +47,13 @@ func (r *Router) send(w http.ResponseWriter, q *http.Request, owner, address str
 		ending = r.streams
 	}
 	defer context.AfterFunc(ending, cancel)()
+	failed, result := false, "unknown" // also when an answer breaks off, which is a panic
+	defer func() {
+		if ctx.Err() != nil {
+			result = "left"
+		}
+		r.opts.Passed(result)
+	}()
 	hop := httputil.ReverseProxy{
 		Transport: r.transport, FlushInterval: -1, ErrorLog: quiet,
 		Rewrite: func(p *httputil.ProxyRequest) { // which has no Forwarded and X-Forwarded headers left
@@ -55,6 +62,7 @@ func (r *Router) send(w http.ResponseWriter, q *http.Request, owner, address str
 			p.Out.Header.Set(headerOwner, owner)
 		},
 		ErrorHandler: func(bounded http.ResponseWriter, _ *http.Request, err error) {
+			failed = true
 			if answered = ctx.Err() != nil || !unreached(err); !answered {
 				if errors.Is(err, syscall.ECONNREFUSED) { // its process has ended; it comes back when it has not
 					_ = r.opts.Directory.Delete(ctx, keyPrefix+owner)
@@ -69,6 +77,12 @@ func (r *Router) send(w http.ResponseWriter, q *http.Request, owner, address str
 	}
 	answered = true
 	hop.ServeHTTP(bounded{w, http.NewResponseController(w)}, q.WithContext(ctx))
+	switch {
+	case !answered:
+		result = "gone"
+	case !failed:
+		result = "answered"
+	}
 	return answered
 }
 

@@ -60,7 +60,7 @@ type Directory interface {
 	Delete(ctx context.Context, key string) error
 }
 
-// Options configure a Router; all but Log are required.
+// Options configure a Router; all but Log and Passed are required.
 type Options struct {
 	// Secret is what the replicas share; session IDs are signed with a key derived from it.
 	Secret    []byte
@@ -72,6 +72,10 @@ type Options struct {
 	TLS func() *tls.Config
 	// Admits checks host and origin of a request, for the owner cannot.
 	Admits func(r *http.Request) bool
+	// Passed is called for each request that was sent to another replica: answered; gone =
+	// there was no connection to it, so that nothing was sent; unknown = the answer did not come
+	// or broke off; left = the client has gone, or this replica stops. nil = none.
+	Passed func(result string)
 	Log    hclog.Logger // nil = nothing is logged
 }
 
@@ -95,6 +99,9 @@ type Router struct {
 // New returns a Router, which passes requests on until Close.
 func New(o Options) (*Router, error) {
 	o.Log = cmp.Or(o.Log, hclog.NewNullLogger())
+	if o.Passed == nil {
+		o.Passed = func(string) {}
+	}
 	n, err := newNames(o.Secret)
 	if err != nil {
 		return nil, err

@@ -105,6 +105,7 @@ type member struct {
 	agents, replicas *httptest.Server
 	served           atomic.Int64
 	connected        atomic.Int64 // to its replicas' listener
+	passed           sync.Map     // :: result -> true
 }
 
 // join starts a replica whose door is serve.
@@ -119,6 +120,7 @@ func (c *cluster) joinAs(secret []byte, secured *tls.Config, serve http.HandlerF
 	r, err := replica.New(replica.Options{
 		Secret: secret, Directory: cmp.Or[replica.Directory](c.shared, c.directory), Address: m.replicas.Listener.Addr().String(), TLS: func() *tls.Config { return secured },
 		Admits: func(r *http.Request) bool { return r.Header.Get("Origin") != "http://evil.example" },
+		Passed: func(result string) { m.passed.Store(result, true) },
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -168,6 +170,17 @@ func (m *member) end() {
 func (m *member) kill() {
 	m.replicas.Listener.Close()
 	m.replicas.CloseClientConnections()
+}
+
+// wantPassed waits until m has passed requests on with these results, and no others.
+func (m *member) wantPassed(t *testing.T, want ...string) {
+	t.Helper()
+	program.Await(t, strings.Join(want, " and "), func() bool {
+		var got []string
+		m.passed.Range(func(result, _ any) bool { got = append(got, result.(string)); return true })
+		slices.Sort(got)
+		return slices.Equal(got, want)
+	})
 }
 
 // send sends a request to the agents' listener of m and returns status and body.
@@ -407,6 +420,7 @@ func TestOwnerIsGone(t *testing.T) {
 	if len(c.directory.texts) != 1 {
 		t.Errorf("the directory has %v", c.directory.texts)
 	}
+	two.wantPassed(t, "answered", "gone")
 }
 
 // An answer that breaks off is not made up for: nobody knows whether the request took effect.
@@ -419,6 +433,7 @@ func TestOwnerDiesDuringRequest(t *testing.T) {
 	if status != http.StatusBadGateway || !strings.Contains(text, "whether the request took effect is unknown") || two.served.Load() != 0 {
 		t.Errorf("%d %s, %d served", status, text, two.served.Load())
 	}
+	two.wantPassed(t, "unknown")
 }
 
 // Events arrive when they are sent, and either side's end is the other's.
@@ -459,6 +474,7 @@ func TestStream(t *testing.T) {
 	open(ctx, "GET")
 	leave()
 	<-ended // the client has left
+	two.wantPassed(t, "left")
 
 	lines := open(t.Context(), "POST")
 	next["POST"] <- ""
