@@ -89,7 +89,9 @@ type exchange struct {
 	ctx       context.Context                  // of the work, set by admit
 	flight    string                           // key in session's flights; "" = not entered
 	crowded   bool                             // it has no room to wait
-	holder    [8]byte                          // the replica that has the session that it shows, zero for this one or none
+
+	// elsewhere answers a request whose session another replica has, or may have; nil = none does
+	elsewhere func(w http.ResponseWriter, r *http.Request, body []byte)
 }
 
 // An outcome is the result of a request before it is worded for its revision.

@@ -484,8 +484,8 @@ func (d *Door) postBatch(out *response, x *exchange, r *http.Request, body []byt
 		s = d.session.takeOver(x, ids[0])
 	}
 	switch {
-	case x.holder != [8]byte{}:
-		d.passToHolder(out.w, r, body, x.holder)
+	case x.elsewhere != nil:
+		x.elsewhere(out.w, r, body)
 	case s == nil || len(ids) > 1:
 		d.decode(x, body)
 		d.reply(out, x, d.refuse(x, signal.CodeSessionLost, lostSession))

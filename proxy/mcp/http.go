@@ -165,8 +165,8 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		return
 	}
 	a, ok := d.checkSession(x, r.Header)
-	if x.holder != [8]byte{} {
-		d.passToHolder(w, r, body, x.holder)
+	if x.elsewhere != nil {
+		x.elsewhere(w, r, body)
 		return
 	}
 	if !ok {
@@ -266,7 +266,7 @@ func (d *Door) checkSession(x *exchange, h http.Header) (a answer, ok bool) {
 	if x.session == nil && m != nil && len(ids) == 1 {
 		x.use(d.session.takeOver(x, ids[0]))
 	}
-	if x.session == nil && m != nil && x.holder == [8]byte{} {
+	if x.session == nil && m != nil && x.elsewhere == nil {
 		return d.refuse(x, signal.CodeSessionLost, lostSession), false
 	}
 	return answer{}, true
@@ -330,8 +330,8 @@ func (d *Door) requestedSession(w http.ResponseWriter, r *http.Request, route st
 	switch {
 	case len(ids) == 1 && s != nil:
 		return s, true
-	case x.holder != [8]byte{}:
-		d.passToHolder(w, r, nil, x.holder)
+	case x.elsewhere != nil:
+		x.elsewhere(w, r, nil)
 		return nil, false
 	}
 	problem(w, http.StatusNotFound, lostSession)

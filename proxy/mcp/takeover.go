@@ -120,7 +120,8 @@ func (c *core) subscribe(ctx context.Context, x *exchange) outcome {
 }
 
 // takeOver returns the session id, whose owner is gone, as one of this replica; nil when there is none
-// of the principal and the route of x. When another replica was faster, x.holder names it.
+// of the principal and the route of x. When another replica was faster, or the Keeper fails, it sets
+// x.elsewhere.
 func (s *sessionServer) takeOver(x *exchange, id string) *session {
 	if s.opts.Keeper == nil {
 		return nil
@@ -128,6 +129,7 @@ func (s *sessionServer) takeOver(x *exchange, id string) *session {
 	type taken struct {
 		session *session
 		holder  [8]byte
+		err     error
 	}
 	who, route := x.call.Principal, x.call.Route
 	key := digestOf(id, who.Subject, who.Tenant, route)
@@ -142,10 +144,17 @@ func (s *sessionServer) takeOver(x *exchange, id string) *session {
 		if made != nil {
 			made = s.putTaken(made, s.offered(x))
 		}
-		return taken{made, holder}, nil
+		return taken{made, holder, err}, nil
 	})
-	x.holder = got.(taken).holder
-	return got.(taken).session
+	result := got.(taken)
+	if result.err != nil || result.holder != [8]byte{} {
+		x.elsewhere = func(w http.ResponseWriter, r *http.Request, body []byte) {
+			if result.err != nil || s.opts.PassOn == nil || !s.opts.PassOn(w, r, body, result.holder) {
+				problem(w, http.StatusServiceUnavailable, "the replica that has the session does not answer: try again")
+			}
+		}
+	}
+	return result.session
 }
 
 // claim makes this replica the owner of the session id, if its record says that it is that of who on
@@ -190,14 +199,6 @@ func (s *sessionServer) putTaken(made *session, offered json.RawMessage) *sessio
 	s.opts.TakenOver(true)
 	s.opts.Log.Info("a session of a replica that is gone was taken over", "session", made.key)
 	return made
-}
-
-// passToHolder passes a request on to the replica that has its session, or answers that it cannot be
-// reached.
-func (d *Door) passToHolder(w http.ResponseWriter, r *http.Request, body []byte, holder [8]byte) {
-	if d.opts.PassOn == nil || !d.opts.PassOn(w, r, body, holder) {
-		problem(w, http.StatusServiceUnavailable, "the replica that has the session does not answer: try again")
-	}
 }
 
 // mostEvents is beyond the number of any event of a stream.

@@ -518,7 +518,7 @@ func (h *far) reportEventsOf(g *fakeGate) {
 	h.reportEvents().take(100)
 }
 
-// Without its server a replica serves its own sessions, and knows no others.
+// Without its server a replica serves its own sessions, and says of others that it does not know.
 func TestKeeperAway(t *testing.T) {
 	ds := newDoors(t, 2, nil)
 	ds.do(func() { ds.away = true })
@@ -527,8 +527,10 @@ func TestKeeperAway(t *testing.T) {
 		t.Errorf("%d", status)
 	}
 	ds.end(0)
-	if status := ds.at(h, 1).status(http.MethodPost, echoCall); status != http.StatusNotFound {
-		t.Errorf("%d", status)
+	for _, method := range []string{http.MethodPost, http.MethodGet, http.MethodDelete} {
+		if status := ds.at(h, 1).status(method, echoCall); status != http.StatusServiceUnavailable {
+			t.Errorf("%s: %d", method, status)
+		}
 	}
 	ds.do(func() { ds.away = false; clear(ds.gone) })
 	ds.all[0].KeepSessions()

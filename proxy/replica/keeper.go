@@ -133,7 +133,7 @@ func (k *Keeper) KeepEvent(session, stream string, n uint64, data ...[]byte) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.queue) >= mostQueued || k.bytes+e.size() > queuedBytes {
+	if stream != "" && (len(k.queue) >= mostQueued || k.bytes+e.size() > queuedBytes) {
 		return
 	}
 	k.queue, k.bytes = append(k.queue, e), k.bytes+e.size()
@@ -198,7 +198,8 @@ func (k *Keeper) send(events []event) error {
 }
 
 // Load returns the record of a session, or the events of one of its streams in order; nothing when
-// they are not kept. It fails when the server is away, or has what no replica sealed for this place.
+// they are not kept, or when the server has what no replica sealed for this place. It fails when the
+// server is away.
 func (k *Keeper) Load(ctx context.Context, session, stream string) ([][]byte, error) {
 	n := k.router.names
 	if _, ok := n.owner(session); !ok {
@@ -223,7 +224,8 @@ func (k *Keeper) Load(ctx context.Context, session, stream string) ([][]byte, er
 		}
 		plain, err := n.open(session, place, fields[field])
 		if err != nil {
-			return nil, err
+			k.router.opts.Log.Warn("a session is not taken over", "error", err)
+			return nil, nil
 		}
 		opened = append(opened, plain)
 	}

@@ -225,8 +225,8 @@ func TestSealed(t *testing.T) {
 		fill()
 		server.Run(all + script + " return {1}")
 		for what, stream := range map[string]string{"record": "", "stream s": "s", "stream t": "t"} {
-			if parts, err := one.Load(t.Context(), id, stream); err == nil {
-				t.Errorf("%s: the %s is %q", name, what, parts)
+			if parts, err := one.Load(t.Context(), id, stream); err != nil || parts != nil {
+				t.Errorf("%s: the %s is %q, %v", name, what, parts, err)
 			}
 		}
 	}
