@@ -161,12 +161,12 @@ func (s *Shared) New(name string, r Rules) *Limiter {
 	return l
 }
 
-// Close leaves the replicas and waits for what is under way. The limiters of s must not be
-// used after it.
+// Close leaves the replicas and waits for what is under way. What was spent without a server that
+// is still away is lost. The limiters of s must not be used after it.
 func (s *Shared) Close() {
 	s.loop.Stop()
 	s.topUps.Wait()
-	if !s.down.Load() {
+	if s.repay() == nil {
 		_ = s.beat(context.Background(), 0) // the others notice without it, a little later
 	}
 }

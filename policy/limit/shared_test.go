@@ -157,6 +157,9 @@ func TestSharedLimitByLeases(t *testing.T) {
 		begun := clock(server)
 		n := race(replicas, 2000)
 		most := burst + int(rate*clock(server).Sub(begun).Seconds()) + 1 + leases
+		for _, r := range replicas {
+			most += int(r.Status().Local) // a busy machine can be late with a connection
+		}
 		if n > most || round == 0 && n < burst-leases { // later rounds begin with what is left
 			t.Errorf("round %d: %d calls were admitted, want from %d to %d", round, n, burst-leases, most)
 		}
@@ -276,6 +279,25 @@ func TestRestartKeepsWhatWasSpent(t *testing.T) {
 	second.Apply(everyCall("20/100h", 20))
 	if n := second.admitted(30); n != 0 {
 		t.Errorf("a larger bucket started with %d tokens, want 0", n)
+	}
+}
+
+// A replica that ends before it has seen the server again leaves what was spent meanwhile.
+func TestRestartKeepsWhatWasSpentLocally(t *testing.T) {
+	server := redis.Start(t, "")
+	rules := everyCall("10/100h", 10)
+	first := join(t, server, rules, limit.SharedOptions{Patience: patient})
+	if n := first.admitted(3); n != 3 {
+		t.Fatal(n)
+	}
+	server.Kill()
+	if n := first.admitted(10); n != 7 {
+		t.Fatalf("%d calls were admitted without the server, want 7", n)
+	}
+	server.Restart()
+	first.Shared.Close()
+	if n := join(t, server, rules, limit.SharedOptions{Patience: patient}).admitted(10); n != 0 {
+		t.Errorf("%d calls were left, want 0", n)
 	}
 }
 
