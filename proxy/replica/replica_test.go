@@ -342,8 +342,8 @@ func TestNoSecondHop(t *testing.T) {
 		status          int
 		text            string
 	}{
-		{one.SessionID(), other, http.StatusNotFound, "the request is not for this replica\n"},
-		{two.SessionID(), "", http.StatusNotFound, "the request is not for this replica\n"},
+		{one.SessionID(), other, http.StatusServiceUnavailable, "the replica that has the session or the call is gone: try again\n"},
+		{two.SessionID(), "", http.StatusServiceUnavailable, "the replica that has the session or the call is gone: try again\n"},
 		{one.SessionID(), self, http.StatusOK, "false"},
 		{"", self, http.StatusOK, "false"},
 	} {
