@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"syscall"
@@ -14,11 +15,12 @@ import (
 type serving struct {
 	*process
 	dir, agents, admin string
+	config             string // "" = mcp.json
 }
 
 func (r *serving) start(t *testing.T) {
 	t.Helper()
-	r.process = start(t, r.dir, "serve")
+	r.process = start(t, r.dir, "serve", "--config", cmp.Or(r.config, "mcp.json"))
 	ready(t, r.admin)
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,18 +26,44 @@ import (
 
 // fleet is three replicas behind an nginx that gives each request to the next one.
 type fleet struct {
-	dir, url string
-	shared   *redis.Server
-	replicas []*serving
-	peers    []string // the replicas' listeners
+	dir           string
+	agents, admin string // addresses of nginx
+	url           string
+	replicas      []*serving
+	peers         []string // the replicas' listeners
+	database      *postgres.Server
+	shared        *redis.Server
+}
+
+// site is what the replicas of a fleet serve: members of mcpServers and of toolgate, in which
+// REPLICA is the number of one, and other files.
+type site struct {
+	servers, settings string
+	files             map[string]string
 }
 
 // asking is a tool that asks its client before it answers.
 const asking = `{"Tools": [{"Name": "say"}, {"Name": "ask", "Does": "talk", "Lines": [
-	"{\"jsonrpc\":\"2.0\",\"id\":\"qSEQ\",\"method\":\"elicitation/create\",\"params\":{\"message\":\"sure?\",\"requestedSchema\":{\"type\":\"object\",\"properties\":{}}}}", "await \"qSEQ\""]}],
-	"Changed": [{"Name": "say"}, {"Name": "more"}], "ChangeAfter": 20, "Notify": true}`
+	"{\"jsonrpc\":\"2.0\",\"id\":\"qSEQ\",\"method\":\"elicitation/create\",\"params\":{\"message\":\"sure?\",\"requestedSchema\":{\"type\":\"object\",\"properties\":{}}}}", "await \"qSEQ\""]}]`
 
-func startFleet(t *testing.T) *fleet {
+// changing is how the list of its server changes.
+const changing = `, "Changed": [{"Name": "say"}, {"Name": "more"}], "ChangeAfter": 20, "Notify": true}`
+
+// askingSite is that of two principals who may call everything.
+func askingSite() site {
+	return site{
+		servers: `"up": {"command": "recorder", "args": ["up.json", "calledREPLICA"]}`,
+		settings: fmt.Sprintf(`"policy": {"path": "policy", "timeout": "10s"}, "limits": {"default": "off", "refused": "off"},
+			"identity": {"tokens": [{"subject": "agent", "roles": ["agent"], "sha256": %q}, {"subject": "other", "roles": ["agent"], "sha256": %q}]}`,
+			identity.HashToken("agent"), identity.HashToken("other")),
+		files: map[string]string{
+			"up.json":       asking + changing,
+			"policy/p.rego": "package toolgate\n\nimport rego.v2\n\nvisible := true\n\ndecision := {\"effect\": \"allow\", \"rule\": \"all\"}\n",
+		},
+	}
+}
+
+func startFleet(t *testing.T, dir string, of site) *fleet {
 	t.Helper()
 	if _, err := exec.LookPath("nginx"); err != nil {
 		if os.Getenv("CI") == "true" {
@@ -43,12 +71,11 @@ func startFleet(t *testing.T) *fleet {
 		}
 		t.Skip("nginx is not installed")
 	}
-	shared, server := redis.Start(t, ""), postgres.Started(t)
-	store, err := server.Database(t.Context())
+	f := &fleet{dir: dir, shared: redis.Start(t, ""), database: postgres.Started(t)}
+	store, err := f.database.Database(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{dir: t.TempDir(), shared: shared}
 	a, err := authority.New("replicas")
 	if err != nil {
 		t.Fatal(err)
@@ -56,61 +83,71 @@ func startFleet(t *testing.T) *fleet {
 	if err := a.Write(filepath.Join(f.dir, "replica"), 30*24*time.Hour, "127.0.0.1"); err != nil {
 		t.Fatal(err)
 	}
-	write(t, f.dir, map[string]string{
-		"ca.pem": string(a.PEM()), "up.json": asking,
-		"policy/p.rego": "package toolgate\n\nimport rego.v2\n\nvisible := true\n\ndecision := {\"effect\": \"allow\", \"rule\": \"all\"}\n",
-	})
-	var upstreams string
+	write(t, f.dir, of.files)
+	write(t, f.dir, map[string]string{"ca.pem": string(a.PEM())})
+	var agents, admin string
 	for n := range 3 {
-		r := &serving{dir: f.dir, agents: program.FreeAddress(t), admin: program.FreeAddress(t)}
+		r := &serving{dir: f.dir, config: fmt.Sprintf("r%d.json", n), agents: program.FreeAddress(t), admin: program.FreeAddress(t)}
 		peer := program.FreeAddress(t)
-		config := fmt.Sprintf("r%d.json", n)
-		write(t, f.dir, map[string]string{config: fmt.Sprintf(`{"mcpServers": {"up": {"command": "recorder", "args": ["up.json", "called%d"]}}, "toolgate": {
-			"listen": %q, "admin": %q, "state": "state%d", "keys": "keys", "store": %q, "shared": %q,
-			"replica": {"listen": %q, "tls": {"cert": "replica.crt", "key": "replica.key", "ca": "ca.pem"}},
-			"policy": {"path": "policy", "timeout": "10s"}, "limits": {"default": "off", "refused": "off"},
-			"identity": {"tokens": [{"subject": "agent", "roles": ["agent"], "sha256": %q}, {"subject": "other", "roles": ["agent"], "sha256": %q}]}}}`,
-			n, r.agents, r.admin, n, store, shared.URL, peer, identity.HashToken("agent"), identity.HashToken("other"))})
-		r.process = start(t, f.dir, "serve", "--config", config)
-		ready(t, r.admin)
+		write(t, f.dir, map[string]string{r.config: strings.ReplaceAll(fmt.Sprintf(`{"mcpServers": {%s}, "toolgate": {
+			"listen": %q, "admin": %q, "state": "stateREPLICA", "keys": "keys", "store": %q, "shared": %q,
+			"replica": {"listen": %q, "tls": {"cert": "replica.crt", "key": "replica.key", "ca": "ca.pem"}}, %s}}`,
+			of.servers, r.agents, r.admin, store, f.shared.URL, peer, of.settings), "REPLICA", strconv.Itoa(n))})
+		r.start(t)
 		f.replicas, f.peers = append(f.replicas, r), append(f.peers, peer)
-		upstreams += "server " + r.agents + " max_fails=0; "
+		agents, admin = agents+"server "+r.agents+" max_fails=0; ", admin+"server "+r.admin+" max_fails=0; "
 	}
-	_, f.url = program.LaunchAt(t, func(address string) *exec.Cmd {
+	f.admin = program.FreeAddress(t)
+	_, f.agents = program.LaunchAt(t, func(address string) *exec.Cmd {
 		write(t, f.dir, map[string]string{"nginx.conf": fmt.Sprintf(`daemon off; master_process off; pid nginx.pid; error_log stderr;
 			events {}
 			http {
 				access_log off; client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
-				upstream replicas { %s }
-				server { listen %s; location / { proxy_pass http://replicas; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $http_host; proxy_buffering off; proxy_read_timeout 1h; } }
-			}`, upstreams, address)})
+				proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $http_host; proxy_buffering off; proxy_read_timeout 1h;
+				upstream agents { %s }
+				upstream admin { %s }
+				server { listen %s; location / { proxy_pass http://agents; } }
+				server { listen %s; location / { proxy_pass http://admin; } }
+			}`, agents, admin, address, f.admin)})
 		return exec.Command("nginx", "-p", f.dir, "-c", "nginx.conf", "-e", "stderr")
 	})
-	f.url = "http://" + f.url + "/mcp"
+	f.url = "http://" + f.agents + "/mcp"
 	return f
+}
+
+// request sends one request through nginx. Its headers are those that have a value.
+func (f *fleet) request(ctx context.Context, method, token, body string, headers map[string]string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, f.url, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", bothForms)
+	req.Header.Set("Authorization", "Bearer "+token)
+	for name, value := range headers {
+		if value != "" {
+			req.Header.Set(name, value)
+		}
+	}
+	return http.DefaultClient.Do(req)
+}
+
+// inSession are the headers of a session's requests.
+func inSession(id string) map[string]string {
+	return map[string]string{"Mcp-Session-Id": id, "Mcp-Protocol-Version": "2025-11-25"}
 }
 
 // ask sends one request of a session through nginx, with more headers.
 func (f *fleet) ask(t *testing.T, method, token, session, body string, more ...string) *http.Response {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, f.url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, value := range map[string]string{
-		"Content-Type": "application/json", "Accept": bothForms, "Authorization": "Bearer " + token, "Mcp-Session-Id": session, "Mcp-Protocol-Version": "2025-11-25",
-	} {
-		if value != "" {
-			req.Header.Set(name, value)
-		}
-	}
+	headers := inSession(session)
 	if method == http.MethodGet {
-		req.Header.Set("Accept", "text/event-stream")
+		headers["Accept"] = "text/event-stream"
 	}
 	for i := 0; i < len(more); i += 2 {
-		req.Header.Set(more[i], more[i+1])
+		headers[more[i]] = more[i+1]
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := f.request(t.Context(), method, token, body, headers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,16 +166,20 @@ func (f *fleet) says(t *testing.T, token, session, body string) (int, string) {
 	return res.StatusCode, string(text)
 }
 
+const (
+	initialize  = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"t","version":"1"}}}`
+	initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
+)
+
 // open opens a session whose client can be asked.
 func (f *fleet) open(t *testing.T, former string) string {
 	t.Helper()
-	res := f.ask(t, http.MethodPost, "agent", former,
-		`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"t","version":"1"}}}`)
+	res := f.ask(t, http.MethodPost, "agent", former, initialize)
 	id := res.Header.Get("Mcp-Session-Id")
 	if id == "" {
 		t.Fatalf("no session: %s", res.Status)
 	}
-	f.says(t, "agent", id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	f.says(t, "agent", id, initialized)
 	return id
 }
 
@@ -187,7 +228,7 @@ func (f *fleet) owner(t *testing.T, call int) (owner int) {
 // with a record that was changed, is lost.
 func TestSessionAtAnyReplica(t *testing.T) {
 	t.Parallel()
-	f := startFleet(t)
+	f := startFleet(t, t.TempDir(), askingSite())
 	session := f.open(t, "")
 	listening := bufio.NewScanner(f.ask(t, http.MethodGet, "agent", session, "").Body)
 	heard := until(t, listening, `^id: (.+)$`)[1]
@@ -219,7 +260,11 @@ func TestSessionAtAnyReplica(t *testing.T) {
 			t.Errorf("a wrong token: %d", status)
 		}
 	}
-	f.askStateless(t)
+	for n := 200; n < 206; n++ {
+		if answer, err := f.askStateless(t.Context(), "agent", "up__ask", n); err != nil || !strings.Contains(answer, fmt.Sprintf(`"structuredContent":{"n":%d}`, n)) {
+			t.Fatalf("without a session: %v %s", err, answer)
+		}
+	}
 	f.refuseStrangers(t)
 
 	owner := f.owner(t, 12)
@@ -291,45 +336,37 @@ func (f *fleet) resume(t *testing.T, session, last string) *bufio.Scanner {
 	return bufio.NewScanner(res.Body)
 }
 
-// askStateless makes calls of a client without a session that the server asks, each attempt at
-// whichever replica comes next.
-func (f *fleet) askStateless(t *testing.T) {
-	t.Helper()
-	attempt := func(n int, more string) string {
-		t.Helper()
-		body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"up__ask","arguments":{"n":%d},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",
-			"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}}}}%s}}`, n, n, more)
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.url, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for name, value := range map[string]string{
-			"Content-Type": "application/json", "Accept": bothForms, "Authorization": "Bearer agent", "Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "up__ask",
-		} {
-			req.Header.Set(name, value)
-		}
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		text, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
+// attempt makes one attempt of call n of a tool that asks its client, which has no session.
+func (f *fleet) attempt(ctx context.Context, token, tool string, n int, more string) (string, error) {
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":{"n":%d},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",
+		"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}}}}%s}}`, n, tool, n, more)
+	return wholeBody(f.request(ctx, http.MethodPost, token, body, map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": tool}))
+}
+
+// wholeBody returns the whole body of a response.
+func wholeBody(res *http.Response, err error) (string, error) {
+	if err != nil {
+		return "", err
 	}
-	state, key := regexp.MustCompile(`"requestState":"([^"]+)"`), regexp.MustCompile(`"inputRequests":\{("[^"]+")`)
-	for n := 200; n < 206; n++ {
-		asked := attempt(n, "")
-		s, k := state.FindStringSubmatch(asked), key.FindStringSubmatch(asked)
-		if s == nil || k == nil {
-			t.Fatalf("the client is not asked: %s", asked)
-		}
-		if got := attempt(n, `,"inputResponses":{`+k[1]+`:{"action":"accept","content":{}}},"requestState":"`+s[1]+`"`); !strings.Contains(got, fmt.Sprintf(`"structuredContent":{"n":%d}`, n)) {
-			t.Fatalf("the answer: %s", got)
-		}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	return string(text), err
+}
+
+var (
+	stateOf = regexp.MustCompile(`"requestState":"([^"]+)"`)
+	askedOf = regexp.MustCompile(`"inputRequests":\{("[^"]+")`)
+)
+
+// askStateless makes call n of a tool that asks its client, which has no session, each attempt
+// at whichever replica comes next. It returns the answer to the last attempt.
+func (f *fleet) askStateless(ctx context.Context, token, tool string, n int) (string, error) {
+	asked, err := f.attempt(ctx, token, tool, n, "")
+	state, key := stateOf.FindStringSubmatch(asked), askedOf.FindStringSubmatch(asked)
+	if err != nil || state == nil || key == nil {
+		return asked, err
 	}
+	return f.attempt(ctx, token, tool, n, `,"inputResponses":{`+key[1]+`:{"action":"accept","content":{}}},"requestState":"`+state[1]+`"`)
 }
 
 // refuseStrangers wants the listeners for replicas to answer nobody without a certificate of
