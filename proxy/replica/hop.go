@@ -61,12 +61,24 @@ func (r *Router) send(w http.ResponseWriter, q *http.Request, owner, address str
 			p.Out.Header.Set(headerClient, q.RemoteAddr)
 			p.Out.Header.Set(headerOwner, owner)
 		},
+		ModifyResponse: func(res *http.Response) error {
+			if res.StatusCode == http.StatusMisdirectedRequest {
+				return errOther
+			}
+			return nil
+		},
 		ErrorHandler: func(bounded http.ResponseWriter, _ *http.Request, err error) {
 			failed = true
+			other := errors.Is(err, errOther)
+			if other || errors.Is(err, syscall.ECONNREFUSED) { // its process has ended; it comes back when it has not
+				_ = r.opts.Directory.Delete(ctx, keyPrefix+owner)
+			}
 			if answered = ctx.Err() != nil || !unreached(err); !answered {
-				if errors.Is(err, syscall.ECONNREFUSED) { // its process has ended; it comes back when it has not
-					_ = r.opts.Directory.Delete(ctx, keyPrefix+owner)
-				}
+				return
+			}
+			if other {
+				result = "gone"
+				http.Error(bounded, "the replica that has the session or the call is gone: try again", http.StatusServiceUnavailable)
 				return
 			}
 			if ctx.Err() == nil {
@@ -85,6 +97,9 @@ func (r *Router) send(w http.ResponseWriter, q *http.Request, owner, address str
 	}
 	return answered
 }
+
+// errOther reports that another process has the address of a replica now.
+var errOther = errors.New("another replica is at its address")
 
 // quiet is the log of ReverseProxy: what it says is that a client or a replica has gone.
 var quiet = log.New(io.Discard, "", 0)

@@ -182,8 +182,7 @@ type passedOn struct{}
 func (r *Router) Own(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if q.Header.Get(headerOwner) != r.names.self {
-			// A 404 would tell the client to give up the session, which may be looked up again soon.
-			http.Error(w, "the replica that has the session or the call is gone: try again", http.StatusServiceUnavailable)
+			http.Error(w, "the request is not for this replica", http.StatusMisdirectedRequest)
 			return
 		}
 		if from := q.Header.Get(headerClient); from != "" {

@@ -327,6 +327,28 @@ func TestPassOn(t *testing.T) {
 	})
 }
 
+// A replica that was killed is found to be gone when the next process has its address.
+func TestAddressOfAnotherProcess(t *testing.T) {
+	c := newCluster(t)
+	killed, one, two := c.join(echo("killed")), c.join(echo("one")), c.join(echo("two"))
+	id := killed.SessionID()
+	key := "toolgate:{sessions}:replica:" + strings.Split(id, ".")[1]
+	killed.kill()
+	address := strings.TrimPrefix(one.replicas.URL, "https://")
+	if err := c.directory.Set(t.Context(), key, address, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if status, text := two.send(t, "POST", "/mcp", id, ""); status != http.StatusServiceUnavailable || !strings.Contains(text, "try again") {
+		t.Errorf("%d %s", status, text)
+	}
+	if _, gone := two.passed.Load("gone"); !gone {
+		t.Error("the metric does not say that the replica is gone")
+	}
+	if _, text := two.send(t, "POST", "/mcp", id, ""); !strings.HasPrefix(text, "two ") || one.served.Load() != 0 {
+		t.Error(text)
+	}
+}
+
 // Threat: a request is passed on from replica to replica. The replicas' listener passes
 // nothing on, and serves what is meant for its replica alone.
 func TestNoSecondHop(t *testing.T) {
@@ -342,8 +364,8 @@ func TestNoSecondHop(t *testing.T) {
 		status          int
 		text            string
 	}{
-		{one.SessionID(), other, http.StatusServiceUnavailable, "the replica that has the session or the call is gone: try again\n"},
-		{two.SessionID(), "", http.StatusServiceUnavailable, "the replica that has the session or the call is gone: try again\n"},
+		{one.SessionID(), other, http.StatusMisdirectedRequest, "the request is not for this replica\n"},
+		{two.SessionID(), "", http.StatusMisdirectedRequest, "the request is not for this replica\n"},
 		{one.SessionID(), self, http.StatusOK, "false"},
 		{"", self, http.StatusOK, "false"},
 	} {
