@@ -236,6 +236,9 @@ func toolsCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use: "tools", Short: "serve the standard tools as an MCP server on stdin and stdout, or describe them",
 		RunE: func(c *cobra.Command, _ []string) error {
+			if dir, ok := e.lookup(app.ToolsDir); ok && !c.Flags().Changed("dir") {
+				flags.Dir = dir
+			}
 			if flags.backends != "" {
 				if err := config.LoadBackends(config.Options{Path: flags.backends, Getenv: e.lookup}, &flags.Backends); err != nil {
 					return &exit{code: exitUsage, err: err, findings: faultsOf(err, "")}
@@ -251,11 +254,7 @@ func toolsCommand(e *env) *cobra.Command {
 			return tools.Serve(c.Context(), flags.Options, e.in, e.out)
 		},
 	}
-	dir, ok := e.lookup(app.ToolsDir)
-	if !ok {
-		dir = ".toolgate/tools"
-	}
-	flags.bind(c.Flags(), dir)
+	flags.bind(c.Flags(), ".toolgate/tools")
 	return c
 }
 
