@@ -18,7 +18,7 @@ func TestClosedConnectionsFailNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	db, other := mustOpen(t, address, store.PostgresMigrations()), mustOpen(t, address, store.PostgresMigrations())
-	prepared, err := db.Read.PrepareContext(t.Context(), "SELECT seen FROM approval_clock")
+	prepared, err := db.Read.PrepareContext(t.Context(), "SELECT seen FROM approval_clock") //nolint:sqlclosecheck // it is, below
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,8 @@ func TestClosedConnectionsFailNothing(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return p.Close()
+			defer p.Close()
+			return nil
 		},
 		"a view":   func() error { return db.View(t.Context(), func(tx *sql.Tx) error { return inTx(t.Context(), tx) }) },
 		"a change": func() error { return db.Update(t.Context(), inTx) },
@@ -77,7 +78,7 @@ func fillPools(t *testing.T, db *store.DB) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer tx.Rollback() //nolint:errcheck // nothing was done
+			defer tx.Rollback()
 		}
 	}
 	if err := db.Aside(t.Context(), func(context.Context, *sql.Tx) error { return nil }); err != nil {

@@ -331,7 +331,7 @@ func (t *Tickets) follow(ctx context.Context, after int64, yield func(Event, err
 			}
 		}
 		if len(events) < followed && awaitChange(ctx, changed, wait.Beat(followEvery)) != nil {
-			return nil //nolint:nilerr // ctx has ended
+			return nil // ctx has ended
 		}
 	}
 }
