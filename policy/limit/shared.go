@@ -166,7 +166,8 @@ func (s *Shared) New(name string, r Rules) *Limiter {
 func (s *Shared) Close() {
 	s.loop.Stop()
 	s.topUps.Wait()
-	if s.repay() == nil {
+	_ = s.repay() // which tries once, for as long as a call would wait
+	if !s.down.Load() {
 		_ = s.beat(context.Background(), 0) // the others notice without it, a little later
 	}
 }
