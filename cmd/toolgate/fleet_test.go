@@ -294,8 +294,8 @@ hold contains {"rule": "each", "reason": "each call", "approval": {"roles": ["bo
 const crowdLimit = 1000
 
 // Three replicas with PostgreSQL and Valkey are killed one after the other under load, and so
-// is each server. No call runs twice or without its record, the limit holds, and whoever gets
-// no answer is told why.
+// is each server. No call runs twice or without its record, the limit holds, and each
+// client gets an answer or the reason why there is none.
 func TestFleetUnderFaults(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

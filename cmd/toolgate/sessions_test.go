@@ -115,7 +115,7 @@ func startFleet(t *testing.T, dir string, of site) *fleet {
 	return f
 }
 
-// request sends one request through nginx. Its headers are those that have a value.
+// request sends one request through nginx. A header without a value is not sent.
 func (f *fleet) request(ctx context.Context, method, token, body string, headers map[string]string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, f.url, strings.NewReader(body))
 	if err != nil {

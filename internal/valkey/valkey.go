@@ -63,7 +63,7 @@ func (c *Client) Text(ctx context.Context, s *Script, keys []string, args ...any
 	return s.script.Run(ctx, c.pool, keys, args...).Text()
 }
 
-// Fields returns the fields of the hash at key, none when there is no hash.
+// Fields returns the fields of the hash at key. It returns an empty map when there is no hash.
 func (c *Client) Fields(ctx context.Context, key string) (map[string]string, error) {
 	return c.pool.HGetAll(ctx, key).Result()
 }

@@ -33,8 +33,8 @@ func readFacts(data map[string]any) (map[string]*fact.Set, error) {
 }
 
 // toolFacts reads the facts of one tool. The member contract names a tool that toolgate
-// ships; the other members lie over the facts of its contract, a member of a fact as a
-// whole: a size that policy data does not list is no size of the contract.
+// ships; the other members are facts that change those of its contract. What a
+// fact states there, such as sizes, replaces what the contract states as a whole.
 func toolFacts(v any) (*fact.Set, error) {
 	members, ok := v.(map[string]any)
 	if !ok {

@@ -119,8 +119,8 @@ type Options struct {
 	// Keeper keeps the sessions of Streamable HTTP for other replicas, and has those of replicas that are
 	// gone; nil = sessions end with the process. It requires Replica and PassOn.
 	Keeper Keeper
-	// TakenOver is called for each session of a replica that is gone: whole is false for one with
-	// subscriptions, whose client is told that it is lost; nil = nobody asks.
+	// TakenOver is called for each session of a replica that is gone. whole is false for a session with
+	// subscriptions: its client gets SESSION_LOST. nil = nobody asks.
 	TakenOver func(whole bool)
 	// MaxParked is how many calls may wait for answers of their clients; 0 = 4,096.
 	// Beyond it the call that waits longest ends, of the principal that has the most,

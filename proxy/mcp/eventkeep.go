@@ -47,8 +47,8 @@ func readKept(data []byte) (e keptEvent, ok bool) {
 	return e, true
 }
 
-// keptEvents reads the events of one stream and returns those that follow each other without a gap, up to
-// the last one.
+// keptEvents reads the events of one stream. It returns the last one and those before it, back to the
+// first gap.
 func keptEvents(parts [][]byte) (kept []keptEvent) {
 	for _, part := range parts {
 		e, ok := readKept(part)

@@ -43,7 +43,7 @@ type session struct {
 	mayBeNotified    bool            // a server of its road may say something before it answers
 	onEnd            func()          // called once, after the last call of an ended session
 	keep             func() bool     // keeps its record for other replicas; false = that fails
-	subscribed       atomic.Bool     // its owner has subscriptions of it, so that no other replica can take it over
+	subscribed       atomic.Bool     // it has subscribed to resources, so no other replica can take it over
 	taken            bool            // it was another replica's
 	changes          *listChanges
 	peer             *clientPeer         // for what belongs to no request

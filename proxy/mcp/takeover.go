@@ -21,9 +21,8 @@ type Keeper interface {
 	// one when it took the session over. With take, the session is that of another replica, and is
 	// this one's from now on if that is gone; the zero ID says that the session has ended.
 	Keep(ctx context.Context, session string, record []byte, take bool) (owner [8]byte, err error)
-	// KeepEvent keeps event n of a stream, whose data is not changed afterwards. Without data the
-	// event is no longer kept, and without a stream the record of the session is not. It does
-	// not wait.
+	// KeepEvent keeps event n of a stream; the caller must not change data afterwards. Without
+	// data it removes the event, and without a stream the record of the session. It does not wait.
 	KeepEvent(session, stream string, n uint64, data ...[]byte)
 	// Load returns the record of a session, or the events of one of its streams in order; nothing
 	// of one that is not kept, or whose ID no replica made.

@@ -123,8 +123,8 @@ func (k *Keeper) Keep(ctx context.Context, session string, record []byte, take b
 	return idOf(text), nil
 }
 
-// KeepEvent queues event number n of a stream; its data must not be changed afterwards. Without data
-// the event is no longer kept, and without a stream the record of the session is not. Events beyond
+// KeepEvent queues event number n of a stream; the caller must not change data afterwards. Without data
+// it queues the removal of the event, and without a stream that of the session's record. Events beyond
 // the bounds of the queue are dropped.
 func (k *Keeper) KeepEvent(session, stream string, n uint64, data ...[]byte) {
 	e := event{session, stream, n, data}

@@ -41,7 +41,7 @@ func (n names) aead(session string) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// seal returns plain so that only replicas can read it, and only in its place.
+// seal encrypts plain for a place in a session. Only open with the same place, at any replica, reads it.
 func (n names) seal(session, place string, plain []byte) (string, error) {
 	a, err := n.aead(session)
 	if err != nil {
