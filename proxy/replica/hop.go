@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -47,13 +48,14 @@ func (r *Router) send(w http.ResponseWriter, q *http.Request, owner, address str
 		ending = r.streams
 	}
 	defer context.AfterFunc(ending, cancel)()
-	failed, result := false, "unknown" // also when an answer breaks off, which is a panic
+	result := "unknown" // as it stays when an answer breaks off, which is a panic
 	defer func() {
-		if ctx.Err() != nil {
+		if result == "unknown" && ctx.Err() != nil {
 			result = "left"
 		}
 		r.opts.Passed(result)
 	}()
+	answered, failure := true, ""
 	hop := httputil.ReverseProxy{
 		Transport: r.transport, FlushInterval: -1, ErrorLog: quiet,
 		Rewrite: func(p *httputil.ProxyRequest) { // which has no Forwarded and X-Forwarded headers left
@@ -67,35 +69,33 @@ func (r *Router) send(w http.ResponseWriter, q *http.Request, owner, address str
 			}
 			return nil
 		},
-		ErrorHandler: func(bounded http.ResponseWriter, _ *http.Request, err error) {
-			failed = true
-			other := errors.Is(err, errOther)
-			if other || errors.Is(err, syscall.ECONNREFUSED) { // its process has ended; it comes back when it has not
-				_ = r.opts.Directory.Delete(ctx, keyPrefix+owner)
-			}
-			if answered = ctx.Err() != nil || !unreached(err); !answered {
-				return
-			}
-			if other {
-				result = "gone"
-				http.Error(bounded, "the replica that has the session or the call is gone: try again", http.StatusServiceUnavailable)
-				return
-			}
-			if ctx.Err() == nil {
-				r.opts.Log.Warn("the owner of a session or a call did not answer", "address", address, "error", err)
-			}
-			http.Error(bounded, "the replica that has the session or the call did not answer: whether the request took effect is unknown", http.StatusBadGateway)
+		ErrorHandler: func(w http.ResponseWriter, q *http.Request, err error) {
+			failure, answered = r.fail(w, q, owner, address, err)
 		},
 	}
-	answered = true
 	hop.ServeHTTP(bounded{w, http.NewResponseController(w)}, q.WithContext(ctx))
-	switch {
-	case !answered:
-		result = "gone"
-	case !failed:
-		result = "answered"
-	}
+	result = cmp.Or(failure, "answered")
 	return answered
+}
+
+// fail answers a request that got no answer of the replica at address, unless nothing was sent
+// to that replica because it is gone. It returns the result for Options.Passed.
+func (r *Router) fail(w http.ResponseWriter, q *http.Request, owner, address string, err error) (result string, answered bool) {
+	other := errors.Is(err, errOther)
+	if other || errors.Is(err, syscall.ECONNREFUSED) { // its process has ended; it comes back when it has not
+		_ = r.opts.Directory.Delete(q.Context(), keyPrefix+owner)
+	}
+	switch left := q.Context().Err() != nil; {
+	case unreached(err) && !left:
+		return "gone", false
+	case other && !left:
+		http.Error(w, "the replica that has the session or the call is gone: try again", http.StatusServiceUnavailable)
+		return "gone", true
+	case !left:
+		r.opts.Log.Warn("the owner of a session or a call did not answer", "address", address, "error", err)
+	}
+	http.Error(w, "the replica that has the session or the call did not answer: whether the request took effect is unknown", http.StatusBadGateway)
+	return "unknown", true
 }
 
 // errOther reports that another process has the address of a replica now.
