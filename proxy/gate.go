@@ -279,6 +279,11 @@ type Call struct {
 	Route string
 	// Session keys the downstream session, "" when the door has none.
 	Session string
+	// TaskID returns the ID for the caller of a server's task; nil = the server's own. The
+	// door puts the server's ID back into requests.
+	TaskID func(id string) string
+	// TakenOver says that the session was that of a replica that is gone, and so were its tasks.
+	TakenOver bool
 	// Transport is http, stdio, ndjson or rest.
 	Transport string
 	// Era is the MCP revision that the caller speaks, "" outside MCP.

@@ -192,6 +192,9 @@ func (r *relayed) forward(ctx context.Context) *Failure {
 	if f != nil {
 		return f
 	}
+	if r.of != nil {
+		result = r.nameTask(result, r.of.id)
+	}
 	if r.kernel != nil {
 		kernel = *r.kernel
 	}

@@ -46,18 +46,41 @@ func (t *toolCall) replyBegun(state json.RawMessage) *Failure {
 		t.ends(approval.StateFailed, nil, "the task's id is taken")
 		return t.fail(signal.CodeOutputInvalid, "the server began a task under an id that is taken")
 	}
+	t.raw = t.nameTask(t.raw, textMember(state, "taskId"))
 	t.ends(approval.StateDone, t.raw, "")
 	return t.replyShaped(outcome{result: t.raw[:len(t.raw):len(t.raw)], kernel: signal.OK(nil, t.metrics()), handle: true}, nil)
 }
 
+// nameTask puts the ID for the caller in place of a server's ID into a result that is or has the task.
+func (c *call) nameTask(result json.RawMessage, id string) json.RawMessage {
+	if c.in.TaskID == nil {
+		return result
+	}
+	named := jsonrpc.Change{Name: "taskId", Value: jsonrpc.Quote(c.in.TaskID(id))}
+	if task, _ := jsonrpc.Get(result, "task"); textMember(task, "taskId") == id {
+		named = jsonrpc.Change{Name: "task", Members: []jsonrpc.Change{named}}
+	} else if textMember(result, "taskId") != id {
+		return result
+	}
+	if shown, err := jsonrpc.Edit(result, named); err == nil { // fails for no result that was decoded
+		return shown
+	}
+	return result
+}
+
 // findTask finds the task among those of the session and the tickets of the
-// principal. One of another session and one that never was give the same answer.
+// principal. One of another session and one that never was give the same answer. A session
+// that was taken over may have begun either elsewhere.
 func (r *relayed) findTask(ctx context.Context) *Failure {
 	t := r.ticketTask(ctx)
 	if t == nil {
 		t = r.session().task("", r.name, r.start)
 	}
-	if t == nil || r.in.Route != "" && t.server != r.in.Route {
+	switch {
+	case t != nil && (r.in.Route == "" || t.server == r.in.Route):
+	case r.in.TakenOver:
+		return r.fail(signal.CodeToolFailed, "the task is not known here: if it began before the replica of the session was gone, it is lost, and whether it took effect is unknown")
+	default:
 		return r.unknownTask()
 	}
 	r.of, r.server, r.tool, r.parentID = t, t.server, t.tool, t.callID

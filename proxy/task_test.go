@@ -276,6 +276,67 @@ func TestTasksAreNotConfused(t *testing.T) {
 	}
 }
 
+// Where replicas name themselves in IDs, the caller gets the named ID, and servers their own.
+func TestTaskIDForTheCaller(t *testing.T) {
+	name := func(id string) string { return id + ".r1" }
+	for begins, want := range map[string]string{
+		`{"task":{"taskId":"t1", "ttl":1e5},"x":1e2}`:         `{"task":{"taskId":"t1.r1", "ttl":1e5},"x":1e2}`,
+		`{"resultType":"task","taskId": "t1","task":{"n":1}}`: `{"resultType":"task","taskId": "t1.r1","task":{"n":1}}`,
+	} {
+		w := newWorker(t)
+		w.begins = begins
+		in := request(t, wanted)
+		in.Session, in.Capabilities, in.TaskID = "s1", json.RawMessage(extension), name
+		if reply, f := w.Call(t.Context(), in); f != nil || string(reply.Result) != want {
+			t.Fatalf("the call: %v, %v\nwant %s", reply, f, want)
+		}
+		for answer, want := range map[string]string{
+			`{"taskId":"t1","n":1e2}`:  `{"taskId":"t1.r1","n":1e2}`,
+			`{}`:                       `{}`,
+			`{"taskId":"t1","task":1}`: `{"taskId":"t1.r1","task":1}`,
+		} {
+			w.answers["tasks/get"], w.answers["tasks/cancel"], w.asked = answer, answer, nil
+			for _, method := range []string{"tasks/get", "tasks/cancel"} {
+				in := relayed(t, "", method, `{"taskId":"t1"}`)
+				in.TaskID = name
+				reply, f := w.Relay(t.Context(), in)
+				if answer == `{}` && method == "tasks/get" { // about no task
+					continue
+				}
+				if f != nil || string(reply.Result) != want || !strings.HasSuffix(w.asked[len(w.asked)-1], `{"taskId":"t1"}`) {
+					t.Errorf("%s: %v, %v, asked %v\nwant %s", method, reply, f, w.asked, want)
+				}
+			}
+		}
+	}
+}
+
+// A session that was taken over may have begun the task at a replica that is gone: nobody says that
+// there was none.
+func TestTasksOfASessionThatWasTakenOver(t *testing.T) {
+	for _, method := range []string{"tasks/get", "tasks/result", "tasks/cancel", "tasks/update"} {
+		w := newWorker(t)
+		w.answers[method] = `{"taskId":"t1","structuredContent":{"n":1},"content":[]}`
+		if _, f := w.dig(t, "s1", wanted); f != nil {
+			t.Fatal(f)
+		}
+		for _, tt := range []struct {
+			id, route string
+			known     bool
+		}{{"t1", "", true}, {"t1", "web", true}, {"t1", "mine", false}, {"t0", "", false}, {"apr_0", "", false}} {
+			in := relayed(t, tt.route, method, `{"taskId":"`+tt.id+`"}`)
+			in.TakenOver = true
+			_, f := w.Relay(t.Context(), in)
+			switch {
+			case tt.known && f != nil:
+				t.Errorf("%s %s at %q: %v", method, tt.id, tt.route, f)
+			case !tt.known && (f == nil || f.Kernel.Code != signal.CodeToolFailed || !strings.Contains(f.Reason, "it is lost, and whether it took effect is unknown")):
+				t.Errorf("%s %s at %q: %v", method, tt.id, tt.route, f)
+			}
+		}
+	}
+}
+
 // A list of tasks has those of the session, of one server or of all.
 func TestListsOfTasks(t *testing.T) {
 	w := newWorker(t)

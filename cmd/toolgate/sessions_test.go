@@ -49,15 +49,21 @@ const asking = `{"Tools": [{"Name": "say"}, {"Name": "ask", "Does": "talk", "Lin
 // changing is how the list of its server changes.
 const changing = `, "Changed": [{"Name": "say"}, {"Name": "more"}], "ChangeAfter": 20, "Notify": true}`
 
+// working is a server without sessions whose tool becomes a task, at each replica under one ID.
+const working = `{"Stateless": {"Capabilities": {"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}, "Tools": [
+	{"Name": "dig", "Answers": [{"resultType": "task", "taskId": "t1", "status": "working", "ttlMs": 3600000}]},
+	{"Name": "tasks/get", "Answers": [{"resultType": "complete", "taskId": "t1", "status": "working"}]}]}}`
+
 // askingSite is that of two principals who may call everything.
 func askingSite() site {
 	return site{
-		servers: `"up": {"command": "recorder", "args": ["up.json", "calledREPLICA"]}`,
+		servers: `"up": {"command": "recorder", "args": ["up.json", "calledREPLICA"]}, "works": {"command": "recorder", "args": ["works.json", "worksREPLICA"]}`,
 		settings: fmt.Sprintf(`"policy": {"path": "policy", "timeout": "10s"}, "limits": {"default": "off", "refused": "off"},
 			"identity": {"tokens": [{"subject": "agent", "roles": ["agent"], "sha256": %q}, {"subject": "other", "roles": ["agent"], "sha256": %q}]}`,
 			identity.HashToken("agent"), identity.HashToken("other")),
 		files: map[string]string{
 			"up.json":       asking + changing,
+			"works.json":    working,
 			"policy/p.rego": "package toolgate\n\nimport rego.v2\n\nvisible := true\n\ndecision := {\"effect\": \"allow\", \"rule\": \"all\"}\n",
 		},
 	}
@@ -266,10 +272,12 @@ func TestSessionAtAnyReplica(t *testing.T) {
 		}
 	}
 	f.refuseStrangers(t)
+	tasks := f.begunTasks(t)
 
 	owner := f.owner(t, 12)
 	f.replicas[owner].signal(syscall.SIGKILL)
 	<-f.replicas[owner].done
+	f.lostTasks(t, tasks)
 	if listening.Scan(); listening.Err() == nil {
 		for listening.Scan() { // what was on its way
 		}
@@ -334,6 +342,65 @@ func (f *fleet) resume(t *testing.T, session, last string) *bufio.Scanner {
 		t.Fatalf("the stream is not continued: %s", res.Status)
 	}
 	return bufio.NewScanner(res.Body)
+}
+
+// task sends a request of a client without a session that takes tasks, about what is named.
+func (f *fleet) task(t *testing.T, token, method, member, name string) string {
+	t.Helper()
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%q:%q,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},
+		"io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}}}`, method, member, name)
+	answer, err := wholeBody(f.request(t.Context(), http.MethodPost, token, body, map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
+// begunTasks begins tasks of one client at all replicas, and returns their IDs. Every replica answers requests
+// about them, to their principal alone.
+func (f *fleet) begunTasks(t *testing.T) (ids []string) {
+	t.Helper()
+	for len(ids) < len(f.replicas) {
+		answer := f.task(t, "agent", "tools/call", "name", "works__dig")
+		id := taskIn.FindStringSubmatch(answer)
+		switch {
+		case id == nil && strings.Contains(answer, "the server began a task under an id that is taken"): // by an earlier one at this replica
+			continue
+		case id == nil:
+			t.Fatalf("no task: %s", answer)
+		}
+		ids = append(ids, id[1])
+	}
+	for _, id := range ids {
+		for range f.replicas {
+			if answer := f.task(t, "agent", "tasks/get", "taskId", id); !strings.Contains(answer, "working") || !strings.Contains(answer, id) {
+				t.Errorf("the task %s: %s", id, answer)
+			}
+			if answer := f.task(t, "other", "tasks/get", "taskId", id); !strings.Contains(answer, "no such task") {
+				t.Errorf("another principal: %s", answer)
+			}
+		}
+	}
+	return ids
+}
+
+var taskIn = regexp.MustCompile(`"taskId": ?"([^"]+)"`)
+
+// lostTasks wants the tasks of the one replica that is gone to be reported as lost, and the others to be there.
+func (f *fleet) lostTasks(t *testing.T, ids []string) {
+	t.Helper()
+	lost := 0
+	for _, id := range ids {
+		switch answer := f.task(t, "agent", "tasks/get", "taskId", id); {
+		case strings.Contains(answer, "the replica that ran the task is gone, and the task with it; whether the task took effect is unknown"):
+			lost++
+		case !strings.Contains(answer, "working"):
+			t.Errorf("the task %s: %s", id, answer)
+		}
+	}
+	if lost != 1 {
+		t.Errorf("%d of %d tasks are lost", lost, len(ids))
+	}
 }
 
 // attempt makes one attempt of call n of a tool that asks its client, which has no session.

@@ -106,14 +106,14 @@ type Options struct {
 	// Tasks says that the gate answers held calls with tasks. The capability is
 	// advertised to clients without a session.
 	Tasks bool
-	// StateKey signs the requestState of clients without a session: StateKeyBytes
-	// secret bytes. Doors with the same key accept each other's states where the
+	// StateKey signs the requestState of clients without a session, and with PassOn the IDs of
+	// their tasks: StateKeyBytes secret bytes. Doors with the same key accept each other's states where the
 	// request can start again from the beginning; nil = a random key.
 	StateKey []byte
-	// Replica begins the IDs of calls that wait for answers of their clients, and PassOn
-	// passes an attempt on to the replica that has its call, with the body as it came. It
-	// reports whether the attempt is answered; otherwise it is one whose call is gone. A nil
-	// PassOn is that of a replica without others.
+	// Replica begins the IDs of calls that wait for answers of their clients, and is in those of
+	// tasks. PassOn passes a request on to the replica that has its call or its task, with the
+	// body as it came. It reports whether the request is answered; otherwise the call or the task is
+	// gone. A nil PassOn is that of a replica without others.
 	Replica [8]byte
 	PassOn  func(w http.ResponseWriter, r *http.Request, body []byte, owner [8]byte) bool
 	// Keeper keeps the sessions of Streamable HTTP for other replicas, and has those of replicas that are

@@ -277,7 +277,7 @@ func (x *exchange) use(s *session) {
 	if s == nil {
 		return
 	}
-	x.session = s
+	x.session, x.call.TakenOver = s, s.taken
 	x.call.Session, x.call.Era, x.call.Client = s.key, s.version, s.client
 	x.call.Capabilities, x.call.Level = s.capabilities, *s.level.Load()
 	x.call.Peer, x.call.Home = s.peer, s.peer

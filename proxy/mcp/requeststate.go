@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"net/http"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
@@ -73,18 +72,6 @@ func (n *stateSigner) read(text string) (claim, error) {
 	var c claim
 	_, _ = binary.Decode(said, binary.BigEndian, &c) // claimBytes are enough
 	return c, nil
-}
-
-// passOn passes an attempt on to the replica that has its call, and reports whether it is
-// answered.
-func (s *statelessServer) passOn(w http.ResponseWriter, r *http.Request, x *exchange, body []byte) bool {
-	if x.denied != nil || x.call.Message == nil {
-		return false
-	}
-	text, _ := jsonrpc.TextAt(x.call.Message.Params, "requestState")
-	c, err := s.signer.read(text)
-	owner := [len(s.opts.Replica)]byte(c.Call[:])
-	return err == nil && owner != s.opts.Replica && s.opts.PassOn(w, r, body, owner)
 }
 
 func (n *stateSigner) mac(said []byte) []byte {

@@ -184,6 +184,9 @@ func (s *statelessServer) checkRequest(ctx context.Context, x *exchange, h http.
 	if !ok {
 		return s.refuseAs(x, signal.CodeEnvelopeMethod, http.StatusNotFound, "method "+m.Method+" is not served in revision "+statelessVersion), false
 	}
+	if a, ok := s.ownTask(x); !ok {
+		return a, false
+	}
 	if x.row.asks {
 		if fault := x.extractAnswers(); fault != "" {
 			return s.refuse(x, signal.CodeEnvelopeParams, fault), false
@@ -195,6 +198,9 @@ func (s *statelessServer) checkRequest(ctx context.Context, x *exchange, h http.
 	}
 	x.stateless.group = g
 	x.call.Session, x.call.Home = g.key, g
+	if s.opts.PassOn != nil {
+		x.call.TaskID = func(id string) string { return s.signer.taskID(id, s.opts.Replica, x.call.Principal) }
+	}
 	return s.checkArgumentHeaders(ctx, x, h)
 }
 

@@ -169,6 +169,9 @@ func TestTakeOver(t *testing.T) {
 		}
 	}
 	after := ds.gates[1].last()
+	if before.TakenOver || !after.TakenOver {
+		t.Errorf("taken over: %t before, %t after", before.TakenOver, after.TakenOver)
+	}
 	if diff := cmp.Diff([]any{before.Session, before.Era, before.Client, string(before.Capabilities), before.Level, before.Principal},
 		[]any{after.Session, after.Era, after.Client, string(after.Capabilities), after.Level, after.Principal}); diff != "" {
 		t.Errorf("the session (-before +after):\n%s", diff)

@@ -35,7 +35,14 @@ func (r *Router) passOn(w http.ResponseWriter, q *http.Request, owner, session s
 	case replica == r.names.self: // the session was taken over just now
 		return replica, false
 	}
-	return replica, address != "" && r.send(w, q, replica, address)
+	if answered = address != "" && r.send(w, q, replica, address); answered || address == "" || session != "" {
+		return replica, answered
+	}
+	if _, address, err = r.opts.Directory.Find(q.Context(), owner, ""); err != nil || address != "" { // it may be there, and only the network not
+		http.Error(w, "the replica that has the call cannot be reached: try again", http.StatusServiceUnavailable)
+		return replica, true
+	}
+	return replica, false
 }
 
 // send sends q to a replica at an address, as passOn does, and reports the result to

@@ -13,8 +13,8 @@
 // share, so no client can name another replica. It holds no address: a replica keeps its own in a
 // directory, for as long as it lives. Only the owner authenticates, judges and records.
 // The owner passes no request on again, so there is no second hop. When a call waits for
-// answers of its client, its requestState names the owner in the same way, and PassOn passes
-// the next attempt on.
+// answers of its client, its requestState names the owner in the same way, as does the ID of a
+// server's task; PassOn passes the next attempt, or the request about the task, on.
 //
 // A Keeper keeps the sessions of its replica on the server that the replicas share. When an owner
 // is gone, the door at which the next request of a session arrives loads its record, checks that
@@ -217,7 +217,8 @@ func (r *Router) Before(next http.Handler) http.Handler {
 }
 
 // PassOn passes q, whose body was read, on to the replica with the ID owner, and reports
-// whether it is answered: not when that replica is gone, nor when q was passed on to this one.
+// whether it is answered: not when that replica is gone, nor when q was passed on to this one. While
+// the replica is in the directory and cannot be reached, the answer is 503.
 func (r *Router) PassOn(w http.ResponseWriter, q *http.Request, body []byte, owner [8]byte) bool {
 	if to := q.Context().Value(passedOn{}); to == r.names.self || to == text(owner) {
 		return false

@@ -334,6 +334,32 @@ func TestPassOn(t *testing.T) {
 	})
 }
 
+// A replica that cannot be reached and is in the directory may be there: the client tries again.
+func TestPassOnToAReplicaThatIsNotReached(t *testing.T) {
+	c := newCluster(t)
+	one := c.join(echo("one"))
+	var two *member
+	two = c.join(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, two.PassOn(w, r, nil, one.ID())) })
+	one.Leave()
+	key := "toolgate:{sessions}:replica:" + strings.Split(one.SessionID(), ".")[1]
+	if err := c.directory.Set(t.Context(), key, "127.0.0.1:none", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if status, text := two.send(t, "POST", "/mcp", "", ""); status != http.StatusServiceUnavailable || !strings.Contains(text, "cannot be reached: try again") {
+		t.Errorf("%d %s", status, text)
+	}
+	if err := c.directory.Delete(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	if _, text := two.send(t, "POST", "/mcp", "", ""); text != "false" {
+		t.Errorf("when its address has expired: %s", text)
+	}
+	c.directory.setAway(true)
+	if status, text := two.send(t, "POST", "/mcp", "", ""); status != http.StatusServiceUnavailable || !strings.Contains(text, "cannot be looked up: try again") {
+		t.Errorf("while the directory is away: %d %s", status, text)
+	}
+}
+
 // A replica that was killed is found to be gone when the next process has its address.
 func TestAddressOfAnotherProcess(t *testing.T) {
 	c := newCluster(t)
