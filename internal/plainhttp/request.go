@@ -174,8 +174,8 @@ func (b *body) Close() error { return nil }
 
 // discard reads what the handler has left.
 func (b *body) discard() error {
-	n, err := io.CopyN(io.Discard, b.conn.r, b.left)
-	b.left -= n
+	n, err := b.conn.r.Discard(int(b.left)) // at most maxBody
+	b.left -= int64(n)
 	return err
 }
 

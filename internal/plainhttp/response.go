@@ -1,16 +1,14 @@
 package plainhttp
 
 import (
+	"bytes"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/net/http/httpguts"
 )
 
 const (
@@ -163,8 +161,8 @@ func (w *response) bodyless() bool {
 	return w.status == http.StatusNoContent || w.status == http.StatusNotModified
 }
 
-// frame appends the head of an answer that begins with body. As in net/http, the
-// headers are sorted, values cannot end a line, and a type that is missing is guessed.
+// frame appends the head of an answer that begins with body. As in net/http, a type that is
+// missing is guessed.
 func (w *response) frame(body []byte) {
 	w.framed = true
 	if w.last = w.last || slices.ContainsFunc(w.header["Connection"], func(v string) bool { return strings.EqualFold(v, "close") }); w.last {
@@ -174,15 +172,9 @@ func (w *response) frame(body []byte) {
 		w.header["Content-Type"] = []string{http.DetectContentType(body)}
 	}
 	b := append(strconv.AppendInt(append(w.out, "HTTP/1.1 "...), int64(w.status), 10), ' ')
-	b = append(append(b, http.StatusText(w.status)...), "\r\n"...)
-	for _, name := range slices.Sorted(maps.Keys(w.header)) {
-		if !httpguts.ValidHeaderFieldName(name) {
-			continue
-		}
-		for _, value := range w.header[name] {
-			b = append(append(append(append(b, name...), ": "...), oneLine.Replace(strings.Trim(value, " \t"))...), "\r\n"...)
-		}
-	}
+	lines := bytes.NewBuffer(append(append(b, http.StatusText(w.status)...), "\r\n"...))
+	_ = w.header.Write(lines) // a buffer takes all
+	b = lines.Bytes()
 	if _, said := w.header["Date"]; !said {
 		b = append(time.Now().UTC().AppendFormat(append(b, "Date: "...), http.TimeFormat), "\r\n"...)
 	}
@@ -191,5 +183,3 @@ func (w *response) frame(body []byte) {
 	}
 	w.out = append(b, "\r\n"...)
 }
-
-var oneLine = strings.NewReplacer("\n", " ", "\r", " ")
