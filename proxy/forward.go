@@ -285,17 +285,17 @@ func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, view
 	if err != nil {
 		return t.fail(signal.CodeOutputInvalid, "the tool's result cannot be read")
 	}
-	if t.in.Route == "" && t.tool != nil && bytes.Contains(result, []byte("resource_link")) {
-		t.rememberLinks(result)
-	}
 	o := outcome{result: result, refs: refs}
-	isFile := func(s signal.Signal) bool { return s.Kind() == signal.File }
-	if t.gate.opts.Artifacts != nil && (t.resultsMode() == "signals" || slices.ContainsFunc(signals, isFile)) {
+	files := slices.ContainsFunc(signals, func(s signal.Signal) bool { return s.Kind() == signal.File })
+	if t.gate.opts.Artifacts != nil && (files || t.resultsMode() == "signals") {
 		t.keepArtifacts(ctx, &o, signals)
 	}
 	var failed *signal.KernelError
 	if len(signals) == 1 && signals[0].Kind() == signal.Data {
 		failed, _ = signal.ErrorOf(signals[0])
+	}
+	if (files || failed != nil) && t.in.Route == "" && t.tool != nil && bytes.Contains(result, []byte("resource_link")) {
+		t.rememberLinks(result) // a link is a FILE, unless an error signal stands for the whole result
 	}
 	switch m := t.metrics(); {
 	case failed != nil:
