@@ -169,6 +169,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err = trial.Wait(); err != nil {
 		return nil, configError(err)
 	}
+	a.state.begin(releaseMemory)
 	if err = a.openGate(cfg); err != nil {
 		return nil, err
 	}
@@ -184,13 +185,13 @@ func (a *App) openPolicyAndStore(ctx context.Context, cfg *config.Config, trial 
 	var store errgroup.Group
 	store.Go(func() error { return a.openStore(ctx, cfg) })
 	loaded, err := source.open(ctx, rego.LoadUntried)
+	if err == nil && source.remote == nil {
+		trial.Go(func() error { return loaded.engine.Try(ctx) })
+	}
 	if err = cmp.Or(configError(err), store.Wait()); err != nil {
 		return err
 	}
 	a.openPolicy(source, loaded)
-	if source.remote == nil {
-		trial.Go(func() error { return loaded.engine.Try(ctx) })
-	}
 	return nil
 }
 

@@ -50,3 +50,6 @@ func (a *App) MetricLabels() map[string][]string {
 
 // ReleaseMemory is releaseMemory.
 var ReleaseMemory = releaseMemory
+
+// ReleaseProgram is releaseProgram.
+var ReleaseProgram = releaseProgram
