@@ -151,9 +151,9 @@ func perRun(t *testing.T, n int, do func(i int) error) float64 {
 	return time.Since(began).Seconds() / float64(n)
 }
 
-func openDatabase(t *testing.T) *store.DB {
+func openDatabase(t *testing.T, address string) *store.DB {
 	t.Helper()
-	db, err := store.OpenPostgres(t.Context(), postgres.Database(t), store.PostgresMigrations())
+	db, err := store.OpenPostgres(t.Context(), address, store.PostgresMigrations())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,25 +161,35 @@ func openDatabase(t *testing.T) *store.DB {
 	return db
 }
 
+// openTickets opens the tickets of a process in a database.
+func openTickets(t *testing.T, address, secrets string) *approval.Tickets {
+	t.Helper()
+	dir, err := keys.Open(secrets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tickets, err := approval.New(t.Context(), openDatabase(t, address), approval.Options{Keys: dir, MaxLive: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tickets.Close() })
+	return tickets
+}
+
+// heldCall is a call that one person decides on.
+func heldCall(arguments string) approval.Held {
+	return approval.Held{
+		Principal: policy.Principal{Subject: "ann"}, Server: "up", Tool: "say", Exposed: "up__say", Fingerprint: "f", Revision: "r", Rule: "R",
+		Arguments: json.RawMessage(arguments), Digest: fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(arguments))), Approval: policy.Approval{Roles: []string{"boss"}},
+	}
+}
+
 // changeCost is what a held call costs that is proposed, approved, granted and finished.
 func changeCost(t *testing.T) float64 {
-	db := openDatabase(t)
-	secrets, err := keys.Open(filepath.Join(t.TempDir(), "keys"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	tickets, err := approval.New(t.Context(), db, approval.Options{Keys: secrets})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tickets.Close()
+	tickets := openTickets(t, postgres.Database(t), filepath.Join(t.TempDir(), "keys"))
 	boss := policy.Principal{Subject: "bo", Roles: []string{"boss"}}
 	one := func(i int) error {
-		arguments := json.RawMessage(fmt.Sprintf(`{"n":%d}`, i))
-		held := approval.Held{
-			Principal: policy.Principal{Subject: "ann"}, Server: "up", Tool: "say", Exposed: "up__say", Fingerprint: "f", Revision: "r", Rule: "R",
-			Arguments: arguments, Digest: fmt.Sprintf("sha256:%x", sha256.Sum256(arguments)), Approval: policy.Approval{Roles: []string{"boss"}},
-		}
+		held := heldCall(fmt.Sprintf(`{"n":%d}`, i))
 		claim, err := tickets.Claim(t.Context(), held)
 		if err == nil {
 			_, err = tickets.Decide(t.Context(), approval.Vote{ID: claim.Ticket.ID, Approver: boss, Approve: true})
@@ -198,7 +208,7 @@ func changeCost(t *testing.T) float64 {
 
 // statementCost is what one small read costs.
 func statementCost(t *testing.T) float64 {
-	db := openDatabase(t)
+	db := openDatabase(t, postgres.Database(t))
 	read := func(int) error {
 		var changes int
 		return db.Read.QueryRowContext(t.Context(), "SELECT changes FROM approval_clock").Scan(&changes)

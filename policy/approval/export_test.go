@@ -1,5 +1,7 @@
 package approval
 
+import "math"
+
 // Woken returns a channel that has a token when those who wait for a ticket are woken.
 func (t *Tickets) Woken(id string) <-chan struct{} {
 	woken, _ := t.waiters.join(id)
@@ -12,6 +14,9 @@ func (t *Tickets) Waiting() int {
 	defer t.waiters.mu.Unlock()
 	return len(t.waiters.of)
 }
+
+// NeverPoll lets Wait look at tickets only when it is woken. It comes before the first Wait.
+func (t *Tickets) NeverPoll() { t.poll = math.MaxInt64 }
 
 // PollEvery is how often Wait looks at a ticket without being woken.
 const PollEvery = pollEvery

@@ -100,6 +100,7 @@ type Tickets struct {
 
 	running sync.Map // the ids of tickets granted here and neither finished nor released
 	waiters waiters
+	poll    time.Duration // pollEvery, but in tests
 
 	mu       sync.Mutex // protects the field below
 	instance *store.Instance
@@ -127,7 +128,7 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening approvals: %w", err)
 	}
-	t := &Tickets{db: db, instances: instances, opts: opts, instance: held, compared: make(chan struct{}), failed: make(chan struct{})}
+	t := &Tickets{db: db, instances: instances, opts: opts, instance: held, poll: pollEvery, compared: make(chan struct{}), failed: make(chan struct{})}
 	t.without, _ = lru.New[[2]string, int64](maxWithout) // an error means a size below 1
 	t.clockQuery.Stmt, err = db.Read.PrepareContext(ctx, selectClock)
 	if err == nil {

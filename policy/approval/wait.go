@@ -29,7 +29,7 @@ func (t *Tickets) Wait(ctx context.Context, id string) error {
 		if k.State != StateProposed {
 			return nil
 		}
-		if err := awaitChange(ctx, changed, pollEvery); err != nil {
+		if err := awaitChange(ctx, changed, t.poll); err != nil {
 			return err
 		}
 	}

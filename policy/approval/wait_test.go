@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/testkit/postgres"
+	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
@@ -101,6 +102,54 @@ func TestAChangeWakesWhoWaitsForItsTicket(t *testing.T) {
 	}
 }
 
+// hears makes changes until another process on a server, which has looked at all tickets, is notified of one, so
+// that it is notified of each from then on.
+func (w *world) hears(other *approval.Tickets) {
+	w.t.Helper()
+	program.Await(w.t, "the state is compared with the trail", func() bool { return other.Check(w.t.Context()) == nil })
+	all := other.Woken("")
+	for n := -1; ; n-- {
+		w.claim(transfer(fmt.Sprintf(`{"n":%d}`, n)), approval.Pending)
+		select {
+		case <-all:
+			return
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// On a server, a caller at another replica is woken by the notification of the decision: Wait returns although
+// it never looks by itself.
+func TestADecisionWakesACallerElsewhere(t *testing.T) {
+	if !postgres.Used() {
+		t.Skip("processes on a file look for changes")
+	}
+	for name, decide := range map[string]func(w *world, id string){
+		"approved":   func(w *world, id string) { w.approve(id, ann) },
+		"denied":     func(w *world, id string) { w.deny(id, ann) },
+		"superseded": func(w *world, id string) { w.t.Helper(); _ = w.Supersede(w.t.Context(), id, "agent", "not wanted") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			var looks atomic.Int64
+			other := w.open(approval.Options{Now: func() time.Time { looks.Add(1); return w.clock() }})
+			other.NeverPoll()
+			w.hears(other)
+			k := w.claim(transfer(hundred), approval.Pending)
+			ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+			defer stop()
+			waiting, looked := other.Waiting(), looks.Load()
+			ended := make(chan error, 1)
+			go func() { ended <- other.Wait(ctx, k.ID) }()
+			program.Await(t, "the caller has looked, and waits", func() bool { return other.Waiting() > waiting && looks.Load() > looked })
+			decide(w, k.ID)
+			if err := <-ended; err != nil {
+				t.Errorf("nobody has woken the caller: %v", err)
+			}
+		})
+	}
+}
+
 // On a server, a change wakes those who wait for its ticket in other processes, and those
 // who wait for other tickets read nothing meanwhile.
 func TestChangesWakeOtherProcesses(t *testing.T) {
@@ -111,20 +160,12 @@ func TestChangesWakeOtherProcesses(t *testing.T) {
 	var looks atomic.Int64
 	other := w.open(approval.Options{Now: func() time.Time { looks.Add(1); return w.clock() }})
 	k, waits := w.claim(transfer(hundred), approval.Pending), w.claim(transfer(`{"n":-1000}`), approval.Pending)
-	all := other.Woken("")
+	w.hears(other)
 	const changes = 100
 	change := func(n int) { // of tickets that nobody waits for
 		h := transfer(fmt.Sprintf(`{"n":%d}`, n))
 		h.Principal.Subject = fmt.Sprintf("agent%d", n/50)
 		w.claim(h, approval.Pending)
-	}
-	for n, listens := -1, false; !listens; n-- {
-		change(n)
-		select {
-		case <-all:
-			listens = true
-		case <-time.After(time.Second):
-		}
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

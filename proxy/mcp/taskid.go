@@ -20,9 +20,6 @@ const (
 	taskEnding   = 1 + (8+taskMACBytes)/3*4 // of what follows the server's ID
 )
 
-// lostTask is the answer to requests about a task of a replica that is gone.
-const lostTask = "the replica that ran the task is gone, and the task with it; whether the task took effect is unknown"
-
 // taskID returns the ID under which who gets the task with an ID of a server at a replica.
 func (n *stateSigner) taskID(id string, replica [8]byte, who policy.Principal) string {
 	sum := digestOf("task", id, string(replica[:]), who.Subject, who.Tenant)
@@ -54,7 +51,7 @@ func (s *statelessServer) ownTask(x *exchange) (a answer, ok bool) {
 	case !given:
 		return answer{}, true
 	case replica != s.opts.Replica:
-		return s.refuse(x, signal.CodeToolFailed, lostTask), false
+		return s.refuse(x, signal.CodeToolFailed, "the replica that ran the task is gone, and the task with it; whether the task took effect is unknown"), false
 	}
 	m.SetParams(setIn(m.Params, jsonrpc.Quote(id), "taskId"))
 	x.call.Message = &m
