@@ -120,7 +120,7 @@ func TestOneCall(t *testing.T) {
 }
 
 // enteredFunctions returns how often one call enters each function, by file and
-// name. Functions that only some of three calls enter are background work and left
+// name. Functions that only some of five calls enter are background work and left
 // out.
 func enteredFunctions(t *testing.T) map[string]int {
 	t.Helper()
@@ -135,7 +135,7 @@ func enteredFunctions(t *testing.T) map[string]int {
 	command(t, "go", "build", "-cover", "-covermode=atomic", "-coverpkg="+strings.Join(packages, ","), "-o", binary, "./"+onecall)
 	command(t, binary, dir)
 	var entered map[string]int
-	for n := 1; n <= 3; n++ {
+	for n := 1; n <= 5; n++ {
 		file := filepath.Join(dir, strconv.Itoa(n)+".txt")
 		command(t, "go", "tool", "covdata", "textfmt", "-i", filepath.Join(dir, strconv.Itoa(n)), "-o", file)
 		call := functionsIn(t, file)

@@ -1,6 +1,6 @@
 // Command onecall measures which functions one allowed call enters: it runs a
 // toolgate with coverage counters, makes warm-up calls of one tool over /mcp, and
-// writes the counters of three further identical calls to one directory each.
+// writes the counters of five further identical calls to one directory each.
 // internal/house builds it with -cover -covermode=atomic and reads the counters.
 //
 //	onecall DIRECTORY
@@ -106,13 +106,13 @@ func serveEcho(w http.ResponseWriter, r *http.Request) {
 }
 
 // measure opens a session at url, makes warm-up calls, and writes the counters of
-// three calls to dir/1, dir/2 and dir/3.
+// five calls to dir/1 to dir/5.
 func measure(dir, url string) error {
 	session, _, err := post(url, "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"onecall","version":"1"}}}`)
 	if err != nil {
 		return err
 	}
-	for id := 1; id <= 53; id++ {
+	for id := 1; id <= 55; id++ {
 		if id > 50 {
 			if err := coverage.ClearCounters(); err != nil {
 				return err
