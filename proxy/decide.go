@@ -68,6 +68,12 @@ func (t *toolCall) receive(context.Context) *Failure {
 // isObject reports whether raw, a JSON value or nothing, is an object.
 func isObject(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
 
+// isError reports whether a result is an error of its tool.
+func isError(result json.RawMessage) bool {
+	v, ok := jsonrpc.Get(result, "isError")
+	return ok && string(v) == "true"
+}
+
 // textMember returns a string member of an object, "" when there is none.
 func textMember(object json.RawMessage, key string) string {
 	text, _ := jsonrpc.TextAt(object, key)

@@ -27,7 +27,7 @@ import (
 // and otherwise unknown.
 func (t *toolCall) forward(ctx context.Context) *Failure {
 	t.sent = true
-	out := registry.Outgoing{Arguments: t.body, Meta: t.meta, Task: t.task, From: t.from(t.server), Progress: t.in.Progress}
+	out := registry.Outgoing{Arguments: t.body, Meta: t.meta, Task: t.task, From: t.from(t.server), Progress: t.in.Progress, Plain: &t.plain}
 	if t.hold.reports > 0 || t.gate.opts.Bus.Listening(t.principal) {
 		out.Progress = t.progress()
 		defer func() {
@@ -248,8 +248,10 @@ func (t *toolCall) normalise(ctx context.Context) *Failure {
 			return t.internal("redacting a result", err)
 		}
 	}
-	if t.unseen = hidden.Kinds(result); t.unseen != nil && t.tool.EscapeHidden {
-		result = jsonrpc.MapStrings(result, hidden.Escape)
+	if !t.plain {
+		if t.unseen = hidden.Kinds(result); t.unseen != nil && t.tool.EscapeHidden {
+			result = jsonrpc.MapStrings(result, hidden.Escape)
+		}
 	}
 	if t.hold.granted { // the ticket keeps this result, whatever is added to it
 		result = slices.Clip(result)
@@ -341,11 +343,6 @@ func (c *call) warn(code, reason string) {
 	w := c.fail(code, reason).Kernel
 	w.Severity = signal.Degraded
 	c.warnings = append(c.warnings, w)
-}
-
-func isError(result json.RawMessage) bool {
-	v, ok := jsonrpc.Get(result, "isError")
-	return ok && string(v) == "true"
 }
 
 // metrics are those of the request so far; a stored result is a cache hit.

@@ -102,6 +102,7 @@ type toolCall struct {
 	usage   metering
 	hold    hold
 	raw     json.RawMessage   // the upstream's result
+	plain   bool              // its strings are known to be plain, as in jsonrpc.Message
 	chunks  int               // STREAM signals published so far
 	tickets []approval.Ticket // of the principal, for a call of StatusName
 }

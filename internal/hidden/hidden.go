@@ -6,8 +6,6 @@
 package hidden
 
 import (
-	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -68,28 +66,11 @@ func walk(text string, visit func(r rune, kind string)) {
 	}
 }
 
-// plain reports whether all bytes of a JSON value are ASCII characters that are seen, and
-// no \u escape is among them. Results of tools may be large, so it looks at 16 bytes in
-// one go. It may return false for a value that is plain.
-func plain(value []byte) bool {
-	const ones, tops = 0x0101010101010101, 0x8080808080808080
-	for len(value) >= 17 {
-		b := (*[17]byte)(value)
-		v, w := binary.LittleEndian.Uint64(b[:8]), binary.LittleEndian.Uint64(b[8:16])
-		x := (v ^ '\\'*ones) | (binary.LittleEndian.Uint64(b[1:9]) ^ 'u'*ones) // a byte is 0 where an escape begins
-		y := (w ^ '\\'*ones) | (binary.LittleEndian.Uint64(b[9:]) ^ 'u'*ones)
-		if (v|w|(v+ones)|(w+ones)|(x-ones)&^x|(y-ones)&^y)&tops != 0 {
-			return false
-		}
-		value = value[16:]
-	}
-	return !slices.ContainsFunc(value, func(c byte) bool { return c >= 0x7f }) && !bytes.Contains(value, []byte(`\u`))
-}
-
 // Kinds returns the kinds of hidden characters in the strings of a JSON value, in
-// order, nil for none. It costs one look at the bytes where all are ASCII.
+// order, nil for none. It costs one look at the bytes where all strings are plain, as in
+// jsonrpc.Message.
 func Kinds(value json.RawMessage) (kinds []string) {
-	if plain(value) {
+	if jsonrpc.IsPlain(value) {
 		return nil
 	}
 	jsonrpc.MapStrings(value, func(text string) string {

@@ -13,7 +13,7 @@ import (
 func TestKinds(t *testing.T) {
 	for text, want := range map[string]string{
 		"plain\ttext\n": "", "é 日本 👍🏽": "", "👨\u200d👩\u200d👧": "", "می\u200cخواهم": "", "❤\ufe0f": "",
-		"a\u001b[31mred": "control", "a\u0007": "control", "x\u009b1m": "control", "\u007f": "control",
+		"a\u001b[31mred": "control", "a\u0007": "control", "x\u009b1m": "control", "\u007f": "control", "a\bb": "control", "a\fb": "control",
 		"a\u202eb": "bidi", "\u2066x": "bidi", "a\u200bb": "invisible", "a\u200db": "invisible", "\ufeffx": "invisible",
 		"x\U000e0041\U000e0042": "tag", "😀\U000e0100\U000e0101": "tag", "a\ufe00\ufe01": "tag",
 		"\u202e\u001b": "bidi control",
@@ -49,7 +49,11 @@ func TestKindsEverywhere(t *testing.T) {
 
 func FuzzEscape(f *testing.F) {
 	f.Add("a\u202e\u200d\U000e0041\ufe0f")
+	f.Add("0123456\x7f89\b")
 	f.Fuzz(func(t *testing.T, text string) {
+		if quoted := jsonrpc.Quote(text); jsonrpc.IsPlain(quoted) && hidden.Remove(text) != text {
+			t.Errorf("%s is plain", quoted)
+		}
 		once := hidden.Escape(text)
 		if got := hidden.Kinds(jsonrpc.Quote(once)); !slices.Equal(got, nil) {
 			t.Errorf("%q is escaped as %q, which has %v", text, once, got)

@@ -21,6 +21,7 @@ type lexer struct {
 	at       int
 	named    int  // where the last name begins
 	lines    bool // there are line ends between tokens
+	odd      bool // a string is not plain, see Message.Plain; the strings of accepted data are not looked at
 	accepted bool // a strict pass has accepted data: strings are only searched for their ends
 	mend     bool // lone surrogates in strings are replaced in data; as to UTF-8, see scan
 }
@@ -228,7 +229,7 @@ func (l *lexer) string() bool {
 		step, hit := 1, uint64(1)
 		if at+8 <= len(data) {
 			w := binary.LittleEndian.Uint64(data[at:])
-			seen |= w
+			seen |= w | (w + each)        // DEL becomes 0x80
 			v, x := w^2*each, w^'\\'*each // the quote becomes 0x20, the backslash 0
 			if ((v-0x21*each)&^v|(x-each)&^x)&tops == 0 {
 				at += 8
@@ -247,6 +248,7 @@ func (l *lexer) string() bool {
 			switch {
 			case c == '\\':
 				n := escape(data[p:])
+				l.odd = true
 				if n == 0 && l.mend && utf16.IsSurrogate(unit(data[p:])) {
 					n = copy(data[p:], `\ufffd`)
 				}
@@ -257,11 +259,12 @@ func (l *lexer) string() bool {
 			case c == '"':
 				start := l.at
 				l.at = p + 1
+				l.odd = l.odd || seen&tops != 0
 				return seen&tops == 0 || utf8.Valid(data[start:p])
 			case c < ' ':
 				return false
 			default: // one of the last bytes
-				seen, hit = seen|uint64(c), 0
+				seen, hit = seen|uint64(c|(c+1)), 0
 			}
 		}
 		at += step
@@ -269,13 +272,16 @@ func (l *lexer) string() bool {
 	return false
 }
 
-// plainEscapes are what may follow a backslash, without the u of \uXXXX.
-var plainEscapes = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
+// plainEscapes are what may follow a backslash and stands for a character that is seen or
+// for white space.
+var plainEscapes = [256]bool{'"': true, '\\': true, '/': true, 'n': true, 'r': true, 't': true}
 
-// escape returns the length of the escape \uXXXX or of the pair of surrogates at the
-// beginning of text, 0 for none.
+// escape returns the length of the escape \b, \f, \uXXXX or of the pair of surrogates at
+// the beginning of text, 0 for none.
 func escape(text []byte) int {
 	switch r := unit(text); {
+	case bytes.HasPrefix(text, []byte(`\b`)), bytes.HasPrefix(text, []byte(`\f`)):
+		return 2
 	case r < 0:
 		return 0
 	case !utf16.IsSurrogate(r):

@@ -227,6 +227,13 @@ func whole(data []byte, first byte) bool {
 	return (first == 0 || l.peek() == first) && l.value(maxDepth) && l.peek() == 0 && l.at == len(data)
 }
 
+// IsPlain reports whether value is one well-formed value whose strings are plain, as in
+// Message.Plain.
+func IsPlain(value json.RawMessage) bool {
+	l := lexer{data: value}
+	return l.value(maxDepth) && l.peek() == 0 && l.at == len(value) && !l.odd
+}
+
 // The builders below write the bytes they are given without looking at them:
 // ids, params, results and error objects must be well-formed JSON on one line,
 // as Decode, CheckValue and Set give them.

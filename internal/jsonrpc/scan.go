@@ -62,6 +62,7 @@ type findings struct {
 	members  []member // in the order in which they end
 	soft     *Fault
 	variants *Variants
+	plain    bool // as in Message
 }
 
 var scanners = sync.Pool{New: func() any { return new(scanner) }}
@@ -121,7 +122,7 @@ func scan(data []byte, lim Limits, z zone) (found findings, fault *Fault) {
 	if s.lines {
 		copy(s.data, OneLine(s.data)) // strings hold no raw line end
 	}
-	return findings{s.raw, slices.Clone(s.members), s.soft, s.variants}, nil
+	return findings{s.raw, slices.Clone(s.members), s.soft, s.variants, !s.odd}, nil
 }
 
 // read reads one value in zone z. It calls itself no deeper than lim.Depth.

@@ -156,6 +156,8 @@ type Call struct {
 	// Loose accepts a result that strict decoding refuses, if its envelope is
 	// sound: the elements of a list are judged one by one later.
 	Loose bool
+	// Plain is set by Do: the strings of the result are known to be plain, as in jsonrpc.Message.
+	Plain bool
 	// Owner belongs to the caller.
 	Owner any
 	// Stop ends the context that is given to Do; nil = Do makes one that it can end.
@@ -339,6 +341,7 @@ func (c *Conn) receive(raw []byte, from source) error {
 	case msg.Kind == jsonrpc.Failure:
 		p.answer(nil, &Error{Kind: Failed, Sent: true, RPC: msg.Error})
 	default:
+		p.Plain = msg.Plain()
 		p.answer(msg.Result, nil)
 	}
 	return nil

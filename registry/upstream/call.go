@@ -36,6 +36,9 @@ type Call struct {
 	// Do has returned, for as long as the task lives and at most a day, or until
 	// the connection ends; nil for none.
 	Later func(params json.RawMessage)
+	// Plain becomes true if the strings of the result are known to be plain, as in
+	// jsonrpc.Message; nil = nobody asks.
+	Plain *bool
 }
 
 // Do sends a call and waits for its answer, which it returns byte for byte. The

@@ -53,6 +53,28 @@ func TestBytesArrive(t *testing.T) {
 	})
 }
 
+// A result is known to be plain only where every character is seen; what an earlier call has
+// found is not left.
+func TestPlainResults(t *testing.T) {
+	overAll(t, recorder.Config{Tools: []recorder.Tool{{Name: "echo"}, {Name: "fail", Does: recorder.Fail, Error: json.RawMessage(`{"code":1,"message":"no"}`)}}},
+		func(t *testing.T, rec *recorder.Recorder, r *running) {
+			prints := r.ready()
+			for arguments, want := range map[string]bool{
+				`{"a":"seen ~ \n\t\r\"\\\/","b":[1.5,null]}`: true, `{"a":"\u0041"}`: false, `{"é":1}`: false, `{"a":"\b"}`: false, "{\"a\":\"\x7f\"}": false,
+			} {
+				plain := !want
+				_, e := r.Do(context.Background(), upstream.Call{Tool: "echo", Fingerprint: prints["echo"], Arguments: json.RawMessage(arguments), Plain: &plain})
+				if e != nil || plain != want {
+					t.Errorf("%s: plain %t, %v", arguments, plain, e)
+				}
+			}
+			plain := true
+			if _, e := r.Do(context.Background(), upstream.Call{Tool: "fail", Fingerprint: prints["fail"], Arguments: json.RawMessage(`{}`), Plain: &plain}); e == nil || plain {
+				t.Errorf("an error: plain %t, %v", plain, e)
+			}
+		})
+}
+
 // _meta is sent as it is, and a progress token is added without touching the
 // rest of it.
 func TestMeta(t *testing.T) {

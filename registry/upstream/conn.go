@@ -136,6 +136,9 @@ func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 	}
 	result, e := c.Do(ctx, &p.Call)
 	result, e = c.secrets.redact(result), c.secrets.redactError(e)
+	if r.Plain != nil {
+		*r.Plain = e == nil && p.Plain
+	}
 	if r.Later != nil {
 		c.keepListener(p.ID, r.Later, result)
 	}
