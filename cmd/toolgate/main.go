@@ -7,21 +7,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
+	_ "github.com/toolgate/toolgate/internal/garbage" // sets how often it is collected
 	"github.com/toolgate/toolgate/internal/sandbox"
 )
 
-// gcPercent trades memory for time: the live heap of toolgate is some MiB, so
-// that the default of Go collects it hundreds of times a second under load. The
-// variable GOGC takes precedence.
-const gcPercent = 400
-
 func main() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	if !sandbox.IsGuardian(os.Args[1:]) { // a guardian protects itself when it has an identity
 		if err := sandbox.Protect(); err != nil {
 			fmt.Fprintln(os.Stderr, "warning: other processes of this user can read the secrets of this one:", err)

@@ -17,19 +17,21 @@ const (
 	releaseWorth = 8 << 20
 )
 
-// releaseMemory collects garbage and returns the memory to the system, at once and
-// whenever the program becomes idle, until ctx ends. The collector alone keeps garbage of
-// several times the live heap, and the grown stacks of goroutines that wait, until the
-// program works again. What the start has left is released once more at the first idle
-// moment, because a part may still be in use now. The pages of the program file are
-// released only once, because work needs many of them again.
+// releaseMemory collects garbage, and returns it and the pages of the program to the
+// system, at once and whenever the program becomes idle, until ctx ends. The collector
+// alone keeps garbage of several times the live heap, and the grown stacks of goroutines
+// that wait, until the program works again. What the start has left is released once more
+// at the first idle moment, because a part may still be in use now.
 func releaseMemory(ctx context.Context) {
-	debug.FreeOSMemory()
-	releaseProgram()
+	release := func() {
+		debug.FreeOSMemory()
+		releaseProgram() // last, because a collection reads much of it
+	}
+	release()
 	for seen, released := uint64(0), uint64(0); wait.For(ctx, wait.Beat(idlePeriod)); {
 		before := seen
 		if seen = allocated(); seen-before < idleBytes && seen-released > releaseWorth {
-			debug.FreeOSMemory()
+			release()
 			released = seen
 		}
 	}

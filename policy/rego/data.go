@@ -264,24 +264,25 @@ type unread struct {
 func (u *unread) walk(read []*paths, data map[string]any, at []string) {
 	for _, name := range slices.Sorted(maps.Keys(data)) {
 		var next []*paths
-		var known []string
 		whole := false
 		for _, p := range read {
-			known = slices.AppendSeq(known, maps.Keys(p.members))
 			for _, key := range []string{name, anyMember} {
 				if below := p.members[key]; below != nil {
 					next, whole = append(next, below), whole || below.whole
 				}
 			}
 		}
-		path := append(slices.Clip(at), name)
 		switch below, object := data[name].(map[string]any); {
 		case len(u.found) >= mostUnread:
 			return
 		case next == nil:
-			u.say(path, nearest(name, known))
+			var known []string
+			for _, p := range read {
+				known = slices.AppendSeq(known, maps.Keys(p.members))
+			}
+			u.say(append(slices.Clip(at), name), nearest(name, known))
 		case object && !whole:
-			u.walk(next, below, path)
+			u.walk(next, below, append(slices.Clip(at), name))
 		}
 	}
 }

@@ -1,0 +1,23 @@
+// Package garbage sets how often Go collects garbage, before most packages are
+// initialised: together they allocate more than Go's first collections wait for.
+//
+//	import _ "github.com/toolgate/toolgate/internal/garbage"
+//
+// It imports next to nothing, because a package is initialised after those that it
+// imports. The variable GOGC takes precedence.
+package garbage
+
+import (
+	"os"
+	"runtime/debug"
+)
+
+// percent trades memory for time: the live heap of toolgate is some MiB, so
+// that the default of Go collects it hundreds of times a second under load.
+const percent = 400
+
+func init() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(percent)
+	}
+}
