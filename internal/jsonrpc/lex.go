@@ -229,12 +229,12 @@ func (l *lexer) string() bool {
 		step, hit := 1, uint64(1)
 		if at+8 <= len(data) {
 			w := binary.LittleEndian.Uint64(data[at:])
-			seen |= w | (w + each)        // DEL becomes 0x80
 			v, x := w^2*each, w^'\\'*each // the quote becomes 0x20, the backslash 0
-			if ((v-0x21*each)&^v|(x-each)&^x)&tops == 0 {
+			if (w|(w+each)|(v-0x21*each)|(x-each))&tops == 0 {
 				at += 8
 				continue
 			}
+			seen |= w | (w + each) // DEL becomes 0x80
 			step, hit = 8, ^(((v&^tops)+0x5f*each|v)&((x&^tops)+0x7f*each|x))&tops
 		}
 		for hit != 0 {
