@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
@@ -26,6 +27,7 @@ type worker struct {
 	begins  string            // what a tool call comes to
 	tasks   []string          // the task member of each call
 	later   bool              // the last one was handed who hears of its task
+	kept    string            // the result of a held call
 }
 
 var digger = &registry.Tool{
@@ -70,6 +72,11 @@ func (w *worker) Ask(_ context.Context, server string, ask registry.Ask) (json.R
 		return json.RawMessage(answer), nil
 	}
 	return json.RawMessage(w.answers[ask.Method]), nil
+}
+
+func (w *worker) Finish(_ context.Context, _ string, _ approval.State, result []byte, _ string) error {
+	w.kept = string(result)
+	return nil
 }
 
 func (w *worker) Offers(context.Context) []registry.Offer {
@@ -276,7 +283,8 @@ func TestTasksAreNotConfused(t *testing.T) {
 	}
 }
 
-// Where replicas name themselves in IDs, the caller gets the named ID, and servers their own.
+// Where replicas name themselves in IDs, the caller gets the named ID, and servers their own. The ticket of a held
+// call keeps the named one, for a repetition at another replica.
 func TestTaskIDForTheCaller(t *testing.T) {
 	name := func(id string) string { return id + ".r1" }
 	for begins, want := range map[string]string{
@@ -284,12 +292,17 @@ func TestTaskIDForTheCaller(t *testing.T) {
 		`{"resultType":"task","taskId": "t1","task":{"n":1}}`: `{"resultType":"task","taskId": "t1.r1","task":{"n":1}}`,
 	} {
 		w := newWorker(t)
-		w.begins = begins
+		w.begins, w.decision.Effect, w.decision.Approval = begins, policy.Hold, &policy.Approval{Roles: []string{"boss"}}
+		w.claim = approval.Claim{Outcome: approval.Granted, Ticket: approval.Ticket{ID: "apr_1"}}
 		in := request(t, wanted)
 		in.Session, in.Capabilities, in.TaskID = "s1", json.RawMessage(extension), name
 		if reply, f := w.Call(t.Context(), in); f != nil || string(reply.Result) != want {
 			t.Fatalf("the call: %v, %v\nwant %s", reply, f, want)
 		}
+		if w.kept != want {
+			t.Errorf("the ticket keeps %s\nwant %s", w.kept, want)
+		}
+		w.decision = policy.Decision{Effect: policy.Allow, Rule: "all"}
 		for answer, want := range map[string]string{
 			`{"taskId":"t1","n":1e2}`:  `{"taskId":"t1.r1","n":1e2}`,
 			`{}`:                       `{}`,
