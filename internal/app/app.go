@@ -169,7 +169,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err = trial.Wait(); err != nil {
 		return nil, configError(err)
 	}
-	a.state.begin(releaseMemory)
+	trial.Go(func() error { release(); return nil }) // what it has left
 	if err = a.openGate(cfg); err != nil {
 		return nil, err
 	}

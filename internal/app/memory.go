@@ -17,17 +17,14 @@ const (
 	releaseWorth = 8 << 20
 )
 
-// releaseMemory collects garbage, and returns it and the pages of the program to the
-// system, at once and whenever the program becomes idle, until ctx ends. The collector
-// alone keeps garbage of several times the live heap, and the grown stacks of goroutines
-// that wait, until the program works again. What the start has left is released once more
-// at the first idle moment, because a part may still be in use now.
+// releaseMemory returns memory to the system until ctx ends: at once the pages of the
+// program that only the start needs, and whenever the program becomes idle garbage too.
+// The collector alone keeps garbage of several times the live heap, and the grown stacks
+// of goroutines that wait, until the program works again. What the start has left is
+// released once more at the first idle moment, because a part was still in use when Open
+// released it.
 func releaseMemory(ctx context.Context) {
-	release := func() {
-		debug.FreeOSMemory()
-		releaseProgram() // last, because a collection reads much of it
-	}
-	release()
+	releaseProgram()
 	for seen, released := uint64(0), uint64(0); wait.For(ctx, wait.Beat(idlePeriod)); {
 		before := seen
 		if seen = allocated(); seen-before < idleBytes && seen-released > releaseWorth {
@@ -35,6 +32,12 @@ func releaseMemory(ctx context.Context) {
 			released = seen
 		}
 	}
+}
+
+// release collects garbage, and returns it and the pages of the program to the system.
+func release() {
+	debug.FreeOSMemory()
+	releaseProgram() // last, because a collection reads much of it
 }
 
 // allocated returns how many bytes the program has allocated since its start.

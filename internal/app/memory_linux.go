@@ -21,8 +21,7 @@ func releaseProgram() {
 	defer f.Close()
 	maps := make([]byte, 4<<10) // the program is mapped first; the system would count the pages of all others
 	n, _ := f.Read(maps)
-	unwritten := regexp.MustCompile(`(?m)^(\w+)-(\w+) r-.p .* /.*\n(?:[A-Z].*\n)*?Anonymous: +0 kB`)
-	for _, m := range unwritten.FindAllSubmatch(maps[:n], -1) {
+	for _, m := range regexp.MustCompile(`(?m)^(\w+)-(\w+) r-.p .* /.*\n(?:[A-Z].*\n)*?Anonymous: +0 kB`).FindAllSubmatch(maps[:n], -1) {
 		from, _ := strconv.ParseUint(string(m[1]), 16, 64)
 		to, _ := strconv.ParseUint(string(m[2]), 16, 64)
 		_, _, _ = unix.Syscall(unix.SYS_MADVISE, uintptr(from), uintptr(to-from), unix.MADV_DONTNEED) // what is refused stays

@@ -83,6 +83,7 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	group.Go(func() error { return a.fetchKeys(ctx) })
 	group.Go(func() error { return a.followReplicas(ctx) })
 	group.Go(func() error { a.logSights(ctx); return nil })
+	group.Go(func() error { releaseMemory(ctx); return nil })
 	group.Go(func() error {
 		<-ctx.Done()
 		a.withdraw()
