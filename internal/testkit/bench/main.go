@@ -17,7 +17,7 @@
 // failed when one call through toolgate failed.
 //
 // Times are of the client. CPU time is of the peer's process alone, read from its
-// clock, and memory is its resident set.
+// clock, and memory is its resident set; of sessions it is the part that no file backs.
 package main
 
 import (

@@ -186,12 +186,13 @@ func memoryAfter(b *bench, l lane) figures {
 const settle = 2 * time.Second
 
 // idleSessions opens a thousand sessions, each with one call and, if listening is
-// set, a GET stream. Value is what a session adds to resident memory, in KB.
+// set, a GET stream. Value is what a session adds to the memory that no file backs, in KB:
+// an idle program gives back pages of its file too.
 func idleSessions(listening bool) measurement {
 	const sessions = 1000
 	return func(b *bench, l lane) figures {
 		return fresh(b, l, func(_ *running, p *peer) (figures, error) {
-			before, err := resident(p.pid())
+			before, err := anonymous(p.pid())
 			if err != nil {
 				return figures{}, err
 			}
@@ -211,7 +212,7 @@ func idleSessions(listening bool) measurement {
 				}
 			}
 			pause(settle)
-			after, err := resident(p.pid())
+			after, err := anonymous(p.pid())
 			return figures{Calls: sessions, Value: (after - before) / sessions / 1e3}, err
 		})
 	}
