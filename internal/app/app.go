@@ -33,7 +33,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/toolgate/toolgate/internal/garbage"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/internal/telemetry"
@@ -122,7 +121,6 @@ var deterministicEpoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 // Open builds an App from cfg, upstreams starting. The error is a *ConfigError
 // when configuration or policy cannot serve. On an error nothing is left open.
 func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error) {
-	defer garbage.Postpone()() // what the start leaves is released below
 	o.Log = cmp.Or(o.Log, hclog.NewNullLogger())
 	a := &App{options: o, log: o.Log, cfg: cfg, metrics: newMetrics(o.Version), confined: make(map[string]string)}
 	if _, err := fileModes(cfg); err != nil {
