@@ -32,17 +32,18 @@ func (r *Router) passOn(w http.ResponseWriter, q *http.Request, owner, session s
 	case err != nil:
 		http.Error(w, "the replica that has the session or the call cannot be looked up: try again", http.StatusServiceUnavailable)
 		return owner, true
-	case replica == r.names.self: // the session was taken over just now
+	case replica == r.names.self || address == "": // the session was taken over just now, or its replica is gone
+		return replica, false
+	case r.send(w, q, replica, address):
+		return replica, true
+	case session != "": // the door looks whether it may take it over
 		return replica, false
 	}
-	if answered = address != "" && r.send(w, q, replica, address); answered || address == "" || session != "" {
-		return replica, answered
+	if _, address, err = r.opts.Directory.Find(q.Context(), owner, ""); err == nil && address == "" {
+		return replica, false
 	}
-	if _, address, err = r.opts.Directory.Find(q.Context(), owner, ""); err != nil || address != "" { // it may be there, and only the network not
-		http.Error(w, "the replica that has the call cannot be reached: try again", http.StatusServiceUnavailable)
-		return replica, true
-	}
-	return replica, false
+	http.Error(w, "the replica that has the call cannot be reached: try again", http.StatusServiceUnavailable) // only the network may be away
+	return replica, true
 }
 
 // send sends q to a replica at an address, as passOn does, and reports the result to
