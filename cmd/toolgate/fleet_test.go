@@ -99,7 +99,7 @@ type crowd struct {
 var kinds = []string{"approved", "limited", "session", "asked", "stateless"}
 
 // refusals are what a client may be told while parts of the fleet are killed.
-var refusals = regexp.MustCompile(`SESSION_LOST|OVERLOADED|whether the request took effect is unknown|502 Bad Gateway|try again|shutting down|inputRequests`)
+var refusals = regexp.MustCompile(`SESSION_LOST|OVERLOADED|whether the request took effect is unknown|502 Bad Gateway|try again|shutting down|inputRequests|nothing waits for requestState`)
 
 // note counts an answer that matches, or what the client was told instead; "" is nothing.
 func (c *crowd) note(kind, want, answer string) {
