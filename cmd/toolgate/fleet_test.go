@@ -37,7 +37,7 @@ func (f *fleet) ends(t *testing.T) {
 	}
 }
 
-// The README's story at three replicas, each request of it at the next one.
+// The README's story runs at three replicas: nginx sends each request to the next one.
 func TestStoryAtReplicas(t *testing.T) {
 	t.Parallel()
 	story, err := os.ReadFile(filepath.Join(repository(t), "testdata", "story.txtar"))

@@ -37,7 +37,7 @@ func releaseMemory(ctx context.Context) {
 // release collects garbage, and returns it and the pages of the program to the system.
 func release() {
 	debug.FreeOSMemory()
-	releaseProgram() // last, because a collection reads much of it
+	releaseProgram() // last, because a collection reads pages of the program
 }
 
 // allocated returns how many bytes the program has allocated since its start.

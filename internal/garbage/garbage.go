@@ -3,8 +3,8 @@
 //
 //	import _ "github.com/toolgate/toolgate/internal/garbage"
 //
-// It imports next to nothing, because a package is initialised after those that it
-// imports. The variable GOGC takes precedence.
+// It imports only os and runtime/debug, because Go initialises a package after the
+// packages that it imports. The variable GOGC takes precedence.
 package garbage
 
 import (

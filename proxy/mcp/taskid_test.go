@@ -175,7 +175,7 @@ func TestTaskIDsThatWereNotGiven(t *testing.T) {
 	}
 }
 
-// When the replica of a task is gone, the client is told what it has lost, and the gate is not asked.
+// When the replica of a task is gone, the door answers that the task is lost, and does not call the gate.
 func TestTaskOfAReplicaThatIsGone(t *testing.T) {
 	ds := newDiggers(t, nil)
 	id := ds.begin(2)
