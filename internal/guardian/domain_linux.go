@@ -24,18 +24,18 @@ var fileRights = []uint64{
 const rightsOfFiles = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
 	unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 
-// enterDomain enters a Landlock domain. It keeps tracing inside the domain; with
-// Scopes also signals and connections to abstract sockets; with Files it allows
-// every file but the hidden ones.
-func (o *Order) enterDomain() error {
+// newDomain returns the ruleset of a Landlock domain. A process in the domain can trace
+// processes of the domain only; with Scopes the same holds for signals and connections to
+// abstract sockets; with Files the process reaches every file but the hidden ones.
+func (o *Order) newDomain() (*os.File, error) {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
-		return errno
+		return nil, errno
 	}
 	var attr unix.LandlockRulesetAttr
 	if o.Scopes {
 		if version < scopesABI {
-			return fmt.Errorf("the kernel has version %d, scopes need %d", version, scopesABI)
+			return nil, fmt.Errorf("the kernel has version %d, scopes need %d", version, scopesABI)
 		}
 		attr.Scoped = unix.LANDLOCK_SCOPE_SIGNAL | unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET
 	}
@@ -46,18 +46,14 @@ func (o *Order) enterDomain() error {
 	}
 	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
 	if errno != 0 {
-		return errno
+		return nil, errno
 	}
-	defer os.NewFile(fd, "ruleset").Close()
 	if o.Files {
 		if err := o.allowOthers(int(fd), attr.Handled_access_fs); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if _, _, errno = unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
-		return errno
-	}
-	return nil
+	return os.NewFile(fd, "ruleset"), nil
 }
 
 // allowOthers allows everything beside the way to a hidden path: Landlock knows no

@@ -6,8 +6,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"slices"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -33,75 +31,67 @@ const (
 // Messages go to stderr. A confinement that fails ends the guardian before the
 // server starts.
 func Main(args []string) int {
-	runtime.LockOSThread() // the server inherits this thread, and its death signal
+	runtime.LockOSThread() // the server ends with this thread
 	o, command, err := Parse(args)
-	switch {
-	case err != nil:
-	case o.Exec:
-		err = o.execLimited(command)
-	default:
-		err = o.confine()
+	var l *launch
+	if err == nil {
+		l, err = o.confine(command)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "confining a server:", err)
 		return codeRefused
 	}
-	if o.Try {
-		return 0
-	}
-	pid, err := o.start(command, os.Args[:len(os.Args)-len(args)])
+	pid, code, err := l.start()
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "starting %s: %v\n", command[0], err)
-		return codeNotFound
+		fmt.Fprintln(os.Stderr, err)
+		return code
 	}
 	letGo()
-	s := &supervisor{pid: pid, code: make(chan int, 1), alone: make(chan struct{})}
+	s := &supervisor{pid: pid, init: o.PIDs, code: make(chan int, 1), alone: make(chan struct{})}
 	go s.reap()
 	return s.watch(leash())
 }
 
-// start starts the server on the calling thread. With limits, a second guardian sets
-// them and becomes the server; self is how this program is called as a guardian.
-func (o *Order) start(command, self []string) (int, error) {
-	path, env := command[0], serverEnv()
-	if len(o.Limits) > 0 {
-		second := Order{Limits: o.Limits, Exec: true}
-		path, command, env = "/proc/self/exe", append(self, second.Args(command)...), os.Environ()
-	}
-	return syscall.ForkExec(path, command, &syscall.ProcAttr{
-		Env: env, Files: []uintptr{0, 1, 2},
-		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
-	})
-}
-
-// confine prepares the guardian, and the calling thread for the server.
-func (o *Order) confine() error {
+// confine prepares the guardian, and the launch of its server.
+func (o *Order) confine(command []string) (*launch, error) {
 	unix.CloseOnExec(LeashFD)
 	unix.CloseOnExec(ProgramFD)
 	if o.Namespaces {
 		if err := mapIDs(); err != nil {
-			return err
+			return nil, err
 		}
 		if err := o.buildView(); err != nil {
-			return err
+			return nil, err
+		}
+		if err := dropCapabilities(); err != nil {
+			return nil, fmt.Errorf("dropping capabilities: %w", err)
 		}
 	}
 	// The server runs as the same user: it must not read or trace its guardian.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fmt.Errorf("closing the guardian to other processes: %w", err)
+		return nil, fmt.Errorf("closing the guardian to other processes: %w", err)
 	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("becoming the reaper of a server's processes: %w", err)
+		return nil, fmt.Errorf("becoming the reaper of a server's processes: %w", err)
 	}
-	return o.confineThread()
+	return o.prepare(command)
 }
 
-// serverEnv returns the environment without what is the guardian's.
-func serverEnv() []string {
-	return slices.DeleteFunc(os.Environ(), func(pair string) bool {
-		name, _, _ := strings.Cut(pair, "=")
-		return Owns(name)
-	})
+// dropCapabilities gives up what the calling thread has in its user namespace, and what
+// the server would inherit from the thread. The
+// bounding set goes too, so that user 0 does not get it back at its next exec.
+func dropCapabilities() error {
+	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil && err != unix.EINVAL { // EINVAL: unknown to this kernel
+			return err
+		}
+	}
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return err
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	return unix.Capset(&header, &none[0])
 }
 
 // letGo points stdin and stdout elsewhere, so that the pipes end when the

@@ -42,6 +42,10 @@ type Order struct {
 	// Namespaces says that the guardian was cloned into a user and a mount
 	// namespace of its own. Hide, Keep and ReadOnly need it.
 	Namespaces bool
+	// PIDs says that the guardian was also cloned into a PID namespace of its own, as the
+	// first process, which no other process of the namespace can stop or kill. It needs
+	// Namespaces.
+	PIDs bool
 	// Hide are absolute paths of directories and files that the server cannot see:
 	// a directory is empty and read-only, a file is /dev/null. Missing paths
 	// are left out.
@@ -62,18 +66,15 @@ type Order struct {
 	// Limits are resource limits by the name of setrlimit(2) in lower case, without
 	// its prefix: "nofile", "nproc", "as".
 	Limits map[string]uint64
-	// Exec says that the guardian sets Limits and becomes the server: it is the second
-	// one, started by the first with the server's confinement.
-	Exec bool
-	// Try says that the guardian starts no server: it confines itself and exits
-	// with 0, or says what the kernel refused and exits with another code.
+	// Try says that the guardian starts no server: it confines a process that does nothing
+	// and exits with 0, or says what the kernel refused and exits with another code.
 	Try bool
 }
 
 // Args returns the command line of a guardian for o and a server's command.
 func (o *Order) Args(command []string) []string {
 	var out []string
-	for name, on := range map[string]bool{"namespaces": o.Namespaces, "scopes": o.Scopes, "files": o.Files, "filter": o.Filter, "exec": o.Exec, "try": o.Try} {
+	for name, on := range map[string]bool{"namespaces": o.Namespaces, "pids": o.PIDs, "scopes": o.Scopes, "files": o.Files, "filter": o.Filter, "try": o.Try} {
 		if on {
 			out = append(out, "--"+name)
 		}
@@ -103,10 +104,10 @@ func Parse(args []string) (*Order, []string, error) {
 	set := flag.NewFlagSet("guardian", flag.ContinueOnError)
 	set.SetOutput(io.Discard)
 	set.BoolVar(&o.Namespaces, "namespaces", false, "")
+	set.BoolVar(&o.PIDs, "pids", false, "")
 	set.BoolVar(&o.Files, "files", false, "")
 	set.BoolVar(&o.Scopes, "scopes", false, "")
 	set.BoolVar(&o.Filter, "filter", false, "")
-	set.BoolVar(&o.Exec, "exec", false, "")
 	set.BoolVar(&o.Try, "try", false, "")
 	for name, list := range map[string]*[]string{"hide": &o.Hide, "keep": &o.Keep, "readonly": &o.ReadOnly} {
 		set.Func(name, "", func(path string) error {

@@ -12,6 +12,7 @@ import (
 // A supervisor waits for a server and for what the server leaves behind.
 type supervisor struct {
 	pid   int
+	init  bool          // we are the first process of a PID namespace
 	code  chan int      // the server's exit code
 	alone chan struct{} // closed when we have no children left
 }
@@ -47,7 +48,9 @@ func (s *supervisor) watch(ended <-chan struct{}) int {
 		_ = syscall.Kill(-s.pid, syscall.SIGTERM) // a group that has ended is what we want
 		code, _ = s.await(TermGrace)
 	}
-	s.killAll()
+	if !s.init { // else the kernel kills what is left when we end (pid_namespaces(7))
+		s.killAll()
+	}
 	return code
 }
 

@@ -39,6 +39,11 @@ func (o *Order) buildView() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("separating mounts: %w", err)
 	}
+	if o.PIDs {
+		if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+			return fmt.Errorf("mounting /proc of the PID namespace: %w", err)
+		}
+	}
 	for _, path := range o.pinned() {
 		if err := unix.Mount(path, path, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("pinning %s: %w", path, err)

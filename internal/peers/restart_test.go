@@ -9,13 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/toolgate/toolgate/internal/testkit/program"
+	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
 const restartURI = "restart://thing"
@@ -70,7 +70,7 @@ const (
 
 func runRestartServer() {
 	revision, addr := os.Getenv(restartServerVar), os.Getenv(restartAddrVar)
-	err := os.WriteFile(filepath.Join(os.Getenv(restartPIDsVar), strconv.Itoa(os.Getpid())), nil, 0o600)
+	err := os.WriteFile(filepath.Join(os.Getenv(restartPIDsVar), recorder.InsidePID(os.Getpid())), nil, 0o600)
 	if err == nil && addr == "" {
 		err = newRestartServer(revision).Run(context.Background(), &sdk.StdioTransport{})
 	} else if err == nil {
@@ -172,8 +172,7 @@ func startKillable(t *testing.T, transport, revision string) (entry map[string]a
 				t.Fatal(err)
 			}
 			for _, e := range entries {
-				pid, _ := strconv.Atoi(e.Name())
-				if p, err := os.FindProcess(pid); err == nil {
+				if p, err := os.FindProcess(recorder.OutsidePID(e.Name())); err == nil {
 					_ = p.Kill() // it may have exited
 				}
 			}

@@ -40,6 +40,7 @@ type Server struct {
 // Support says how servers can be confined here.
 type Support struct {
 	Namespaces bool // servers have their own view of files
+	PIDs       bool // servers have their own processes only, in a PID namespace
 	Files      bool // in place of namespaces, Landlock hides files
 	Scopes     bool // signals, abstract sockets and tracing stay inside
 	Filter     bool // no new privileges, and a seccomp filter

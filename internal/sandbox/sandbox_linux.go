@@ -29,7 +29,9 @@ var namespaceCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETUID, unix.CAP_SETG
 func (h *Host) try() Support {
 	var missing []string
 	for _, s := range []Support{
+		{Namespaces: true, PIDs: true, Scopes: true, Filter: true},
 		{Namespaces: true, Scopes: true, Filter: true},
+		{Namespaces: true, PIDs: true, Filter: true},
 		{Namespaces: true, Filter: true},
 		{Files: len(h.options.Load().Hide) > 0, Scopes: true, Filter: true},
 		{Scopes: true, Filter: true},
@@ -75,7 +77,7 @@ func (h *Host) attempt(order guardian.Order) error {
 
 // order returns the Order that confines a server as far as s says.
 func (h *Host) order(s Support) guardian.Order {
-	o := guardian.Order{Namespaces: s.Namespaces, Files: s.Files, Scopes: s.Scopes, Filter: s.Filter}
+	o := guardian.Order{Namespaces: s.Namespaces, PIDs: s.PIDs, Files: s.Files, Scopes: s.Scopes, Filter: s.Filter}
 	if s.Namespaces || s.Files {
 		opts := h.options.Load()
 		o.Hide, o.Keep, o.ReadOnly = opts.Hide, opts.Keep, opts.ReadOnly
@@ -95,7 +97,7 @@ func (h *Host) command(s Server) (*exec.Cmd, io.Closer, error) {
 		if run, err = credential(s.User); err != nil {
 			return nil, nil, err
 		}
-		support.Namespaces, support.Files = false, false // the kernel separates users, and a namespace maps one only
+		support.Namespaces, support.PIDs, support.Files = false, false, false // the kernel separates users, and a namespace maps one only
 	}
 	if s.NoNetwork && !support.Namespaces && os.Geteuid() != 0 {
 		return nil, nil, fmt.Errorf("%w without a network: %s", ErrUnsupported, h.Support().Missing)
@@ -136,6 +138,9 @@ func (h *Host) guardian(order guardian.Order, server []string) (*exec.Cmd, io.Cl
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if order.Namespaces {
 		cmd.SysProcAttr.Cloneflags, cmd.SysProcAttr.AmbientCaps = unix.CLONE_NEWUSER|unix.CLONE_NEWNS, namespaceCaps
+	}
+	if order.PIDs {
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWPID
 	}
 	return cmd, w, nil
 }

@@ -314,7 +314,7 @@ func (r *Recorder) payloads(kind string) []string {
 	return out
 }
 
-// Starts returns the process ID of every start of a stdio recorder.
+// Starts returns the process ID of every start of a stdio recorder, as this process sees it.
 func (r *Recorder) Starts() []int { return r.pids("start") }
 
 // Grandchildren returns the process IDs of the processes of Grandchild.
@@ -324,7 +324,7 @@ func (r *Recorder) Grandchildren() []int { return r.pids("grandchild") }
 func (r *Recorder) pids(kind string) []int {
 	var out []int
 	for _, e := range r.ofKind(kind) {
-		if pid, err := strconv.Atoi(e.payload); err == nil {
+		if pid := OutsidePID(e.payload); pid != 0 {
 			out = append(out, pid)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -57,7 +56,7 @@ type process struct {
 
 // run serves until stdin ends.
 func (p *process) run() {
-	p.note("start", strconv.Itoa(os.Getpid()))
+	p.note("start", InsidePID(os.Getpid()))
 	fmt.Fprintln(os.Stderr, "recorder started")
 	if p.cfg.CrashAtStart || p.cfg.Gate != "" && !pass(p.cfg.Gate) {
 		os.Exit(4)
@@ -118,5 +117,5 @@ func (p *process) leave() {
 		fmt.Fprintln(os.Stderr, "recorder:", err)
 		os.Exit(2)
 	}
-	p.note("grandchild", strconv.Itoa(cmd.Process.Pid))
+	p.note("grandchild", InsidePID(cmd.Process.Pid))
 }
