@@ -186,14 +186,14 @@ type origin struct {
 // and the client's peers.
 func (c *call) from(server string) registry.Downstream {
 	out := registry.Downstream{
-		Session: c.in.Session, Subject: c.principal.Subject, Tenant: c.principal.Tenant, Capabilities: c.in.Capabilities, Revision: c.in.Era, Level: c.in.Level,
+		Session: c.in.Session, Subject: c.principal.Subject, Tenant: c.principal.Tenant, Capabilities: c.in.Capabilities, Revision: c.in.Era, Level: c.in.Level, Bytes: c.in.Bytes,
 	}
 	if c.in.Peer == nil && c.in.Home == nil {
 		return out
 	}
 	if c.origin == nil {
 		c.origin = &origin{call: *c.in, who: c.principal}
-		c.origin.call.Message, c.origin.call.Fault, c.origin.call.Progress = nil, nil, nil
+		c.origin.call.Message, c.origin.call.Fault, c.origin.call.Progress, c.origin.call.Bytes = nil, nil, nil, nil
 	}
 	both := new([2]peer)
 	if c.in.Peer != nil {

@@ -29,6 +29,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -297,6 +298,9 @@ type Call struct {
 	// Trace is the trace context of the transport's own request, such as the headers
 	// of HTTP; nil = none. It matters only to a Gate with a Tracer.
 	Trace span.Carrier
+	// Bytes is what the request holds of the budget of messages, and its answer is going to
+	// hold; nil = nothing is counted.
+	Bytes *share.Claim
 	// Progress receives params of notifications/progress for this call without
 	// a progressToken member; nil means none is wanted. It is called from one
 	// goroutine at a time and never after Call has returned.
@@ -349,6 +353,7 @@ type Failure struct {
 	Plain      bool            // of a request that calls no tool: there is no tool's result to say it in
 	Context    string          // whom and which rule it concerns, for the message; "" = not said
 	Errors     string          // of the client's profile: result, a dialect, or "" = as the route does
+	Status     int             // of HTTP; 0 = that of the table
 }
 
 // Error says what went wrong in one line.

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
+	"time"
 
 	"github.com/agnivade/levenshtein"
 
@@ -19,6 +21,14 @@ const (
 	mayHaveRun = "find out whether the call took effect before making it again"
 	useAnother = "use another tool; an operator has to accept this one first"
 )
+
+// OverBudget is the failure of a request whose body has no room in the budget of messages, and
+// is not read. It has no ids, because what is not read is not recorded.
+func OverBudget() *Failure {
+	const reason = "too many bytes of messages are in flight, so the body was not read"
+	kernel, _ := signal.ErrorFor(signal.CodeOverloaded, reason, gateway, nil, nil) // the code has a row
+	return &Failure{Kernel: kernel, Reason: reason, Remedy: callLater, RetryAfter: time.Second, Plain: true, Status: http.StatusServiceUnavailable}
+}
 
 // maxRolesSaid is the most roles that a refusal names.
 const maxRolesSaid = 5

@@ -25,6 +25,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -35,6 +36,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/sandbox"
+	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/internal/telemetry"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
@@ -100,6 +102,7 @@ type App struct {
 	worker    *proxy.TicketWorker
 	sampler   *verify.Sampler
 	bus       *bus.Bus
+	budget    *share.Budget        // of messages in flight
 	telemetry *telemetry.Telemetry // nil = nothing is sent
 
 	listeners    atomic.Pointer[Listeners] // that Run serves
@@ -122,7 +125,8 @@ var deterministicEpoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 // when configuration or policy cannot serve. On an error nothing is left open.
 func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error) {
 	o.Log = cmp.Or(o.Log, hclog.NewNullLogger())
-	a := &App{options: o, log: o.Log, cfg: cfg, metrics: newMetrics(o.Version), confined: make(map[string]string)}
+	a := &App{options: o, log: o.Log, cfg: cfg, metrics: newMetrics(o.Version), confined: make(map[string]string), budget: budgetOf(cfg)}
+	limitMemory(os.DirFS("/"))
 	if _, err := fileModes(cfg); err != nil {
 		return nil, configError(err)
 	}

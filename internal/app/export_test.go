@@ -53,3 +53,6 @@ var ReleaseMemory = releaseMemory
 
 // ReleaseProgram is releaseProgram.
 var ReleaseProgram = releaseProgram
+
+// GroupMemory returns the memory limit that a process sees in root.
+var GroupMemory = groupMemory

@@ -2,8 +2,13 @@ package app
 
 import (
 	"context"
+	"io/fs"
+	"os"
+	"path"
 	"runtime/debug"
 	runtimemetrics "runtime/metrics"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/wait"
@@ -38,6 +43,33 @@ func releaseMemory(ctx context.Context) {
 func release() {
 	debug.FreeOSMemory()
 	releaseProgram() // last, because a collection reads pages of the program
+}
+
+// limitMemory has Go collect garbage before the process reaches the memory limit of its control
+// group, which ends a process that exceeds it. root is the file system of the machine. The
+// variable GOMEMLIMIT takes precedence.
+func limitMemory(root fs.FS) {
+	if most := groupMemory(root); most > 0 && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(most / 10 * 9) // the rest is for memory that Go does not count
+	}
+}
+
+// groupMemory returns the lowest memory limit of the process's control group and of those that it
+// is in, in bytes; 0 = none (cgroup v2, memory.max).
+func groupMemory(root fs.FS) (most int64) {
+	own, _ := fs.ReadFile(root, "proc/self/cgroup")
+	_, group, found := strings.Cut("\n"+string(own), "\n0::/")
+	if !found {
+		return 0
+	}
+	group, _, _ = strings.Cut(group, "\n")
+	for dir := path.Join("sys/fs/cgroup", group); dir != "sys/fs"; dir = path.Dir(dir) {
+		text, _ := fs.ReadFile(root, path.Join(dir, "memory.max"))
+		if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 && (most == 0 || n < most) {
+			most = n // the root has no such file, and "max" is no limit
+		}
+	}
+	return most
 }
 
 // allocated returns how many bytes the program has allocated since its start.

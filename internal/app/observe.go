@@ -243,6 +243,14 @@ func (a *App) addGauges() {
 		})
 	a.metrics.addValue("toolgate_calls_in_flight", "Calls and other requests under way, those that wait for people included.",
 		func(context.Context) float64 { return float64(a.gate.InFlight()) })
+	a.metrics.addGauge("toolgate_message_bytes_in_flight", "Bytes of the bodies of requests, and of large answers of servers, that are held.", "kind",
+		func(context.Context) map[string]float64 {
+			requests, answers := a.budget.Held()
+			return map[string]float64{"request": float64(requests), "answer": float64(answers)}
+		})
+	a.metrics.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "toolgate_bodies_refused_total", Help: "Requests that were refused before their body was read, because limits.in_flight_mib or the principal's part was used up.",
+	}, func() float64 { return float64(a.budget.Refused()) }))
 	a.metrics.addValue("toolgate_audit_last_write_timestamp_seconds", "When the audit trail last wrote records, in seconds since 1970.",
 		func(context.Context) float64 { return float64(a.state.trail.LastWrite().UnixMilli()) / 1000 })
 	a.metrics.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{

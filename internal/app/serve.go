@@ -20,6 +20,7 @@ import (
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/plainhttp"
+	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -138,7 +139,7 @@ func (a *App) ServeStdio(ctx context.Context, who identity.Credential, in io.Rea
 // streams until in ends or ctx does.
 func (a *App) ServeNDJSON(ctx context.Context, who identity.Credential, in io.Reader, out io.Writer) error {
 	door, err := ndjson.New(ndjson.Options{
-		Gate: a.gate, Refuser: a.gate, Credential: who, MaxDepth: a.Config().Limits.MaxDepth,
+		Gate: a.gate, Refuser: a.gate, Credential: who, Budget: a.budget, MaxDepth: a.Config().Limits.MaxDepth,
 		Drain: a.Config().Shutdown.Drain, Ended: a.endSession, Log: a.log.Named("ndjson"),
 	})
 	if err != nil {
@@ -184,7 +185,7 @@ func (a *App) doorOptions(cfg *config.Config) mcp.Options {
 	return mcp.Options{
 		Gate: a.gate, Refuser: a.gate, Relayer: a.gate, Notifier: a.gate, Offers: a.upstreams.Offered, Introductions: a.upstreams.Introductions,
 		Version: a.options.Version, Errors: wire.Dialect(cfg.Errors),
-		Limits: limitsOf(cfg), Profile: wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: a.state.envelopes.Write, Tasks: true, StateKey: a.state.key,
+		Limits: limitsOf(cfg), Budget: a.budget, Profile: wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: a.state.envelopes.Write, Tasks: true, StateKey: a.state.key,
 		Drain: cfg.Shutdown.Drain, Ended: a.endSession, Session: a.measureSession, Log: a.log.Named("mcp"),
 	}
 }
@@ -192,6 +193,12 @@ func (a *App) doorOptions(cfg *config.Config) mcp.Options {
 // limitsOf returns what a message of a client may be.
 func limitsOf(cfg *config.Config) jsonrpc.Limits {
 	return jsonrpc.Limits{Bytes: cfg.Limits.MaxMessage << 20, Depth: cfg.Limits.MaxDepth}
+}
+
+// budgetOf returns the budget of bodies that are held at once.
+func budgetOf(cfg *config.Config) *share.Budget {
+	most := int64(cfg.Limits.InFlight) << 20
+	return share.NewBudget(most, int64(float64(most)*cfg.Limits.InFlightShare))
 }
 
 // endSession forgets a session that is over, and closes its connections.
@@ -204,7 +211,7 @@ func (a *App) endSession(session string) {
 func (a *App) newREST(cfg *config.Config) (*rest.Handler, error) {
 	return rest.New(rest.Options{
 		Gate: a.gate, Refuser: a.gate, ToolIO: a.toolIO(), Artifacts: a.state.artifacts, Bus: a.bus,
-		Envelope: wire.Envelope{Deterministic: cfg.Deterministic, Limits: limitsOf(cfg)}, Observe: a.state.envelopes.Write,
+		Envelope: wire.Envelope{Deterministic: cfg.Deterministic, Limits: limitsOf(cfg)}, Budget: a.budget, Observe: a.state.envelopes.Write,
 		Hosts: hostsOf(cfg, cfg.Listen), Origins: cfg.AllowedOrigins, Version: a.options.Version, Log: a.log.Named("rest"),
 	})
 }

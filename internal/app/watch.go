@@ -151,6 +151,8 @@ func needRestart(begun, next *config.Config) (names []string) {
 		{"toolgate.keys", begun.Keys != next.Keys},
 		{"toolgate.limits.max_message_mib", begun.Limits.MaxMessage != next.Limits.MaxMessage},
 		{"toolgate.limits.max_depth", begun.Limits.MaxDepth != next.Limits.MaxDepth},
+		{"toolgate.limits.in_flight_mib", begun.Limits.InFlight != next.Limits.InFlight},
+		{"toolgate.limits.in_flight_share", begun.Limits.InFlightShare != next.Limits.InFlightShare},
 		{"toolgate.errors", begun.Errors != next.Errors},
 		{"toolgate.envelope", begun.Envelope != next.Envelope},
 		{"toolgate.deterministic", begun.Deterministic != next.Deterministic},

@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/toolgate/toolgate/internal/share"
 )
 
 // errWithdrawn is the error of a request whose Claim returned false.
@@ -74,6 +76,9 @@ type Post struct {
 	Claim func() bool
 	// MaxBytes bounds the body of a plain answer.
 	MaxBytes int
+	// Answer is where the bytes of a plain answer are counted: reading it waits for room; nil
+	// = they are not counted.
+	Answer *share.Claim
 }
 
 // write writes the request to w, which it does not flush.
@@ -107,6 +112,11 @@ func (t *Transport) Post(ctx context.Context, p Post) (answer []byte, res *http.
 	if n < 0 {
 		res, err = c.response(ctx, stop, nil)
 		return nil, res, err
+	}
+	if err = p.Answer.Grow(ctx, n); err != nil {
+		stop()
+		c.release(false)
+		return nil, nil, fmt.Errorf("waiting for room to read the answer: %w", err)
 	}
 	c.limit.N = 1<<63 - 1             // the length bounds the body
 	answer = make([]byte, n, n+1<<10) // so that a little can be added without a copy

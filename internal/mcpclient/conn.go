@@ -19,6 +19,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/keepalive"
 	"github.com/toolgate/toolgate/internal/paramheader"
+	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/internal/wait"
 )
@@ -158,6 +159,9 @@ type Call struct {
 	Loose bool
 	// Plain is set by Do: the strings of the result are known to be plain, as in jsonrpc.Message.
 	Plain bool
+	// Bytes is where the bytes of the answer are counted: reading it waits for room; nil =
+	// they are not counted.
+	Bytes *share.Claim
 	// Owner belongs to the caller.
 	Owner any
 	// Stop ends the context that is given to Do; nil = Do makes one that it can end.
@@ -165,6 +169,7 @@ type Call struct {
 
 	key      json.RawMessage // the id on the wire
 	line     []byte          // what goes on the wire
+	ctx      context.Context // of Do
 	state    atomic.Int32    // kept, claimed or withdrawn
 	unsent   atomic.Bool     // the transport had it, and it is certain that no byte went
 	done     atomic.Bool     // the fields below are set
@@ -199,7 +204,7 @@ func (p *Call) Answered() bool { return p.done.Load() }
 // Do sends a call and waits for its answer, until ctx ends or the connection
 // does. A call is used once.
 func (c *Conn) Do(ctx context.Context, p *Call) (json.RawMessage, *Error) {
-	p.key, p.answered = json.RawMessage(`"`+p.ID+`"`), make(chan struct{})
+	p.key, p.answered, p.ctx = json.RawMessage(`"`+p.ID+`"`), make(chan struct{}), ctx
 	if !c.actions {
 		p.line = jsonrpc.NewRequest(p.key, p.Method, p.Params)
 	} else if e := p.writeAction(); e != nil {
@@ -341,6 +346,10 @@ func (c *Conn) receive(raw []byte, from source) error {
 	case msg.Kind == jsonrpc.Failure:
 		p.answer(nil, &Error{Kind: Failed, Sent: true, RPC: msg.Error})
 	default:
+		if from.any && p.Bytes.Grow(p.ctx, len(raw)) != nil { // streams of one call count while they are read
+			p.answer(nil, ContextError(p.ctx, true))
+			return nil
+		}
 		p.Plain = msg.Plain()
 		p.answer(msg.Result, nil)
 	}

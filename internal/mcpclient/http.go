@@ -84,6 +84,7 @@ func (w *httpWire) send(ctx context.Context, p *Call) error {
 		return w.receive(body, p)
 	}
 	defer res.Body.Close()
+	res.Body = io.NopCloser(p.Bytes.Reader(ctx, res.Body))
 	switch media := Media(res); {
 	case w.shared && res.StatusCode/100 == 2: // the answer comes on the shared stream
 		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxRefusal)) // only to keep the connection
@@ -131,7 +132,7 @@ func (w *httpWire) receive(body []byte, p *Call) error {
 func (w *httpWire) exchange(ctx context.Context, p *Call) (body []byte, res *http.Response, err error) {
 	said := w.c.spoken.Load()
 	if said.head != nil && p.Method != methodInitialize && !w.shared {
-		post := keepalive.Post{Head: said.head, Body: p.line, Claim: p.claim, MaxBytes: w.c.limits.Bytes}
+		post := keepalive.Post{Head: said.head, Body: p.line, Claim: p.claim, MaxBytes: w.c.limits.Bytes, Answer: p.Bytes}
 		plain := true
 		if said.stateless {
 			post.Extra, plain = said.repeat(p)
@@ -183,7 +184,11 @@ func (s *spoken) repeat(p *Call) (lines []byte, ok bool) {
 // follow takes the events of a response.
 func (w *httpWire) follow(ctx context.Context, res *http.Response, p *Call) error {
 	var fault error // of the last message that was refused
-	take := func(event Event) { fault = cmp.Or(w.c.receiveEvent(event, source{only: p}), fault) }
+	take := func(event Event) {
+		if fault = cmp.Or(w.c.receiveEvent(event, source{only: p}), fault); !p.Answered() {
+			p.Bytes.Drop()
+		}
+	}
 	return errors.Join(w.e.Follow(ctx, res.Body, w.c.spoken.Load().Session, !w.c.Stateless(), take, p.Answered), fault)
 }
 

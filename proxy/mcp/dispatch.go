@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
@@ -84,6 +85,7 @@ type exchange struct {
 	opened    *session                         // that session
 	notify    func(message []byte)             // sends on the stream of this request; nil = it has none
 	owned     bool                             // nobody else has its bytes
+	claim     share.Claim                      // what an HTTP request holds of the budget: call.Bytes
 	long      *jsonrpc.Outline                 // of a message beyond the limit, nil for any other
 	began     time.Time                        // when it was received; zero when nobody observes
 	ctx       context.Context                  // of the work, set by admit

@@ -81,6 +81,9 @@ type Options struct {
 	Observe func(wire.Event)
 	// Limits bound one message; zero fields have the defaults of jsonrpc.
 	Limits jsonrpc.Limits
+	// Budget bounds the bodies that are held at once; nil = nothing does. Over HTTP a request
+	// without room is refused with 503, and stdio is not read on.
+	Budget *share.Budget
 	// Hosts are the names under which the listener may be addressed, in addition to
 	// loopback, and Origins those of pages that may call it: see guard.NewHosts.
 	Hosts, Origins []string
@@ -379,9 +382,9 @@ var (
 )
 
 // owner names a principal.
-type owner struct{ subject, tenant string }
+type owner = share.Owner
 
-func ownerOf(who policy.Principal) owner { return owner{who.Subject, who.Tenant} }
+func ownerOf(who policy.Principal) owner { return owner{Subject: who.Subject, Tenant: who.Tenant} }
 
 // account says whose a session or client group is, and when it was last used.
 type account struct {

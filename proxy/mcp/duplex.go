@@ -15,6 +15,7 @@ import (
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/ndjson"
+	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
@@ -113,20 +114,43 @@ func (c *duplex) serve(x *exchange, reply func(answer)) {
 }
 
 // start runs work, the rest of the request x, when its turn comes, or at once to refuse x
-// when too much waits.
+// when too much waits or is in flight. The bytes of x are held until the work is done.
 func (c *duplex) start(x *exchange, work func()) {
-	q := c.calls
+	q, size := c.calls, len(x.call.Message.Raw)
 	if x.row.anytime {
 		q = c.pings
 	}
 	for {
-		if _, ok := q.Add(len(x.call.Message.Raw), work); ok {
-			return
-		} else if x.crowded = c.await == nil || !c.await(q); x.crowded {
+		if claim := c.claim(x, int64(size)); claim != nil {
+			run := func() {
+				defer wait.Signal(q.Moved)
+				defer claim.Release()
+				work()
+			}
+			if _, ok := q.Add(size, run); ok {
+				return
+			}
+			claim.Release()
+		}
+		if x.crowded = c.await == nil || !c.await(q); x.crowded {
 			work()
 			return
 		}
 	}
+}
+
+// claim returns what x holds of the budget, once more than before: what its transport has
+// claimed for its body, or else size bytes; nil when there is no room.
+func (c *duplex) claim(x *exchange, size int64) *share.Claim {
+	if claim := x.call.Bytes; claim.Hold() {
+		return claim
+	}
+	claim := new(share.Claim)
+	if !c.door.opts.Budget.Take(claim, ownerOf(x.call.Principal), size) {
+		return nil
+	}
+	x.call.Bytes = claim
+	return claim
 }
 
 // serveBatch serves a batch of x's session and returns the transport's answer.
@@ -322,6 +346,7 @@ func (d *Door) message(w http.ResponseWriter, r *http.Request, _ string) {
 	x := &exchange{versions: olderVersions}
 	x.call = proxy.Call{Transport: "http", Trace: span.FromHeader(r.Header)}
 	body, ok := d.readBody(out, r, x)
+	defer x.claim.Release()
 	if !ok {
 		return
 	}

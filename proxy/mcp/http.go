@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -154,6 +155,7 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		x.call.Trace = span.FromHeader(r.Header)
 	}
 	body, ok := d.readBody(out, r, x)
+	defer x.claim.Release()
 	if !ok || x.denied == nil && r.Header[headerSession] != nil && jsontext.Value(body).Kind() == '[' && d.postBatch(out, x, r, body) {
 		return
 	}
@@ -177,7 +179,9 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		out.finish(d.session.serve(x))
 		return
 	}
+	x.claim.Hold()
 	d.answerOnStream(out, x.session, x.id, func(t *stream) answer {
+		defer x.claim.Release()
 		x.useStream(t)
 		return d.session.serve(x)
 	})
@@ -214,8 +218,9 @@ func (x *exchange) isStateless(h http.Header) bool {
 // message, which many clients write last.
 const maxSkippedBytes = 64 << 20
 
-// readBody authenticates the sender of r and reads the body; of one beyond the limit
-// x gets the outline. If ok is false, r has been answered.
+// readBody authenticates the sender of r, claims room for the body and reads it; of one
+// beyond the limit x gets the outline. If ok is false, r has been answered. The caller
+// releases x.claim in either case.
 func (d *Door) readBody(out *response, r *http.Request, x *exchange) (body []byte, ok bool) {
 	x.denied = d.authenticate(x, r)
 	if x.denied != nil && x.denied.Kernel.Code == signal.CodeRateLimited {
@@ -226,18 +231,39 @@ func (d *Door) readBody(out *response, r *http.Request, x *exchange) (body []byt
 	if x.denied != nil {
 		limit, further = min(limit, maxUnauthenticatedBytes), 0
 	}
+	size, known := int64(limit), r.ContentLength >= 0 && r.ContentLength <= int64(limit)
+	if known {
+		size = r.ContentLength
+	}
+	if !d.opts.Budget.Take(&x.claim, ownerOf(x.call.Principal), size) {
+		d.overloaded(out.w, x)
+		return nil, false
+	}
+	x.call.Bytes = &x.claim
 	var err error
-	if n := r.ContentLength; n >= 0 && n <= 64<<10 && n <= int64(limit) {
-		body = make([]byte, n)
+	if known {
+		body = make([]byte, size)
 		_, err = io.ReadFull(r.Body, body)
 	} else {
 		body, x.long, err = jsonrpc.ReadBounded(r.Body, limit, further)
+		x.claim.Shrink(int64(len(body)))
 	}
 	if err != nil {
 		problem(out.w, http.StatusBadRequest, "the body ended early")
 		return nil, false
 	}
 	return body, true
+}
+
+// overloaded refuses a request whose body has no room, before the body is read: what it
+// asks for is not known, so the refusal is not recorded.
+func (d *Door) overloaded(w http.ResponseWriter, x *exchange) {
+	f := proxy.OverBudget()
+	h := w.Header()
+	h["Content-Type"], h["Cache-Control"] = wire.JSONType, wire.NoStore
+	h.Set("Retry-After", strconv.Itoa(int(f.RetryAfter.Seconds())))
+	w.WriteHeader(f.Status)
+	_, _ = w.Write(d.failed(x, f).body) // a client that has gone needs no answer
 }
 
 // checkSession checks the revision header and finds the session of x. If ok is

@@ -100,8 +100,10 @@ func (s *statelessServer) beginCall(t *attempt) *multiCall {
 	}
 	s.work.Continue()
 	t.x.stateless.group.work.Add(1)
+	t.x.call.Bytes.Hold()
 	s.calls.Go(func() {
 		defer s.work.Leave()
+		defer t.x.call.Bytes.Release()
 		defer s.groups.leave(t.x.stateless.group)
 		defer e.cancel(nil)
 		o := e.run()

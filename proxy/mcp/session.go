@@ -182,7 +182,7 @@ func (s *sessionServer) find(id string, who policy.Principal, route string, sse 
 	found, now := t.byKey[id], t.now().UnixNano()
 	t.mu.Unlock()
 	switch {
-	case found == nil, found.owner.subject != who.Subject, found.owner.tenant != who.Tenant,
+	case found == nil, found.owner.Subject != who.Subject, found.owner.Tenant != who.Tenant,
 		sse != (found.sseClient != nil), !sse && found.route != route:
 		return nil
 	case now-found.used.Load() > int64(t.ttl) && !found.busy(true):

@@ -46,7 +46,7 @@ type record struct {
 // record returns what is kept of s.
 func (s *session) record() []byte {
 	text, _ := json.Marshal(record{ // fails for no session
-		s.owner.subject, s.owner.tenant, s.route, s.version, s.client, s.capabilities, *s.level.Load(), s.key, s.began, s.subscribed.Load(),
+		s.owner.Subject, s.owner.Tenant, s.route, s.version, s.client, s.capabilities, *s.level.Load(), s.key, s.began, s.subscribed.Load(),
 	})
 	return text
 }

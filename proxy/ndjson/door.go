@@ -24,6 +24,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/ndjson"
+	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -66,6 +67,9 @@ type Options struct {
 	// MaxFlights bounds the requests of one client in flight; 0 = 64. The next line is
 	// read when there is room for it.
 	MaxFlights int
+	// Budget bounds the bytes of messages that are held at once; nil = nothing does. The next
+	// line is read when there is room for the one before.
+	Budget *share.Budget
 	// MaxDepth is how many arrays and objects of a line may be in each other; 0 = the
 	// default of jsonrpc.
 	MaxDepth int
@@ -106,6 +110,7 @@ type client struct {
 	cancel  context.CancelCauseFunc
 	flights *wait.Workers // run the requests
 	room    chan struct{} // has an element for each further line that may be handled
+	ended   chan struct{} // gets a signal when a request has ended
 	out     *ndjson.Sink
 	live    jsonrpc.Pool[struct{}] // by the ids of the requests in flight
 }
@@ -121,7 +126,7 @@ type client struct {
 // reading or writing. If in is an io.Closer, Serve closes it when it stops
 // before the end of in, so that no reader stays blocked.
 func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
-	c := &client{door: d, session: "ses_" + rand.Text(), flights: wait.NewWorkers(), room: make(chan struct{}, d.opts.MaxFlights), out: ndjson.NewSink(out)}
+	c := &client{door: d, session: "ses_" + rand.Text(), flights: wait.NewWorkers(), room: make(chan struct{}, d.opts.MaxFlights), ended: make(chan struct{}, 1), out: ndjson.NewSink(out)}
 	for range d.opts.MaxFlights {
 		c.room <- struct{}{}
 	}
@@ -144,9 +149,18 @@ func (c *client) serveLine(ctx context.Context, line []byte, long *jsonrpc.Outli
 		c.room <- struct{}{}
 		return
 	}
+	claim, owner := new(share.Claim), share.Owner{Subject: x.call.Principal.Subject, Tenant: x.call.Principal.Tenant}
+	for !c.door.opts.Budget.Take(claim, owner, int64(len(line))) {
+		if !c.out.Await(ctx, c.ended) {
+			return
+		}
+	}
+	x.call.Bytes = claim
 	done := make(chan struct{})
 	c.flights.Go(func() {
 		defer close(done)
+		defer wait.Signal(c.ended)
+		defer claim.Release()
 		response := c.door.run(c.ctx, x)
 		c.live.Match(x.id(), nil) // whoever has read the response may use the id again
 		c.send(response)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -36,16 +37,18 @@ type intake struct {
 	long            *jsonrpc.Outline // of a body beyond the limit, nil for any other
 	id              json.RawMessage  // of the envelope; nil = unknown
 	limits          jsonrpc.Limits
-	traceparent     string // the header; "" = none, or invalid
+	claim           share.Claim // of the body and of the answer
+	traceparent     string      // the header; "" = none, or invalid
 	begun           time.Time
 }
 
 // readRequest reads one POST:
 //
-//	media -> identify -> body
+//	media -> identify -> room -> body
 //
-// It reports false when it has answered the request.
-func (h *Handler) readRequest(w http.ResponseWriter, r *http.Request) (*intake, bool) {
+// It reports false when it has answered the request, with refuse if there is no room for the
+// body. After true the caller releases the claim.
+func (h *Handler) readRequest(w http.ResponseWriter, r *http.Request, refuse func(*intake, *proxy.Failure)) (*intake, bool) {
 	if !guard.JSONBody(r.Header) {
 		h.refuse(w, problem{http.StatusUnsupportedMediaType, "UNSUPPORTED_MEDIA_TYPE", "send application/json in UTF-8"})
 		return nil, false
@@ -66,11 +69,22 @@ func (h *Handler) readRequest(w http.ResponseWriter, r *http.Request) (*intake, 
 	if in.unauthenticated != nil {
 		in.limits.Bytes, further = min(in.limits.Bytes, unauthenticatedBytes), 0
 	}
+	size := int64(in.limits.Bytes)
+	if r.ContentLength >= 0 {
+		size = min(size, r.ContentLength)
+	}
+	if !h.opts.Budget.Take(&in.claim, share.Owner{Subject: in.call.Principal.Subject, Tenant: in.call.Principal.Tenant}, size) {
+		refuse(in, proxy.OverBudget())
+		return nil, false
+	}
+	in.call.Bytes = &in.claim
 	var err error
 	if in.body, in.long, err = jsonrpc.ReadBounded(r.Body, in.limits.Bytes, further); err != nil {
+		in.claim.Release()
 		h.refuse(w, problem{http.StatusBadRequest, "BODY_INCOMPLETE", "the body ended early"})
 		return nil, false
 	}
+	in.claim.Shrink(int64(len(in.body)))
 	return in, true
 }
 

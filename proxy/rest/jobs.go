@@ -27,10 +27,11 @@ var submitter = signal.ModuleRef{Tier: 0, Module: "gateway", Function: "submit_j
 // The signals of the caller's own requests are published to the caller on the
 // bus.
 func (h *Handler) submit(w http.ResponseWriter, r *http.Request) {
-	in, ok := h.readRequest(w, r)
+	in, ok := h.readRequest(w, r, func(_ *intake, f *proxy.Failure) { h.failed(w, f) })
 	if !ok {
 		return
 	}
+	defer in.claim.Release()
 	raw, _, err := jsonrpc.CheckValue(in.body, in.limits)
 	if in.long != nil {
 		err = in.long.TooLarge(in.limits.Bytes)
@@ -190,10 +191,11 @@ type answer struct {
 //
 //	media -> identify -> body -> validate -> dispatch -> event -> answer
 func (h *Handler) rpc(w http.ResponseWriter, r *http.Request) {
-	in, ok := h.readRequest(w, r)
+	in, ok := h.readRequest(w, r, func(in *intake, f *proxy.Failure) { h.replyFailure(w, r, in, f) })
 	if !ok {
 		return
 	}
+	defer in.claim.Release()
 	envelope := h.opts.Envelope
 	envelope.Limits = in.limits
 	m, fault := envelope.Validate(in.body)

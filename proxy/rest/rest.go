@@ -30,6 +30,7 @@ import (
 	"github.com/toolgate/toolgate/docs/schemas"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -54,6 +55,8 @@ type Options struct {
 	// Envelope has Deterministic and Limits of /v1/rpc; its profile is always
 	// strict. Limits.Bytes also bounds the body of a job; 0 = 4 MiB.
 	Envelope wire.Envelope
+	// Budget bounds the bodies that are held at once; nil = nothing does.
+	Budget *share.Budget
 	// Observe is called once for every envelope that /v1/rpc received, when its
 	// answer is known; nil is allowed. It must not block.
 	Observe func(wire.Event)

@@ -34,6 +34,7 @@ type Failure struct {
 	Plain      bool                // the request calls no tool, so no tool result can carry the failure
 	Context    string              // whom and which rule it concerns, for the message alone; "" = not said
 	Errors     string              // how it is shown: ErrorsAsResult, a dialect, or "" = as the route does
+	Status     int                 // of HTTP; 0 = that of the table
 }
 
 // ErrorsAsResult is the value of Failure.Errors for a client that shows its model the
@@ -111,7 +112,7 @@ func internal(f Failure) Failure {
 }
 
 func answer(d Dialect, row Row, f Failure) (Reply, error) {
-	reply := Reply{HTTP: row.HTTP}
+	reply := Reply{HTTP: cmp.Or(f.Status, row.HTTP)}
 	var upstream jsontext.Value
 	if row.Form == AsUpstream {
 		upstream = object(f.Upstream)
@@ -303,7 +304,7 @@ func Problem(f Failure) (ProblemReply, error) {
 	if row.Form == AsUpstream {
 		upstream = object(f.Upstream)
 	}
-	data := describe(row, f, upstream)
+	data, status := describe(row, f, upstream), cmp.Or(f.Status, row.HTTP)
 	kernel := signal.KernelError{
 		Code: row.Kernel, Category: data.Category, Severity: data.Severity, Message: message(Gateway, row, f),
 		Source: f.Kernel.Source, RetryEligible: data.RetryEligible, Detail: f.Kernel.Detail, Cause: shown(f.Kernel.Cause),
@@ -313,13 +314,13 @@ func Problem(f Failure) (ProblemReply, error) {
 	}
 	seed := signal.ErrorToProblemDetails(&kernel, f.RetryAfter)
 	body, err := encode(problem{
-		Type: seed.Type, Title: seed.Title, Status: row.HTTP, Detail: seed.Detail, Extensions: seed.Extensions, RetryAfter: seed.RetryAfter,
+		Type: seed.Type, Title: seed.Title, Status: status, Detail: seed.Detail, Extensions: seed.Extensions, RetryAfter: seed.RetryAfter,
 		facts: data.facts, Details: data.Detail,
 	})
 	if err != nil {
 		return ProblemReply{}, fmt.Errorf("writing problem details: %w", err)
 	}
-	return ProblemReply{Status: row.HTTP, RetryAfter: seed.RetryAfter, Body: body}, nil
+	return ProblemReply{Status: status, RetryAfter: seed.RetryAfter, Body: body}, nil
 }
 
 // shown returns a chain of causes up to the first internal error, which only

@@ -76,7 +76,7 @@ func defaults() *Config {
 	return &Config{
 		Listen:     defaultListen,
 		Admin:      "127.0.0.1:8788",
-		Limits:     Limits{Default: &Rate{Count: 60, Per: time.Minute, Burst: 60}, Refused: &Rate{Count: 600, Per: time.Minute, Burst: 600}, MaxMessage: 4, MaxDepth: 64},
+		Limits:     Limits{Default: &Rate{Count: 60, Per: time.Minute, Burst: 60}, Refused: &Rate{Count: 60, Per: time.Minute, Burst: 60}, MaxMessage: 4, MaxDepth: 64, InFlight: 64, InFlightShare: 0.25},
 		Policy:     Policy{PolicySource: PolicySource{Timeout: 250 * time.Millisecond}, Verify: Verify{Sample: 0.001}},
 		Approvals:  Approvals{TTL: 15 * time.Minute, Keep: 30 * 24 * time.Hour, MaxLive: 64},
 		Console:    Console{Session: 8 * time.Hour},

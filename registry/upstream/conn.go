@@ -108,7 +108,7 @@ func pendingOf(call *mcpclient.Call) *pending {
 // do sends a request and waits for its answer, or until ctx ends.
 func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 	p := &pending{request: r, life: ctx}
-	p.Call = mcpclient.Call{ID: c.NextID(), Method: r.method, Params: r.params, Bound: r.bound, Trace: r.Trace, Loose: r.loose, Owner: p}
+	p.Call = mcpclient.Call{ID: c.NextID(), Method: r.method, Params: r.params, Bound: r.bound, Trace: r.Trace, Loose: r.loose, Bytes: r.From.Bytes, Owner: p}
 	if r.clock != nil {
 		p.Stop = r.clock.stop
 	}

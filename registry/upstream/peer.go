@@ -3,6 +3,8 @@ package upstream
 import (
 	"context"
 	"encoding/json"
+
+	"github.com/toolgate/toolgate/internal/share"
 )
 
 // A Peer is the client on whose behalf a server is called. It receives what the
@@ -55,6 +57,8 @@ type Downstream struct {
 	// Level is the least severe log message that the client wants to hear of,
 	// "" = it has not said.
 	Level string
+	// Bytes is where the bytes of the answer are counted; nil = they are not.
+	Bytes *share.Claim
 	// Peer hears what comes in the course of the request, Home what belongs to
 	// no request of the session. Nil = nobody.
 	Peer, Home Peer
