@@ -100,12 +100,16 @@ func (e *env) clientFile(id string, f *clientFlags) (c dialect.Client, path stri
 	if f.file != "" {
 		return c, f.file, nil
 	}
-	for _, p := range c.Places(e.machine(f.project)) {
+	m := e.machine(f.project)
+	for _, p := range c.Places(m) {
 		if (p.Scope == "project") != (f.project != "") || p.Scope == "system" {
 			continue
 		}
-		if _, err := os.Stat(p.Path); err == nil {
+		switch err := present(p.Path, m.Project); {
+		case err == nil:
 			return c, p.Path, nil
+		case m.Project != "" && !errors.Is(err, fs.ErrNotExist):
+			return c, "", usage(fmt.Errorf("looking for %s: %w\nhint: name the file with --file", p.Path, err))
 		}
 		path = cmp.Or(path, p.Path)
 	}
@@ -113,6 +117,24 @@ func (e *env) clientFile(id string, f *clientFlags) (c dialect.Client, path stri
 		return c, "", usage(fmt.Errorf("%s has no file of that kind on this system\nhint: name it with --file, or its project with --project", c.Name))
 	}
 	return c, path, nil
+}
+
+// present returns nil if there is a file, in a project without a link out of the project.
+func present(path, project string) error {
+	if project == "" {
+		_, err := os.Stat(path)
+		return err
+	}
+	root, err := os.OpenRoot(project)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	name, err := filepath.Rel(project, path)
+	if err == nil {
+		_, err = root.Stat(name)
+	}
+	return err
 }
 
 func clientIDs() (ids []string) {

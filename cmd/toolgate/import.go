@@ -6,17 +6,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/tailscale/hujson"
 
 	"github.com/toolgate/toolgate/internal/clientfile"
 	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/wholefile"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/dialect"
 )
@@ -130,13 +132,13 @@ func newPlanned(s config.Entry, name string) plannedServer {
 // planImport plans the merge of a client's servers into mcp.json. taken are the names,
 // in the client's file, of the servers that mcp.json has afterwards.
 func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken []string, err error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, nil, fmt.Errorf("reading the client's file: %w", err)
-	}
 	absolute, err := filepath.Abs(path)
 	if err != nil {
 		return nil, nil, err
+	}
+	data, err := readClientFile(absolute, f.project)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the client's file %s: %w", path, err)
 	}
 	n, err := config.Normalise(config.ClientFile{Name: path, Path: absolute, Data: data, Client: id, Given: setNames(f.set)})
 	if err != nil {
@@ -370,14 +372,44 @@ func (e *env) clientFiles(project string) (files []clientOnDisk, err error) {
 			if place.Scope == "project" && slices.Contains(places, dialect.Place{Scope: "user", Path: place.Path}) {
 				continue // the project is the user's home
 			}
-			if data, err := os.ReadFile(place.Path); err == nil && place.Path != own && place.Path != here {
-				f := clientOnDisk{Client: c, Place: place}
-				f.read, f.err = config.Normalise(config.ClientFile{Name: place.Path, Path: place.Path, Data: data, Client: c.ID})
-				files = append(files, f)
+			if place.Path == own || place.Path == here {
+				continue
 			}
+			f := clientOnDisk{Client: c, Place: place}
+			within := ""
+			if place.Scope == "project" {
+				within = project
+			}
+			data, err := readClientFile(place.Path, within)
+			switch {
+			case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+				continue
+			case err != nil:
+				f.err = fmt.Errorf("reading %s: %w", place.Path, err)
+			default:
+				f.read, f.err = config.Normalise(config.ClientFile{Name: place.Path, Path: place.Path, Data: data, Client: c.ID})
+			}
+			files = append(files, f)
 		}
 	}
 	return files, nil
+}
+
+// readClientFile reads a client's file, which others may have written. A file of a project is
+// not read through a link out of the project; project is "" for the files of the user.
+func readClientFile(path, project string) ([]byte, error) {
+	if project == "" {
+		return wholefile.Read(path, clientfile.MaxBytes)
+	}
+	dir, err := filepath.Abs(project)
+	if err != nil {
+		return nil, err
+	}
+	name, err := filepath.Rel(dir, path)
+	if err != nil {
+		return nil, err
+	}
+	return wholefile.ReadIn(dir, name, clientfile.MaxBytes)
 }
 
 func (f *clientOnDisk) inspect() foundClient {

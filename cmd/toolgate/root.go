@@ -7,9 +7,11 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
@@ -52,9 +54,10 @@ type env struct {
 	logLevel, logFormat          string
 	log                          *logfold.Writer
 
-	args      []string      // the command line
-	temporary string        // see scratch
-	lines     *bufio.Reader // see ask
+	args      []string        // the command line
+	ended     <-chan struct{} // closed when the command has ended
+	temporary string          // see scratch
+	lines     *bufio.Reader   // see ask
 }
 
 // run executes a command line and returns its exit code; tests call it as main
@@ -66,6 +69,9 @@ func run(ctx context.Context, args []string, s stdio, l lookup) int {
 	e := newEnv(s, l)
 	e.args = args
 	defer e.log.Close()
+	ended := make(chan struct{})
+	defer close(ended)
+	e.ended = ended
 	defer e.removeScratch()
 	root := rootCommand(e)
 	root.SetArgs(args)
@@ -77,6 +83,23 @@ func run(ctx context.Context, args []string, s stdio, l lookup) int {
 		e.Form = report.Table // errors are text where the command has no such documents
 	}
 	return e.fail(err)
+}
+
+// serveGroup is the group of the commands that serve clients.
+const serveGroup = "Serve:"
+
+// endGrace is how long a command that serves nobody may take to end after a signal. It can
+// wait for input or for a file system, where no context reaches it.
+const endGrace = 5 * time.Second
+
+// endLate ends the program endGrace after a signal, unless the command has ended.
+func (e *env) endLate() {
+	select {
+	case <-e.ended:
+	case <-time.After(endGrace):
+		fmt.Fprintf(e.err, "toolgate: error: the command has not ended %s after the signal\n", endGrace)
+		os.Exit(exitUnexpected)
+	}
 }
 
 func newEnv(s stdio, l lookup) *env {
@@ -111,7 +134,7 @@ func rootCommand(e *env) *cobra.Command {
 		members []*cobra.Command
 	}{
 		{"Set up:", []*cobra.Command{initCommand(e), checkCommand(e), doctorCommand(e), lockCommand(e), tokenCommand(e), keysCommand(e)}},
-		{"Serve:", []*cobra.Command{serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e)}},
+		{serveGroup, []*cobra.Command{serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e)}},
 		{"Clients:", []*cobra.Command{importCommand(e), exportCommand(e), connectCommand(e), disconnectCommand(e), adoptCommand(e)}},
 		{"Look and decide:", []*cobra.Command{serverCommand(e), toolCommand(e), policyCommand(e), approvalCommand(e)}},
 		{"Keep records:", []*cobra.Command{auditCommand(e), backupCommand(e), restoreCommand(e), storeCommand(e), supportBundleCommand(e)}},
@@ -204,6 +227,9 @@ func formsOf(c *cobra.Command) []string {
 // use.
 func (e *env) prepare(c *cobra.Command) error {
 	e.applyEnvironment()
+	if c.GroupID != serveGroup { // which ends when its clients have their answers
+		context.AfterFunc(c.Context(), e.endLate)
+	}
 	known := formsOf(c)
 	switch {
 	case known == nil && c.Flags().Changed("output"):

@@ -41,8 +41,8 @@ var (
 	ErrNoBackup = errors.New("toolgate has made no change that can be undone")
 )
 
-// maxBytes is the largest file that is changed.
-const maxBytes = 16 << 20
+// MaxBytes is the largest file that is read or changed.
+const MaxBytes = 16 << 20
 
 // Change is a planned change of one file.
 type Change struct {
@@ -76,14 +76,11 @@ func Read(path string) (*Change, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return c, nil
 	}
-	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxBytes) {
-		err = fmt.Errorf("%s is not a regular file of at most %d bytes", target, maxBytes)
-	}
 	if err == nil {
-		c.Before, err = os.ReadFile(target)
+		c.Before, err = wholefile.Read(target, MaxBytes)
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("reading %s: %w", target, err)
 	}
 	c.After, c.Mode = c.Before, info.Mode().Perm()
 	return c, nil
@@ -139,7 +136,7 @@ func (c *Change) Write(now time.Time) (backup string, err error) {
 
 // unchanged reports whether the file is what was read.
 func (c *Change) unchanged() error {
-	data, err := os.ReadFile(c.Path)
+	data, err := wholefile.Read(c.Path, MaxBytes)
 	missing := errors.Is(err, fs.ErrNotExist)
 	switch {
 	case err != nil && !missing:
@@ -230,7 +227,7 @@ func Last(path string) (Undoing, error) {
 
 // Check returns ErrChanged when the file is not what toolgate wrote.
 func (u Undoing) Check() error {
-	data, err := os.ReadFile(u.Path)
+	data, err := wholefile.Read(u.Path, MaxBytes)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -1,4 +1,5 @@
-// Package wholefile writes files that appear whole or not at all: a reader finds the
+// Package wholefile reads files whole that others may have written, with a bound (Read), and
+// writes files that appear whole or not at all: a reader finds the
 // former file, none, or the new one, also after a power failure. Data is written and
 // flushed under another name in the same directory, then gets its name, and the
 // directory is flushed. The name begins with a dot; a crash may leave it behind, and

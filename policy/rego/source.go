@@ -21,6 +21,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/bundle"
 	"github.com/open-policy-agent/opa/v1/util"
 
+	"github.com/toolgate/toolgate/internal/wholefile"
 	defaults "github.com/toolgate/toolgate/policy/bundle"
 )
 
@@ -42,15 +43,18 @@ func readSource(where string, keep func(name string) bool) (files, error) {
 	if where == "" {
 		return readFS(defaults.Files, keep)
 	}
-	f, err := os.Open(where)
+	info, err := os.Stat(where)
+	switch {
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return readFS(os.DirFS(where), keep)
+	}
+	archive, err := wholefile.Read(where, maxSourceBytes)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || info.IsDir() {
-		return readFS(os.DirFS(where), keep)
-	}
-	return readArchive(f, keep)
+	return readArchive(bytes.NewReader(archive), keep)
 }
 
 // Modules returns the Rego of the policy at where by file: a directory, an archive, or "" for
@@ -86,6 +90,9 @@ func readFS(fsys fs.FS, keep func(string) bool) (files, error) {
 			return fs.SkipDir
 		case d.IsDir() || !keep(name):
 			return nil
+		}
+		if info, err := fs.Stat(fsys, name); err != nil || !info.Mode().IsRegular() {
+			return fmt.Errorf("reading %s: %w", name, cmp.Or(err, wholefile.ErrIrregular)) // to open a pipe would wait for a writer
 		}
 		f, err := fsys.Open(name)
 		if err != nil {

@@ -6,13 +6,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/wholefile"
 	"github.com/toolgate/toolgate/registry/dialect"
 	"github.com/toolgate/toolgate/registry/lock"
 )
@@ -183,26 +183,7 @@ func (l *loader) readNamed(name string) (f *file, cause string) {
 
 // ReadFile reads a regular file of at most 1 MiB. Load reads with it unless Options say
 // otherwise.
-func ReadFile(path string) ([]byte, error) {
-	// A pipe would block the opening: look before.
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("it is not a regular file")
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
-	if err == nil && len(data) > maxFileBytes {
-		return nil, fmt.Errorf("it is larger than %d bytes", maxFileBytes)
-	}
-	return data, err
-}
+func ReadFile(path string) ([]byte, error) { return wholefile.Read(path, maxFileBytes) }
 
 // merge adds the members of the overlay to the member toolgate, key by key. A key
 // that both have is a fault, even with equal values.
