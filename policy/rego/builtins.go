@@ -192,22 +192,21 @@ func lintComparisons(m *ast.Module) []Finding {
 }
 
 // callVisitor is called for each call of a function, with the types and names that
-// are known there, and for each object literal of several members, as a call of
-// objectLiteral with the keys as operands.
+// are known there.
 type callVisitor func(t *typing, op string, operands []*ast.Term, l *ast.Location)
 
-const objectLiteral = "{}"
-
-// lintKeys finds object literals with keys from the call: OPA's evaluator overflows
-// its stack when such keys coincide and the object is unified with a pattern.
+// lintKeys finds object literals with a computed key. Where two of the keys are the same,
+// OPA can leave a variable of a pattern without a value; see memo.Put.
 func lintKeys(modules map[string]*ast.Module) []Finding {
 	var found []Finding
 	for _, m := range modules {
-		lintCalls(m, func(t *typing, op string, keys []*ast.Term, l *ast.Location) {
-			if op == objectLiteral && slices.ContainsFunc(keys, func(k *ast.Term) bool { return mentionsCall(k) || fromCall(t.ref(k)) }) {
-				found = append(found, at(l, LevelError, codeKeys, "a key of this object comes from the call: where two keys are the same, OPA's evaluator can overflow its stack and end the process",
+		ast.WalkTerms(m, func(t *ast.Term) bool {
+			o, ok := t.Value.(ast.Object)
+			if ok && o.Len() > 1 && slices.ContainsFunc(o.Keys(), isComputed) {
+				found = append(found, at(t.Location, LevelWarning, codeKeys, "a key of this object is computed: where two keys are the same, OPA may be unable to judge the call, which is then denied with "+RuleError,
 					"write a set, or an object comprehension"))
 			}
+			return false
 		})
 	}
 	return found
@@ -252,10 +251,6 @@ func (t *typing) visit(x any, visit callVisitor) {
 			}
 		case ast.Call:
 			visit(t, x[0].String(), x[1:], x[0].Location)
-		case ast.Object:
-			if keys := x.Keys(); len(keys) > 1 {
-				visit(t, objectLiteral, keys, keys[0].Location)
-			}
 		case ast.Body:
 			if len(x) > 0 && len(root) > 0 && x[0] == root[0] {
 				return false

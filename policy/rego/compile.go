@@ -163,7 +163,7 @@ func (p *program) compileModules(ctx context.Context, modules map[string]*ast.Mo
 		return nil, nil, err
 	}
 	strict := func() *ast.Compiler {
-		return ast.NewCompiler().WithCapabilities(capabilities()).WithStrict(true).WithPathConflictsCheck(storage.NonEmpty(ctx, p.store, p.txn))
+		return newCompiler().WithStrict(true).WithPathConflictsCheck(storage.NonEmpty(ctx, p.store, p.txn))
 	}
 	judges := maps.Clone(modules)
 	maps.DeleteFunc(judges, func(_ string, m *ast.Module) bool { return m.Package.Path.HasPrefix(systemPackages) })

@@ -304,7 +304,7 @@ func (e *Engine) Reference() *Reference {
 	return &Reference{
 		engine: e,
 		compile: sync.OnceValues(func() (*ast.Compiler, error) {
-			c := ast.NewCompiler()
+			c := newCompiler()
 			if c.Compile(e.sources.modules); c.Failed() {
 				return nil, c.Errors
 			}

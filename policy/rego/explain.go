@@ -304,8 +304,15 @@ func unmet(ctx context.Context, when []string, input *ast.Term) (lacking, open [
 // holds reports whether a condition of an Outline holds for input; an error
 // means that it is no Rego that stands for itself.
 func holds(ctx context.Context, condition string, input *ast.Term) (bool, error) {
-	rs, err := rego.New(rego.Module("condition", "package condition\nimport rego.v2\nholds if { "+condition+" }"), rego.Capabilities(capabilities()),
-		rego.Query("data.condition.holds"), rego.ParsedInput(input.Value)).Eval(ctx)
+	m, err := ast.ParseModule("condition", "package condition\nimport rego.v2\nholds if { "+condition+" }")
+	if err != nil {
+		return false, err
+	}
+	c := newCompiler()
+	if c.Compile(map[string]*ast.Module{"condition": m}); c.Failed() {
+		return false, c.Errors
+	}
+	rs, err := rego.New(rego.Compiler(c), rego.Query("data.condition.holds"), rego.ParsedInput(input.Value)).Eval(ctx)
 	return rs.Allowed(), err
 }
 

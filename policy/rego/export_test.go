@@ -131,3 +131,10 @@ func (e *Engine) Kept(in *policy.Input) (always, ofPair []string) {
 	slices.Sort(ofPair)
 	return always, ofPair
 }
+
+// Keeps reports whether an evaluation keeps v as the result of a rule.
+func Keeps(v *ast.Term) (kept bool) {
+	defer func() { kept = recover() == nil }()
+	new(memo).Put(ast.MustParseRef("data.toolgate.rule"), v)
+	return true
+}

@@ -171,7 +171,7 @@ const (
 	codeVisible    = "visible-reads-call"
 	codeNoVisible  = "no-visible"
 	codeOperand    = "unbounded-builtin"
-	codeKeys       = "keys-from-call"
+	codeKeys       = "computed-keys"
 )
 
 var (

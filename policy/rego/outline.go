@@ -253,6 +253,9 @@ func conditionsOf(x *ast.Expr, support []*ast.Module) ([]clause, error) {
 	if len(x.With) > 0 {
 		return nil, errUnreduced
 	}
+	if isGroundCheck(x) {
+		return nil, nil
+	}
 	inner := ast.NewBody(x.ComplementNoWith())
 	if n, ok := x.Terms.(*ast.Not); ok {
 		inner = n.Body

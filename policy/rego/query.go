@@ -3,6 +3,7 @@ package rego
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -138,8 +139,12 @@ func (m *memo) Get(ref ast.Ref) (value *ast.Term, undefined bool) {
 	return value, undefined
 }
 
-// Put implements topdown.VirtualCache.
+// Put implements topdown.VirtualCache. A result that is not ground panics, which denies
+// the call; newCompiler says what else would happen.
 func (m *memo) Put(ref ast.Ref, value *ast.Term) {
+	if value != nil && !value.IsGround() {
+		panic(fmt.Sprintf("the result of %v is not ground", ref))
+	}
 	if len(m.results) == mostListed {
 		m.leave()
 	}

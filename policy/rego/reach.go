@@ -24,12 +24,10 @@ func Check(ctx context.Context, o Options) (*Engine, []Finding, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	found := append(slices.Clone(e.findings), lintKeys(e.sources.modules)...)
-	if len(found) == len(e.findings) { // with such keys a trial may end the process
-		if err := e.Try(ctx); err != nil {
-			return nil, nil, err
-		}
+	if err := e.Try(ctx); err != nil {
+		return nil, nil, err
 	}
+	found := append(slices.Clone(e.findings), lintKeys(e.sources.modules)...)
 	p, err := e.sources.compile(ctx) // a program of its own: partial evaluation writes to the rules
 	if err != nil {
 		return nil, nil, err

@@ -243,7 +243,7 @@ func (t *suite) runRego(ctx context.Context) ([]TestCase, error) {
 
 func (t *suite) runOnce(ctx context.Context, filter string, with func(*tester.Runner)) ([]*tester.Result, error) {
 	r := tester.NewRunner().
-		SetCompiler(ast.NewCompiler().WithCapabilities(capabilities()).WithEnablePrintStatements(true)).
+		SetCompiler(newCompiler().WithEnablePrintStatements(true)).
 		SetStore(t.engine.program.store).SetModules(t.modules).SetTimeout(max(testTimeout, t.engine.timeout)).
 		CapturePrintOutput(true).RaiseBuiltinErrors(true).Filter(filter)
 	with(r)
