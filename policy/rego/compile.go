@@ -115,9 +115,6 @@ func (s *sources) compile(ctx context.Context) (*program, error) {
 	if p.compiler, p.telling, err = p.compileModules(ctx, s.modules); err != nil {
 		return nil, err
 	}
-	if err = checkOperands(s.modules); err != nil {
-		return nil, err
-	}
 	if p.form, err = formOf(p.compiler, orderOf(s.modules)); err != nil {
 		return nil, err
 	}

@@ -343,6 +343,11 @@ func (r *Reference) ask(ctx context.Context, in *policy.Input) (v ast.Value, err
 	if err != nil {
 		return nil, fmt.Errorf("compiling policy: %w", err)
 	}
+	if len(in.Arguments) > 0 {
+		if _, err := readJSON(in.Arguments, topdown.NewCancel()); err != nil { // numbers have the bound that they have in calls
+			return nil, err
+		}
+	}
 	raw, err := json.Marshal(r.engine.program.withFacts(in))
 	if err != nil {
 		return nil, fmt.Errorf("encoding input: %w", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/topdown"
@@ -137,4 +138,24 @@ func Keeps(v *ast.Term) (kept bool) {
 	defer func() { kept = recover() == nil }()
 	new(memo).Put(ast.MustParseRef("data.toolgate.rule"), v)
 	return true
+}
+
+// Works are the names of the built-in functions whose work is bounded.
+func Works() map[string]bool {
+	out := map[string]bool{}
+	for name := range works {
+		out[name] = true
+	}
+	return out
+}
+
+// MaxLate is how many evaluations may go on beyond their time.
+const MaxLate = maxLate
+
+// Late is how many do.
+func Late() int { return int(late.Load()) }
+
+// Overrun runs f as an evaluation whose time is over at once.
+func (e *Engine) Overrun(f func()) error {
+	return bounded(context.Background(), time.Nanosecond, func(topdown.Cancel) error { f(); return nil })
 }

@@ -199,13 +199,13 @@ func (r *jsonReader) value() (*ast.Term, error) {
 	return ast.NullTerm(), nil
 }
 
-// maxNumberLength bounds the characters of a number: arithmetic takes more than
-// linear time in its digits.
+// maxNumberLength bounds the digits of a number whose exponent is written out:
+// arithmetic takes more than linear time in them.
 const maxNumberLength = 10_000
 
 func numberTerm(text string) (*ast.Term, error) {
-	if len(text) > maxNumberLength {
-		return nil, fmt.Errorf("a number has more than %d characters", maxNumberLength)
+	if digitsIn(text) > maxNumberLength {
+		return nil, fmt.Errorf("a number has more than %d digits", maxNumberLength)
 	}
 	n, err := ast.NumberChecked(text)
 	if err != nil {

@@ -170,7 +170,6 @@ const (
 	codeUnused     = "unused-rule"
 	codeVisible    = "visible-reads-call"
 	codeNoVisible  = "no-visible"
-	codeOperand    = "unbounded-builtin"
 	codeKeys       = "computed-keys"
 )
 
