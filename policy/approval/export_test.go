@@ -20,9 +20,3 @@ func (t *Tickets) NeverPoll() { t.poll = math.MaxInt64 }
 
 // PollEvery is how often Wait looks at a ticket without being woken.
 const PollEvery = pollEvery
-
-// Queries are the queries that a held call runs on tickets.
-var Queries = map[string]string{
-	"supersede": selectTicket + stale, "answering": selectTicket + answering, "retention": ended, "over": selectTicket + due, "live": live,
-	"binding": selectTicket + "WHERE binding = ? ORDER BY seq DESC LIMIT 1",
-}

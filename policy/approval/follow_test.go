@@ -14,7 +14,7 @@ import (
 )
 
 // events takes the next n of a sequence and gives it back.
-func events(t *testing.T, next func() (approval.Event, error, bool), n int) (got []approval.Change) {
+func events(t testing.TB, next func() (approval.Event, error, bool), n int) (got []approval.Change) {
 	t.Helper()
 	for range n {
 		e, err, more := next()
@@ -29,7 +29,7 @@ func events(t *testing.T, next func() (approval.Event, error, bool), n int) (got
 	return got
 }
 
-func pull(t *testing.T, seq iter.Seq2[approval.Event, error]) func() (approval.Event, error, bool) {
+func pull(t testing.TB, seq iter.Seq2[approval.Event, error]) func() (approval.Event, error, bool) {
 	t.Helper()
 	next, stop := iter.Pull2(seq)
 	t.Cleanup(stop)

@@ -1,57 +1,116 @@
 package approval_test
 
 import (
+	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/testkit/postgres"
+	"github.com/toolgate/toolgate/internal/testkit/filled"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
-// What a held call reads of tickets, it reads by an index that leaves the old ones out:
-// none of its queries scans tickets or goes through those of its requester.
+// A held call costs the same whatever has ended before: no statement of its path, of an
+// approver who lists and votes, or of a follower, reads a whole table.
 func TestOldTicketsCostAHeldCallNothing(t *testing.T) {
-	if postgres.Used() {
-		t.Skip("about the plans of SQLite")
+	w := newWorld(t)
+	old := w.claim(transfer(hundred), approval.Pending)
+	w.approve(old.ID, ann)
+	w.claim(transfer(hundred), approval.Granted)
+	w.finish(old.ID, approval.StateDone, answer, "")
+	if err := filled.Tickets(t.Context(), openStore(t, w.path), old.ID, 20_000); err != nil {
+		t.Fatal(err)
 	}
-	db := openStore(t, newWorld(t).path).Read
-	for name, want := range map[string][]string{
-		"supersede": {"SEARCH approvals USING INDEX approvals_waiting (subject=? AND tenant=? AND digest=?)"},
-		"answering": {"USING COVERING INDEX approvals_running (subject=? AND tenant=?)", "USING INDEX approvals_answering (subject=? AND tenant=? AND deadline>?)"},
-		"retention": {"USING INDEX approvals_ended (deadline<?)"},
-		"over":      {"USING INDEX approvals_state (state=?)"},
-		"live":      {"USING COVERING INDEX approvals_state (state=?)"},
-		"binding":   {"USING INDEX approvals_binding (binding=?)"},
-	} {
-		query := approval.Queries[name]
-		rows, err := db.Query("EXPLAIN QUERY PLAN "+query, make([]any, strings.Count(query, "?"))...)
-		if err != nil {
-			t.Fatal(name, err)
+	db := openStore(t, w.path)
+	statements := filled.Record(db)
+	tickets, err := approval.New(t.Context(), db, approval.Options{Keys: ring(t, w.path), Now: w.clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tickets.Close()
+	w.Tickets = tickets
+	liveHeldCall(w)
+	w.pass(31 * 24 * time.Hour) // and then the retention
+	w.claim(transfer(other), approval.Pending)
+	for _, scan := range statements.Scans(t) {
+		t.Errorf("this reads a whole table:\n%s", scan)
+	}
+}
+
+// liveHeldCall makes a held call that is asked for under two policies, listed, approved, run and
+// answered, while others follow and one expires.
+func liveHeldCall(w *world) {
+	t, ctx := w.t, w.t.Context()
+	t.Helper()
+	next := pull(t, w.Follow(ctx, -1))
+	held := transfer(`{"n":1}`)
+	w.claim(held, approval.Pending)
+	held.Revision = "sha256:r1"
+	k := w.claim(held, approval.Pending)
+	w.claim(transfer(`{"n":2}`), approval.Pending)
+	f := approval.Filter{Awaiting: ann, Viewer: ann, States: []approval.State{approval.StateProposed, approval.StateApproved}}
+	_, err := w.List(ctx, f)
+	f.Before = k.ID
+	_, again := w.List(ctx, f)
+	_, _, counted := w.Queue(ctx)
+	_, answers := w.Answering(ctx, held.Principal)
+	_, live := w.Live(ctx)
+	_, repeated := w.Repeated(ctx, held)
+	if err := errors.Join(err, again, counted, answers, live, repeated); err != nil {
+		t.Fatal(err)
+	}
+	w.approve(k.ID, ann)
+	if _, err := w.Runnable(ctx); err != nil {
+		t.Fatal(err)
+	}
+	w.claim(held, approval.Granted)
+	if err := w.Release(ctx, k.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Wait(ctx, k.ID); err != nil {
+		t.Fatal(err)
+	}
+	w.claim(held, approval.Granted)
+	w.finish(k.ID, approval.StateDone, answer, "")
+	w.get(k.ID)
+	w.pass(time.Hour)
+	w.claim(transfer(`{"n":3}`), approval.Pending)
+	events(t, next, 8)
+}
+
+// A list costs the same number of statements whatever it finds, and however many calls of
+// other processes run.
+func TestAListReadsEachTableOnce(t *testing.T) {
+	w := newWorld(t)
+	second := w.open(approval.Options{})
+	db := openStore(t, w.path)
+	statements := filled.Record(db)
+	tickets, err := approval.New(t.Context(), db, approval.Options{Keys: ring(t, w.path), Now: w.clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tickets.Close()
+	list := func() int {
+		t.Helper()
+		statements.Count()
+		if _, err := tickets.List(t.Context(), approval.Filter{Viewer: ann}); err != nil {
+			t.Fatal(err)
 		}
-		defer rows.Close()
-		var plan []string
-		for rows.Next() {
-			var id, parent, unused int
-			var detail string
-			if err := rows.Scan(&id, &parent, &unused, &detail); err != nil {
-				t.Fatal(err)
-			}
-			plan = append(plan, detail)
-		}
-		if err := rows.Err(); err != nil {
-			t.Fatal(name, err)
-		}
-		text := strings.Join(plan, "\n")
-		for _, w := range want {
-			if !strings.Contains(text, w) {
-				t.Errorf("%s does not say %q:\n%s", name, w, text)
-			}
-		}
-		if strings.Contains(text, "SCAN approvals") {
-			t.Errorf("%s scans tickets:\n%s", name, text)
-		}
+		return statements.Count()
+	}
+	run := func(n int) {
+		held := transfer(fmt.Sprintf(`{"n":%d}`, n))
+		k := claimOn(t, second, held, approval.Pending)
+		w.approve(k.ID, ann)
+		claimOn(t, second, held, approval.Granted)
+	}
+	run(0)
+	one := list()
+	for n := range 20 {
+		run(n + 1)
+	}
+	if many := list(); many > one {
+		t.Errorf("a list of 21 tickets takes %d statements, and of one %d", many, one)
 	}
 }
 

@@ -138,7 +138,7 @@ func (u *Usage) Return(ctx context.Context, r *Reservation) error {
 // tidy removes the ticket's earlier reservation and some expired rows.
 func (u *Usage) tidy(ctx context.Context, tx *sql.Tx, use *Use) error {
 	if use.ticket != "" {
-		if _, err := tx.ExecContext(ctx, "DELETE FROM usage WHERE ticket = ?", use.ticket); err != nil {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM usage WHERE ticket = ? AND ticket <> ''", use.ticket); err != nil {
 			return err
 		}
 	}
