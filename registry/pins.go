@@ -361,6 +361,9 @@ func (p *Pins) update(ctx context.Context, server string, f func(map[pinKey]*Pin
 		return maps.Clone(pins), err
 	}
 	err = p.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if err := p.db.Lock(ctx, tx, "pins"); err != nil {
+			return err
+		}
 		if pins, err = selectPins(ctx, tx, server); err != nil {
 			return err
 		}

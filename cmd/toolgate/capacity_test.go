@@ -1,17 +1,23 @@
 package main
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/filled"
 	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/internal/testkit/redis"
 	"github.com/toolgate/toolgate/internal/valkey"
@@ -23,8 +29,8 @@ import (
 // costs are what single operations take, in seconds, unless they say otherwise.
 type costs struct {
 	call      float64 // CPU of a replica for a call, from docs/performance.md
-	change    float64 // one change of a ticket: a transaction under the lock of all writers
-	flush     float64 // of the database's log for a commit, from docs/performance.md; the test server does not flush
+	change    float64 // one change of a ticket: a transaction, taken for CPU of the database
+	flush     float64 // of the database's log for a commit, from docs/performance.md; the test server does not flush. Commits that notify follow one another
 	statement float64 // one small read of the database
 	script    float64 // of the server of limits, for a call that asks it
 	session   float64 // bytes of memory, from docs/performance.md
@@ -45,7 +51,7 @@ const (
 	looksPerHeld   = 2      // of a call that waits: the first, and when its decision wakes it; each is a statement (approval.Tickets.Wait)
 	looksPerSecond = 4      // of a call that waits and is not woken
 	readers        = 4      // connections of a replica that read
-	connections    = 9      // of a replica in all
+	connections    = 11     // of a replica in all
 	idleReads      = 4      // of an idle replica a second: revocations, tickets, lease, report
 	idleChanges    = 1 / 5. // of an idle replica a second: the end of its chain
 	busiest        = 0.7    // load of a queue from which on waits grow steeply
@@ -57,6 +63,11 @@ func (p plan) reads() float64 {
 	return held*(p.waits*looksPerSecond+looksPerHeld) + float64(p.replicas)*(idleReads+held*changesPerHeld)
 }
 
+// changes returns the transactions a second that write.
+func (p plan) changes() float64 {
+	return p.calls*p.held*changesPerHeld + float64(p.replicas)*idleChanges
+}
+
 // queues are the parts on which calls wait for each other, with their loads: 1 = all that
 // they can do.
 var queues = []struct {
@@ -64,9 +75,8 @@ var queues = []struct {
 	load func(p plan, c costs) float64
 }{
 	{"CPU of a replica", func(p plan, c costs) float64 { return p.calls * c.call / float64(p.replicas*p.cores) }},
-	{"database: lock of changes", func(p plan, c costs) float64 {
-		return (p.calls*p.held*changesPerHeld + float64(p.replicas)*idleChanges) * (c.change + c.flush)
-	}},
+	{"database: changes", func(p plan, c costs) float64 { return p.changes() * c.change / float64(p.databaseCores) }},
+	{"database: commits", func(p plan, c costs) float64 { return p.changes() * c.flush }},
 	{"readers of a replica", func(p plan, c costs) float64 { return p.reads() * c.statement / float64(p.replicas*readers) }},
 	{"database: reads", func(p plan, c costs) float64 { return p.reads() * c.statement / float64(p.databaseCores) }},
 	{"server of limits", func(p plan, c costs) float64 { return p.calls * p.asks * c.script }},
@@ -127,7 +137,7 @@ func TestCapacity(t *testing.T) {
 	for _, q := range queues {
 		fmt.Printf(" %s |", q.name)
 	}
-	fmt.Println("\n|---|--:|--:|--:|--:|--:|")
+	fmt.Println("\n|---|--:|--:|--:|--:|--:|--:|")
 	for _, l := range loads {
 		fmt.Printf("| %s |", l.what)
 		l.plan.replicas, l.plan.cores, l.plan.databaseCores, l.plan.calls = 100, 2, 8, 10_000
@@ -153,7 +163,11 @@ func perRun(t *testing.T, n int, do func(i int) error) float64 {
 
 func openDatabase(t *testing.T, address string) *store.DB {
 	t.Helper()
-	db, err := store.OpenPostgres(t.Context(), address, store.PostgresMigrations())
+	open, migrations := store.Open, store.Migrations()
+	if strings.HasPrefix(address, "postgres:") {
+		open, migrations = store.OpenPostgres, store.PostgresMigrations()
+	}
+	db, err := open(t.Context(), address, migrations)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,13 +176,13 @@ func openDatabase(t *testing.T, address string) *store.DB {
 }
 
 // openTickets opens the tickets of a process in a database.
-func openTickets(t *testing.T, address, secrets string) *approval.Tickets {
+func openTickets(t *testing.T, db *store.DB, secrets string) *approval.Tickets {
 	t.Helper()
 	dir, err := keys.Open(secrets)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tickets, err := approval.New(t.Context(), openDatabase(t, address), approval.Options{Keys: dir, MaxLive: 1000})
+	tickets, err := approval.New(t.Context(), db, approval.Options{Keys: dir, MaxLive: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,26 +198,84 @@ func heldCall(arguments string) approval.Held {
 	}
 }
 
-// changeCost is what a held call costs that is proposed, approved, granted and finished.
+// holdCall makes one held call of a principal: it is proposed, approved, granted and finished.
+func holdCall(t *testing.T, tickets *approval.Tickets, who string, i int) (string, error) {
+	held := heldCall(fmt.Sprintf(`{"n":%d}`, i))
+	held.Principal.Subject = who
+	claim, err := tickets.Claim(t.Context(), held)
+	if err == nil {
+		_, err = tickets.Decide(t.Context(), approval.Vote{ID: claim.Ticket.ID, Approver: policy.Principal{Subject: "bo", Roles: []string{"boss"}}, Approve: true})
+	}
+	if err == nil {
+		_, err = tickets.Claim(t.Context(), held)
+	}
+	if err != nil {
+		return "", err
+	}
+	return claim.Ticket.ID, tickets.Finish(t.Context(), claim.Ticket.ID, approval.StateDone, []byte(`{"content":[]}`), "")
+}
+
+// changeCost is what a held call costs.
 func changeCost(t *testing.T) float64 {
-	tickets := openTickets(t, postgres.Database(t), filepath.Join(t.TempDir(), "keys"))
-	boss := policy.Principal{Subject: "bo", Roles: []string{"boss"}}
+	tickets := openTickets(t, openDatabase(t, postgres.Database(t)), filepath.Join(t.TempDir(), "keys"))
 	one := func(i int) error {
-		held := heldCall(fmt.Sprintf(`{"n":%d}`, i))
-		claim, err := tickets.Claim(t.Context(), held)
-		if err == nil {
-			_, err = tickets.Decide(t.Context(), approval.Vote{ID: claim.Ticket.ID, Approver: boss, Approve: true})
-		}
-		if err == nil {
-			_, err = tickets.Claim(t.Context(), held)
-		}
-		if err != nil {
-			return err
-		}
-		return tickets.Finish(t.Context(), claim.Ticket.ID, approval.StateDone, []byte(`{"content":[]}`), "")
+		_, err := holdCall(t, tickets, "ann", i)
+		return err
 	}
 	perRun(t, 20, one)
 	return perRun(t, 200, func(i int) error { return one(i + 20) })
+}
+
+// TestHeldCalls measures held calls with old tickets in the state: of one caller, and of 16 at three
+// replicas. It runs only with TOOLGATE_MEASURE set; TOOLGATE_OLD_TICKETS lists how many old tickets
+// there are.
+func TestHeldCalls(t *testing.T) {
+	if os.Getenv("TOOLGATE_MEASURE") == "" {
+		t.Skip("prints a table of docs/capacity.md (TOOLGATE_MEASURE=1)")
+	}
+	fmt.Println("| Store | Old tickets | one caller | 16 callers |\n|---|--:|--:|--:|")
+	for _, engine := range []string{"SQLite", "PostgreSQL"} {
+		address, secrets, old := filepath.Join(t.TempDir(), "state.db"), filepath.Join(t.TempDir(), "keys"), 0
+		if engine == "PostgreSQL" {
+			address = postgres.Database(t)
+		}
+		var replicas [3]*approval.Tickets
+		for i := range replicas {
+			replicas[i] = openTickets(t, openDatabase(t, address), secrets)
+		}
+		first, err := holdCall(t, replicas[0], "ann", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, list := range strings.Split(cmp.Or(os.Getenv("TOOLGATE_OLD_TICKETS"), "0,300000"), ",") {
+			want, err := strconv.Atoi(list)
+			if err == nil && want > old {
+				err = filled.Tickets(t.Context(), openDatabase(t, address), first, old+1, want)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			old = want
+			alone := perRun(t, 100, func(n int) error {
+				_, err := holdCall(t, replicas[0], "ann", 1000*i+n+1)
+				return err
+			})
+			var callers errgroup.Group
+			began := time.Now()
+			for c := range 16 {
+				callers.Go(func() (err error) {
+					for n := 0; n < 25 && err == nil; n++ {
+						_, err = holdCall(t, replicas[c%3], fmt.Sprintf("agent-%d", c), 1000*i+n)
+					}
+					return err
+				})
+			}
+			if err := callers.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			fmt.Printf("| %s | %d | %.1f ms | %.0f/s |\n", engine, old, alone*1e3, 16*25/time.Since(began).Seconds())
+		}
+	}
 }
 
 // statementCost is what one small read costs.

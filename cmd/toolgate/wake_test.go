@@ -96,7 +96,7 @@ func (h *heldCalls) decide(t *testing.T) []woken {
 func waits(t *testing.T, n int) []woken {
 	t.Helper()
 	address, secrets := postgres.Database(t), filepath.Join(t.TempDir(), "keys")
-	here, there := openTickets(t, address, secrets), openTickets(t, address, secrets)
+	here, there := openTickets(t, openDatabase(t, address), secrets), openTickets(t, openDatabase(t, address), secrets)
 	all, claims := make([]woken, n), make([]approval.Claim, n)
 	for i := range all {
 		claim, err := here.Claim(t.Context(), heldCall(fmt.Sprintf(`{"n":%d}`, i)))

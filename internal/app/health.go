@@ -37,7 +37,11 @@ type health struct {
 	mu     sync.Mutex // protects the fields below
 	at     time.Time
 	faults map[string]string // by part
+	wrote  time.Time         // when the store was written to last
 }
+
+// busyFor is how long others may keep the store from being written to, before that is a fault.
+const busyFor = 5 * time.Second
 
 // faults returns what keeps toolgate from serving, by part. State is tried at most once
 // a second.
@@ -117,19 +121,35 @@ func (a *App) scarceDisk() (warnings []string) {
 	return nil
 }
 
-// tryStore begins to write to the store, and changes nothing. A store that others write
-// to is fine.
+// tryStore writes to the store, and changes nothing. Others may keep it waiting for a while.
 func (a *App) tryStore() error {
-	ctx, stop := context.WithTimeout(context.Background(), time.Second)
-	defer stop()
-	err := a.state.db.UpdateWithin(ctx, time.Second, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, "UPDATE approvals SET id = id WHERE FALSE")
+	statement, args := "UPDATE approvals SET id = id WHERE FALSE", []any{} // SQLite locks the file in any case
+	if a.state.db.Shared() {
+		statement, args = "UPDATE instances SET seen = seen WHERE id = ?", []any{a.state.instance}
+	}
+	err := a.state.db.UpdateWithin(context.Background(), time.Second, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, statement, args...)
 		return err
 	})
-	if errors.Is(err, store.ErrBusy) {
+	now := time.Now()
+	switch {
+	case err == nil, a.health.wrote.IsZero():
+		a.health.wrote = now
+	case errors.Is(err, store.ErrBusy) && now.Sub(a.health.wrote) < busyFor:
 		return nil
 	}
 	return err
+}
+
+// unwritten is the metric toolgate_store_unwritten_seconds.
+func (a *App) unwritten(context.Context) float64 {
+	fault := a.faults()[partStore]
+	a.health.mu.Lock()
+	defer a.health.mu.Unlock()
+	if fault == "" {
+		return 0
+	}
+	return time.Since(a.health.wrote).Seconds()
 }
 
 // readiness is the metric toolgate_ready: 1 for each part that is, 0 for others.

@@ -220,6 +220,7 @@ func (a *App) addGauges() {
 			return map[string]float64{"free": float64(space.Free), "reserve": float64(space.Reserve)}
 		})
 	a.metrics.addGauge("toolgate_ready", "Parts that /readyz needs: 1 = ready, 0 = not.", "part", a.readiness)
+	a.metrics.addValue("toolgate_store_unwritten_seconds", "How long the store could not be written to; 0 = it can be.", a.unwritten)
 	a.metrics.addGauge("toolgate_decision_log_lag_records", "Records of the audit trail, of all processes on this state, that a sink of the decision log has not read.", "sink",
 		func(ctx context.Context) map[string]float64 {
 			troubles, _ := a.state.decisions.Troubles(ctx) // what cannot be read is not shown

@@ -29,6 +29,9 @@ func (d *Dir) Agree(ctx context.Context, db *store.DB) error {
 		return nil
 	}
 	return db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if err := db.Lock(ctx, tx, "keys"); err != nil {
+			return fmt.Errorf("comparing keys with those of other replicas: %w", err)
+		}
 		for _, name := range shared {
 			if err := d.agree(ctx, tx, name); err != nil {
 				return fmt.Errorf("comparing keys with those of other replicas: %w", err)

@@ -165,5 +165,8 @@ func advanceNumbers(ctx context.Context, target *sql.Tx) error {
 			_, err = target.ExecContext(ctx, fmt.Sprintf("SELECT setval(pg_get_serial_sequence('%s', '%s'), coalesce(max(%s), 0) + 1, false) FROM %s", c.table, c.name, c.name, c.table))
 		}
 	}
+	if err == nil {
+		_, err = target.ExecContext(ctx, "SELECT setval('approval_changes', changes + 1, false) FROM approval_clock")
+	}
 	return err
 }

@@ -42,21 +42,26 @@ var ErrOutcome = errors.New("whether the change was stored is unknown")
 // connectTimeout bounds one connection attempt when the URL does not.
 const connectTimeout = 5 * time.Second
 
-// postgres is the engine of OpenPostgres.
-//
-// All write transactions of all processes run one after the other, as in SQLite: each
-// takes the same advisory lock as its first statement, and the server releases the lock
-// after the commit is visible. The isolation is READ COMMITTED, where every statement
-// sees what was committed before the statement began. The statements after the lock
-// therefore see everything that earlier holders of the lock wrote, and nothing changes
-// until the transaction ends. So numbers that are assigned under the lock appear in their
-// order. Under REPEATABLE READ the statement that waits for the lock would fix a view of
-// the database from before the lock was free.
+// postgres is the engine of OpenPostgres. The isolation of its changes is READ COMMITTED,
+// where every statement sees what was committed before the statement began: those after
+// [DB.Lock] see all that earlier holders of the lock wrote.
 var postgres = engine{
-	begin:     fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", applicationID),
+	remote:    true,
 	oldest:    "SELECT coalesce(max(oldest), 0) FROM schema_version",
 	setOldest: "UPDATE schema_version SET oldest = %d",
 	view:      sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
+}
+
+// sessionSettings make the server end what a frozen or unreachable process has begun, so that
+// others wait for its locks for at most four seconds. What the URL of the database sets wins.
+var sessionSettings = map[string]string{
+	"idle_in_transaction_session_timeout": "4s",
+	"lock_timeout":                        "10s", // longer: who waits for a frozen process gets the lock
+	"statement_timeout":                   "15s",
+	"tcp_keepalives_idle":                 "10", // seconds
+	"tcp_keepalives_interval":             "5",
+	"tcp_keepalives_count":                "3",
+	"tcp_user_timeout":                    "15s",
 }
 
 const postgresHeader = "CREATE TABLE schema_version (version BIGINT PRIMARY KEY, name TEXT NOT NULL, oldest BIGINT NOT NULL DEFAULT 0)"
@@ -144,15 +149,27 @@ func connectPostgres(address string) (*DB, error) {
 		config.ConnectTimeout = connectTimeout
 	}
 	config.RuntimeParams["application_name"] = "toolgate"
+	config.DialFunc = (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}}).DialContext
+	// Poolers refuse startup parameters that they do not know.
+	set := ""
+	for name, value := range sessionSettings {
+		if _, own := config.RuntimeParams[name]; !own {
+			set += "SET " + name + " = '" + value + "';"
+		}
+	}
+	config.AfterConnect = executing(set)
 	reading := config.Copy()
 	// As a startup parameter, it would make every server look like a standby to target_session_attrs.
-	reading.AfterConnect = func(ctx context.Context, c *pgconn.PgConn) error {
-		return c.Exec(ctx, "SET default_transaction_read_only = on").Close()
-	}
+	reading.AfterConnect = executing(set + "SET default_transaction_read_only = on")
 	return &DB{
-		Write: postgresPool(config, 1, false), Read: postgresPool(reading, readers, true), beats: postgresPool(config, beats, false), aside: postgresPool(config, 1, false),
+		Write: postgresPool(config, writers, false), Read: postgresPool(reading, readers, true), beats: postgresPool(config, beats, false),
 		lease: leaseTTL, engine: postgres,
 	}, nil
+}
+
+// executing returns a function that executes statements on a new connection.
+func executing(statements string) pgconn.AfterConnectFunc {
+	return func(ctx context.Context, c *pgconn.PgConn) error { return c.Exec(ctx, statements).Close() }
 }
 
 func postgresPool(config *pgx.ConnConfig, size int, reads bool) *sql.DB {
@@ -178,11 +195,15 @@ func (db *DB) suits(ctx context.Context) error {
 }
 
 // migrate applies the migrations that the database lacks, all or none. One process at a
-// time does, under the lock of all writers.
+// time does.
 func (db *DB) migrate(ctx context.Context, steps []migration) error {
 	return db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		var found bool
-		err := tx.QueryRowContext(ctx, "SELECT to_regclass('schema_version') IS NOT NULL").Scan(&found)
+		err := db.Lock(ctx, tx, "migrations")
+		if err != nil {
+			return err
+		}
+		err = tx.QueryRowContext(ctx, "SELECT to_regclass('schema_version') IS NOT NULL").Scan(&found)
 		if err == nil && !found {
 			_, err = tx.ExecContext(ctx, postgresHeader)
 		}
@@ -330,12 +351,12 @@ func lost(err error) bool {
 }
 
 // Away reports whether an error means that the server of the database could not be
-// reached, or that its lock was not free in time: the same may succeed a little later. The
+// reached, or that a lock was not free in time: the same may succeed a little later. The
 // change of such an Update was not made, except after [ErrOutcome].
 func Away(err error) bool {
 	var refused *pgconn.PgError
-	if errors.As(err, &refused) { // it shuts down or starts, the connection is lost, or it has too many
-		return strings.HasPrefix(refused.Code, "57P") || strings.HasPrefix(refused.Code, "08") || refused.Code == "53300"
+	if errors.As(err, &refused) { // it shuts down or starts, the connection is lost, it has too many, or a time of sessionSettings is over
+		return strings.HasPrefix(refused.Code, "57") || strings.HasPrefix(refused.Code, "08") || slices.Contains([]string{"53300", "25P03", lockTimeout}, refused.Code)
 	}
 	var connecting *pgconn.ConnectError
 	var network net.Error

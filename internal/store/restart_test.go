@@ -37,7 +37,6 @@ func TestClosedConnectionsFailNothing(t *testing.T) {
 		},
 		"a view":   func() error { return db.View(t.Context(), func(tx *sql.Tx) error { return inTx(t.Context(), tx) }) },
 		"a change": func() error { return db.Update(t.Context(), inTx) },
-		"aside":    func() error { return db.Aside(t.Context(), inTx) },
 	}
 	ends := map[string]func() error{
 		"restarts": func() error { s.Kill(); return s.Restart() },
@@ -80,8 +79,5 @@ func fillPools(t *testing.T, db *store.DB) {
 			}
 			defer tx.Rollback()
 		}
-	}
-	if err := db.Aside(t.Context(), func(context.Context, *sql.Tx) error { return nil }); err != nil {
-		t.Fatal(err)
 	}
 }

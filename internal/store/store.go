@@ -2,7 +2,8 @@
 // one writer connection, a pool of readers, and numbered migrations. A database is an
 // SQLite file, or one of a PostgreSQL server that several machines share. The only tables
 // that the package knows are its own; the other packages bring theirs as migrations,
-// write with [DB.Update] and read with [Select] and [DB.View].
+// write with [DB.Update] and read with [Select] and [DB.View]. What a change reads and
+// nobody else may change meanwhile, it locks with [DB.Lock].
 //
 // Statements are written once, in the SQL that both engines have: parameters are question
 // marks, and a question mark is nothing else; truth values are the integers 0 and 1, also
@@ -37,9 +38,8 @@ var ErrCorrupt = errors.New("state file is damaged")
 // migrations that this version does not have.
 var ErrNewer = errors.New("state file is from a newer version")
 
-// ErrBusy is in the chain of an error when the write lock was not free in the time
-// that UpdateWithin was given. Nothing was written.
-var ErrBusy = errors.New("the state file is busy")
+// ErrBusy is in the chain of an error when a lock was not free in time. Nothing was written.
+var ErrBusy = errors.New("the state is busy")
 
 // Moved is what follows the name of a file whose content was moved to a server.
 const Moved = ".moved"
@@ -47,6 +47,7 @@ const Moved = ".moved"
 const (
 	busyTimeout = 10 * time.Second // how long a statement waits for another process
 	readers     = 4                // connections of the read pool
+	writers     = 4                // connections of a server that change: one that waits for a lock holds up no others
 	beats       = 3                // connections that listen, for tickets and revocations, and one for leases
 	// writeTimeout bounds a transaction that no caller can cancel.
 	writeTimeout = 15 * time.Second
@@ -54,7 +55,7 @@ const (
 
 // engine is what differs between the databases.
 type engine struct {
-	begin     string // the first statement of a write transaction, "" = none
+	remote    bool   // a commit can have another outcome than its error says
 	oldest    string // reads the lowest schema whose versions may use the database
 	setOldest string // writes it; a format of a number
 	view      sql.TxOptions
@@ -65,8 +66,8 @@ var lite = engine{oldest: "PRAGMA user_version", setOldest: "PRAGMA user_version
 // DB is one open database. It is safe for concurrent use, and so are two
 // DBs on one database, in one process or in two.
 type DB struct {
-	// Write has one connection. Use it through Update, whose transactions hold the
-	// database's write lock, so that the rows that they read do not change until they end.
+	// Write is used through Update. With a file it has one connection, whose transactions
+	// hold the lock of the whole file.
 	Write *sql.DB
 	// Read is a pool whose connections refuse to write.
 	Read *sql.DB
@@ -78,7 +79,6 @@ type DB struct {
 	path   string
 	file   os.FileInfo // of path, as it was opened; nil on a server
 	beats  *sql.DB     // renews leases and listens on a server; nil with a file
-	aside  *sql.DB     // has the transactions of Aside; nil with a file
 	lease  time.Duration
 }
 
@@ -211,7 +211,7 @@ func snapshot(ctx context.Context, db *sql.DB, to string) error {
 func (db *DB) Close() error {
 	err := errors.Join(db.Read.Close(), db.Write.Close())
 	if db.beats != nil {
-		err = errors.Join(err, db.beats.Close(), db.aside.Close())
+		err = errors.Join(err, db.beats.Close())
 	}
 	if err != nil {
 		return fmt.Errorf("closing state: %w", err)
@@ -351,9 +351,11 @@ func explain(doing, path string, err error, steps []migration) error {
 	return fmt.Errorf("%s state file %s: %w%s", doing, path, err, hint)
 }
 
-// Update runs do in one transaction that holds the database's write lock, and commits it
-// when do returns nil. A transaction that has begun completes whether or not ctx
-// ends, within 15 s. ErrOutcome reports that the commit may have happened.
+// Update runs do in one transaction, and commits it when do returns nil. With a file, the
+// transaction holds the lock of all writers. With a server, others change the database
+// meanwhile: what do reads and nobody else may change, it locks before with Lock. A
+// transaction that has begun completes whether or not ctx ends, within 15 s. ErrOutcome
+// reports that the commit may have happened.
 func (db *DB) Update(ctx context.Context, do func(context.Context, *sql.Tx) error) error {
 	return db.UpdateWithin(ctx, writeTimeout, do)
 }
@@ -369,17 +371,6 @@ func (db *DB) UpdateWithin(ctx context.Context, within time.Duration, do func(co
 	return db.engine.transact(ctx, db.Write, do)
 }
 
-// Aside runs do in one transaction that does not hold the write lock, so that others need
-// not wait for it. It is for rows that nobody uses before an Update has found them complete.
-// Each process runs one at a time. With a file, Aside is Update.
-func (db *DB) Aside(ctx context.Context, do func(context.Context, *sql.Tx) error) error {
-	if db.aside == nil {
-		return db.Update(ctx, do)
-	}
-	unlocked := engine{}
-	return unlocked.transact(ctx, db.aside, do)
-}
-
 // View runs do in one transaction that only reads, in which the database does not change.
 func (db *DB) View(ctx context.Context, do func(*sql.Tx) error) error {
 	tx, err := db.Read.BeginTx(ctx, &db.engine.view)
@@ -391,7 +382,7 @@ func (db *DB) View(ctx context.Context, do func(*sql.Tx) error) error {
 }
 
 func (e *engine) transact(ctx context.Context, db *sql.DB, do func(context.Context, *sql.Tx) error) error {
-	tx, err := e.lock(ctx, db)
+	tx, err := db.BeginTx(ctx, nil)
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
@@ -402,23 +393,10 @@ func (e *engine) transact(ctx context.Context, db *sql.DB, do func(context.Conte
 		_ = tx.Rollback() // err says more; a transaction that does not end is undone with its connection
 		return err
 	}
-	if err = tx.Commit(); err != nil && e.begin != "" && (ctx.Err() != nil || lost(err)) {
+	if err = tx.Commit(); err != nil && e.remote && (ctx.Err() != nil || lost(err)) {
 		return fmt.Errorf("%w: %w", ErrOutcome, err)
 	}
 	return err
-}
-
-// lock begins a transaction that holds the write lock.
-func (e *engine) lock(ctx context.Context, db *sql.DB) (*sql.Tx, error) {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil || e.begin == "" {
-		return tx, err
-	}
-	if _, err = tx.ExecContext(ctx, e.begin); err != nil {
-		_ = tx.Rollback() // err says more
-		return nil, err
-	}
-	return tx, nil
 }
 
 // Querier is a [sql.DB] or a [sql.Tx].

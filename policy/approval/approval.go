@@ -104,7 +104,7 @@ type Ticket struct {
 
 	DecidedBy, DecisionReason string // the deciding vote: its approver and reason
 
-	Result   json.RawMessage // of a call that is done, or the error object of one that failed; nil when none, too large to keep, or past Expires
+	Result   json.RawMessage // of a call that is done, or the error object of one that failed; nil when none, too large to keep, or a second past Expires
 	Note     string          // about the outcome, "" when there is nothing to note
 	Attached int             // identical calls that found the ticket waiting
 

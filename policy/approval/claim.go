@@ -3,6 +3,7 @@ package approval
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -31,10 +32,12 @@ func (t *Tickets) Claim(ctx context.Context, held Held) (Claim, error) {
 	bound := binding(held)
 	var c Claim
 	err := t.write(ctx, func(w *writer) error {
-		found, err := w.query(load{result: true}, "WHERE binding = ? ORDER BY seq DESC LIMIT 1", bound)
-		if err == nil && len(found) == 1 {
-			c.Outcome, err = t.answer(w, &found[0], held.Execute)
-			c.Ticket = found[0]
+		found, err := t.ofBinding(w, bound, held.Principal)
+		if err == nil && found != "" {
+			c.Ticket, err = t.lock(w, load{result: true}, found)
+		}
+		if err == nil && found != "" {
+			c.Outcome, err = t.answer(w, &c.Ticket, held.Execute)
 		}
 		if err == nil && c.Outcome == "" {
 			c, err = t.propose(w, bound, held)
@@ -54,6 +57,19 @@ func (t *Tickets) Claim(ctx context.Context, held Held) (Claim, error) {
 		c.Ticket.Arguments = slices.Clone(held.Arguments)
 	}
 	return c, nil
+}
+
+// ofBinding returns the ID of the latest ticket of a binding, "" when there is none. Until w
+// ends nobody else makes a ticket of the requester.
+func (t *Tickets) ofBinding(w *writer, bound string, requester policy.Principal) (id string, err error) {
+	if err = t.db.Lock(w.ctx, w.tx, "requester "+jsonList([]string{requester.Subject, requester.Tenant})); err != nil {
+		return "", err
+	}
+	err = w.tx.QueryRowContext(w.ctx, "SELECT id FROM approvals WHERE binding = ? ORDER BY seq DESC LIMIT 1", bound).Scan(&id)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	return id, err
 }
 
 // complete sets the defaults of the approval and refuses a call that no ticket could
@@ -146,12 +162,12 @@ func (t *Tickets) spend(w *writer, k *Ticket) (ClaimOutcome, error) {
 // propose creates a ticket, unless its requester has the most that may wait. It
 // supersedes the tickets of the same call under other terms.
 func (t *Tickets) propose(w *writer, bound string, held Held) (Claim, error) {
-	if err := w.supersede(bound, held); err != nil {
+	if err := t.supersede(w, bound, held); err != nil {
 		return Claim{}, err
 	}
 	var live int
-	err := w.tx.QueryRowContext(w.ctx, "SELECT count(*) FROM approvals WHERE subject = ? AND tenant = ? AND state = 'proposed'",
-		held.Principal.Subject, held.Principal.Tenant).Scan(&live)
+	err := w.tx.QueryRowContext(w.ctx, "SELECT count(*) FROM approvals INDEXED BY approvals_waiting WHERE subject = ? AND tenant = ? AND state IN ('proposed', 'approved') AND state = 'proposed' AND deadline > ?",
+		held.Principal.Subject, held.Principal.Tenant, w.now).Scan(&live)
 	if err != nil {
 		return Claim{}, err
 	}
@@ -174,15 +190,19 @@ const stale = `WHERE seq IN (SELECT seq FROM approvals INDEXED BY approvals_wait
 
 // supersede ends the live tickets of the same call under another policy, definition or
 // obligation: nobody should decide on them.
-func (w *writer) supersede(bound string, h Held) error {
+func (t *Tickets) supersede(w *writer, bound string, h Held) error {
 	found, err := w.query(load{}, stale,
 		h.Principal.Subject, h.Principal.Tenant, h.Server, h.Tool, h.Exposed, h.Digest, bound)
 	if err != nil {
 		return err
 	}
 	for _, k := range found {
-		if k.doubt != "" {
-			continue // over or trust moves it
+		k, err := t.lock(w, load{}, k.ID)
+		if err != nil {
+			return err
+		}
+		if k.doubt != "" || k.State != StateProposed && k.State != StateApproved {
+			continue // settle or trust moves it, or somebody has
 		}
 		if err := w.move(&k, change{to: StateSuperseded, reason: otherTerms, note: otherTerms}); err != nil {
 			return err
@@ -231,7 +251,7 @@ func (t *Tickets) Finish(ctx context.Context, id string, state State, result []b
 func (t *Tickets) end(ctx context.Context, id string, c change) error {
 	defer t.running.Delete(id)
 	err := t.write(context.WithoutCancel(ctx), func(w *writer) error {
-		k, err := t.one(w.ctx, w.tx, load{}, id)
+		k, err := t.lock(w, load{}, id)
 		if err != nil {
 			return err
 		}

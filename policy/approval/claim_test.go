@@ -273,7 +273,7 @@ func TestResultsAreForgotten(t *testing.T) {
 	w.finish(k.ID, approval.StateDone, answer, "")
 	w.pass(10*time.Minute - 1)
 	w.claim(transfer(hundred), approval.Replay)
-	w.pass(1)
+	w.pass(time.Second)
 	w.claim(transfer(other), approval.Pending)
 	if got := w.get(k.ID); got.State != approval.StateDone || got.Result != nil {
 		t.Errorf("ticket is %s with result %s", got.State, got.Result)

@@ -30,16 +30,33 @@ const (
 	sweepEvery = time.Minute
 )
 
-// clockRow is the one row of approval_clock.
+// clockRow is what the store says about itself.
 type clockRow struct {
-	seen, changes int64
-	name          string
-	restored      bool
+	seen     int64  // the time that it keeps
+	changes  int64  // the highest number of a change that was made
+	version  string // the same twice: nothing was changed in between
+	name     string
+	restored bool
 }
 
-func (c *clockRow) fields() []any { return []any{&c.seen, &c.changes, &c.name, &c.restored} }
+func (c *clockRow) fields() []any {
+	return []any{&c.seen, &c.changes, &c.version, &c.name, &c.restored}
+}
 
-const selectClock = "SELECT seen, changes, store, restored FROM approval_clock"
+// The statements that read a clockRow. Where changes become visible in another order than
+// that of their numbers, only the transactions that have ended say whether there was one.
+const (
+	selectClock       = "SELECT seen, changes, CAST(changes AS TEXT), store, restored FROM approval_clock"
+	selectSharedClock = `SELECT seen, CASE WHEN changes < m.seq THEN m.seq ELSE changes END, CAST(pg_current_snapshot() AS TEXT), store, restored
+ FROM approval_clock, (SELECT coalesce(max(seq), 0) AS seq FROM approval_history) m`
+)
+
+func clockOf(db *store.DB) string {
+	if db.Shared() {
+		return selectSharedClock
+	}
+	return selectClock
+}
 
 // prepared runs one query that the store has parsed before.
 type prepared struct{ *sql.Stmt }
@@ -53,7 +70,7 @@ func (p prepared) QueryContext(ctx context.Context, _ string, args ...any) (*sql
 // that went back.
 func (t *Tickets) readClock(ctx context.Context, q store.Querier) (clockRow, error) {
 	seen := t.changesSeen.Load() // before the row is read: others may go on meanwhile
-	rows, err := store.Select(ctx, q, (*clockRow).fields, selectClock)
+	rows, err := store.Select(ctx, q, (*clockRow).fields, clockOf(t.db))
 	if err != nil && t.db.InPlace() { // where the file is gone, a new connection fails as well
 		return clockRow{}, err
 	}
@@ -122,7 +139,7 @@ func (t *Tickets) keep(ctx context.Context) {
 	}
 	close(t.compared)
 	for wait.For(ctx, sweepEvery) {
-		_ = t.write(ctx, func(*writer) error { return nil }) // Check reports a store that fails
+		_ = t.tick(ctx) // Check reports a store that fails
 	}
 }
 
@@ -178,7 +195,7 @@ func (t *Tickets) grants() string { return "grants-" + t.sealer.store }
 
 // compareOne moves one ticket to unknown when the store cannot be relied on for it.
 func (t *Tickets) compareOne(w *writer, id, behind string) error {
-	k, err := t.one(w.ctx, w.tx, load{}, id)
+	k, err := t.lock(w, load{}, id)
 	if errors.Is(err, ErrNotFound) || err == nil && !k.live() && k.doubt == "" {
 		return nil
 	}

@@ -62,6 +62,10 @@ func act(role, path string) error {
 	tickets, err := approval.New(ctx, db, approval.Options{
 		Keys: dir, Now: func() time.Time { return noon },
 		Changed: func(_ context.Context, _ *sql.Tx, t approval.Ticket, c approval.Change) error {
+			if role == "freeze" {
+				fmt.Println("changing")
+				_, _ = io.Copy(io.Discard, os.Stdin) // until the parent, which stops this process meanwhile, lets go
+			}
 			_, err := fmt.Fprintf(told, "%d %s %s %s\n", c.Seq, t.ID, c.From, c.To)
 			return err
 		},
@@ -79,6 +83,11 @@ func act(role, path string) error {
 		fmt.Println(c.Outcome)
 		_, err = io.Copy(io.Discard, os.Stdin) // until the parent kills or lets go
 		return err
+	case "freeze":
+		c, err := tickets.Claim(ctx, transfer(hundred))
+		fmt.Println(c.Outcome)
+		fmt.Fprintln(os.Stderr, err)
+		return nil
 	case "work":
 		return work(ctx, tickets, path)
 	case "obey":

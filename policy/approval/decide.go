@@ -38,7 +38,7 @@ func (t *Tickets) alter(ctx context.Context, id string, do func(*writer, *Ticket
 	}
 	var refusal error
 	err := t.write(ctx, func(w *writer) error {
-		k, err := t.one(w.ctx, w.tx, load{}, id)
+		k, err := t.lock(w, load{}, id)
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,8 @@ package approval_test
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"iter"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
@@ -73,6 +76,64 @@ func TestFollow(t *testing.T) {
 	}
 	if err := <-finished; err != nil {
 		t.Error(err)
+	}
+}
+
+// Two changes are under way at once, and the one with the higher number is made first: who
+// follows gets both, in order, from whenever it began. A change that fails holds back none.
+func TestFollowSeesAChangeThatIsMadeLate(t *testing.T) {
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	w := newWorld(t)
+	before := pull(t, w.Follow(ctx, 0))
+	for _, fails := range []error{nil, errors.New("the trail is full")} {
+		begun, goOn, late := make(chan int64), make(chan struct{}), make(chan error)
+		slow := w.open(approval.Options{Changed: func(_ context.Context, _ *sql.Tx, _ approval.Ticket, c approval.Change) error {
+			begun <- c.Seq
+			<-goOn
+			return fails
+		}})
+		go func() {
+			_, err := slow.Claim(ctx, transfer(fmt.Sprintf(`{"n":"slow","fails":%v}`, fails != nil)))
+			late <- err
+		}()
+		first := <-begun
+		other := transfer(fmt.Sprintf(`{"n":"quick","fails":%v}`, fails != nil))
+		other.Principal.Subject = "another"
+		if !postgres.Used() { // changes of a file are made one after the other
+			close(goOn)
+		}
+		k := w.claim(other, approval.Pending)
+		during := make(chan func() (approval.Event, error, bool))
+		go func() { during <- pull(t, w.Follow(ctx, -1)) }()
+		if postgres.Used() {
+			if second := w.get(k.ID).History[0].Seq; second <= first {
+				t.Fatalf("the change that was made first has number %d, and the other %d", second, first)
+			}
+			close(goOn)
+		}
+		if err := <-late; (err != nil) != (fails != nil) {
+			t.Fatal(err)
+		}
+		want := []approval.Change{w.get(k.ID).History[0]}
+		if fails == nil {
+			found, err := w.List(ctx, approval.Filter{Principal: "agent"})
+			if err != nil || len(found) != 1 {
+				t.Fatalf("%d tickets, %v", len(found), err)
+			}
+			want = append([]approval.Change{w.get(found[0].ID).History[0]}, want...)
+		}
+		if diff := cmp.Diff(want, events(t, before, len(want))); diff != "" {
+			t.Errorf("fails: %v (-want +got):\n%s", fails, diff)
+		}
+		began := <-during
+		last := w.claim(transfer(fmt.Sprintf(`{"n":"last","fails":%v}`, fails != nil)), approval.Pending)
+		if diff := cmp.Diff(w.get(last.ID).History, events(t, began, 1)); diff != "" {
+			t.Errorf("who began to follow meanwhile (-want +got):\n%s", diff)
+		}
+		events(t, before, 1)
+		w.deny(last.ID, ann)
+		events(t, before, 1)
 	}
 }
 

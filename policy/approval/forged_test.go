@@ -127,9 +127,12 @@ func TestEndOfAnothersRun(t *testing.T) {
 // A store that was replaced, or that went back, while it is open answers nothing.
 func TestReplacedStore(t *testing.T) {
 	for name, replace := range map[string]func(w *world){
-		"no clock":       func(w *world) { w.forge("DELETE FROM approval_clock") },
-		"another store":  func(w *world) { w.forge("UPDATE approval_clock SET store = 'x'") },
-		"fewer changes":  func(w *world) { w.forge("UPDATE approval_clock SET changes = 0") },
+		"no clock":      func(w *world) { w.forge("DELETE FROM approval_clock") },
+		"another store": func(w *world) { w.forge("UPDATE approval_clock SET store = 'x'") },
+		"fewer changes": func(w *world) {
+			w.forge("UPDATE approval_clock SET changes = 0")
+			w.forge("DELETE FROM approval_history")
+		},
 		"the file moved": func(w *world) { _ = os.Rename(w.path, w.path+".old") },
 	} {
 		t.Run(name, func(t *testing.T) {

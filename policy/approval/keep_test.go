@@ -18,7 +18,7 @@ func TestOldTicketsCostAHeldCallNothing(t *testing.T) {
 	w.approve(old.ID, ann)
 	w.claim(transfer(hundred), approval.Granted)
 	w.finish(old.ID, approval.StateDone, answer, "")
-	if err := filled.Tickets(t.Context(), openStore(t, w.path), old.ID, 20_000); err != nil {
+	if err := filled.Tickets(t.Context(), openStore(t, w.path), old.ID, 1, 20_000); err != nil {
 		t.Fatal(err)
 	}
 	db := openStore(t, w.path)

@@ -100,7 +100,7 @@ func voteOf(ctx context.Context, tickets *approval.Tickets, id, subject, yes str
 // ends lets the other process end by itself.
 func (p process) ends(t *testing.T) {
 	t.Helper()
-	if err := p.in.Close(); err != nil {
+	if err := p.in.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		t.Fatal(err)
 	}
 	if err := p.Wait(); err != nil {

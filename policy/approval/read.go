@@ -18,11 +18,14 @@ import (
 const (
 	defaultLimit = 100
 	maxLimit     = 1000
+	followed     = 100 // how many changes are read at once
+	// heldEvery is how often a follower looks for a change that holds back others.
+	heldEvery = 50 * time.Millisecond
 )
 
 // Get returns one whole ticket. ErrNotFound reports that it does not exist.
 func (t *Tickets) Get(ctx context.Context, id string) (k Ticket, err error) {
-	err = t.view(ctx, -1, func(tx *sql.Tx) error {
+	_, err = t.view(ctx, "", func(tx *sql.Tx) error {
 		if k, err = t.one(ctx, tx, whole, id); err != nil {
 			return err
 		}
@@ -47,12 +50,13 @@ func (t *Tickets) Get(ctx context.Context, id string) (k Ticket, err error) {
 }
 
 // view runs do in one transaction that only reads, after everything that is due has
-// expired, unless the last change of a ticket was the one with the number known.
-func (t *Tickets) view(ctx context.Context, known int64, do func(*sql.Tx) error) error {
-	if last, err := t.refresh(ctx); err != nil || last == known {
-		return err
+// expired, unless the store still has the version known. It returns the store's version before.
+func (t *Tickets) view(ctx context.Context, known string, do func(*sql.Tx) error) (version string, err error) {
+	version, err = t.refresh(ctx)
+	if err == nil && version != known {
+		err = t.db.View(ctx, do)
 	}
-	return t.db.View(ctx, do)
+	return version, err
 }
 
 // List returns the tickets that f chooses, newest first, without results, votes and
@@ -148,31 +152,31 @@ func (t *Tickets) Queue(ctx context.Context) (n int, oldest time.Time, err error
 // live selects whether time, or the end of a process, can change a ticket.
 const live = "SELECT EXISTS (SELECT 1 FROM approvals WHERE state IN ('proposed', 'approved', 'dispatching'))"
 
-// refresh writes if there are tickets that are due, or that dead processes were
-// running, so that no reader sees a ticket waiting that nobody can decide, or running
-// that nobody runs. It returns the number of the last change before that. Once it has
-// found no live ticket it looks at the clock only, until something changes.
-func (t *Tickets) refresh(ctx context.Context) (last int64, err error) {
+// refresh settles the tickets that are over, so that no reader sees a ticket waiting that
+// nobody can decide, or running that nobody runs; at most another process is changing it.
+// It returns the version of the store before that. Once it has found no live ticket it looks
+// at the clock only, until something changes.
+func (t *Tickets) refresh(ctx context.Context) (version string, err error) {
 	now, err := t.readClock(ctx, t.clockQuery)
 	if err != nil {
-		return now.changes, err
+		return "", err
 	}
 	at := t.clock.read(t.opts.Now(), now.seen)
-	if now.changes == t.restsAt.Load() {
-		return now.changes, nil
+	if now.version == t.restsAt.Load() {
+		return now.version, nil
 	}
 	over, err := t.over(ctx, t.db.Read, at)
 	switch {
 	case err != nil:
 	case len(over) > 0:
-		err = t.write(ctx, func(*writer) error { return nil })
+		err = t.settleOver(ctx)
 	default:
 		var some bool
 		if err = t.db.Read.QueryRowContext(ctx, live).Scan(&some); err == nil && !some {
-			t.restsAt.Store(now.changes)
+			t.restsAt.Store(now.version)
 		}
 	}
-	return now.changes, err
+	return now.version, err
 }
 
 // WaitingIDs returns the IDs of the newest 100 tickets in db that wait for people, for
@@ -245,13 +249,13 @@ const answering = `WHERE seq IN (
 func (t *Tickets) Answering(ctx context.Context, p policy.Principal) ([]Ticket, error) {
 	who := [...]string{p.Subject, p.Tenant}
 	now, unread := t.readClock(ctx, t.clockQuery) // before the tickets: a change in between is seen the next time
-	if at, none := t.without.Get(who); none && unread == nil && at == now.changes {
+	if at, none := t.without.Get(who); none && unread == nil && at == now.version {
 		return nil, nil
 	}
 	found, err := t.list(ctx, load{arguments: ListedArgumentBytes, result: true}, answering,
 		p.Subject, p.Tenant, p.Subject, p.Tenant, t.clock.read(t.opts.Now(), 0), answered)
 	if err == nil && unread == nil && len(found) == 0 {
-		t.without.Add(who, now.changes)
+		t.without.Add(who, now.version)
 	}
 	return found, err
 }
@@ -292,23 +296,22 @@ func (t *Tickets) Similar(ctx context.Context, id string) (Ticket, error) {
 	return records[0], nil
 }
 
-// followed is how many changes are read at once.
-const followed = 100
-
 // Follow yields every change of a ticket with a number above after, in order, once it
 // is committed, by this process or another; after < 0 starts at the call of Follow.
 // The end of ctx ends the sequence without an error, an error of the store with one.
+//
+// A change whose number is skipped, because its transaction has not ended, holds back those
+// with later numbers until it is committed or has failed.
 func (t *Tickets) Follow(ctx context.Context, after int64) iter.Seq2[Event, error] {
+	f := follower{tickets: t, after: after}
 	var failed error
 	if after < 0 {
-		var now clockRow
-		now, failed = t.readClock(ctx, t.clockQuery)
-		after = now.changes
+		failed = f.startHere(ctx)
 	}
 	return func(yield func(Event, error) bool) {
 		err := failed
 		if err == nil {
-			err = t.follow(ctx, after, yield)
+			err = f.follow(ctx, yield)
 		}
 		if err != nil && ctx.Err() == nil {
 			yield(Event{}, fmt.Errorf("following tickets: %w", err))
@@ -316,31 +319,70 @@ func (t *Tickets) Follow(ctx context.Context, after int64) iter.Seq2[Event, erro
 	}
 }
 
+// follower is the position of one Follow.
+type follower struct {
+	tickets *Tickets
+	after   int64  // the number of the last change that was yielded
+	version string // of the store, when it was read last
+	// Numbers up to known were given before marked: once the store has settled marked, those
+	// that are not visible never will be.
+	known  int64
+	marked store.Moment
+	held   bool // changes wait for one with a lower number
+}
+
+// startHere sets the position to the last change, when no other with a lower number can
+// follow.
+func (f *follower) startHere(ctx context.Context) error {
+	t := f.tickets
+	now, err := t.readClock(ctx, t.clockQuery)
+	if err == nil {
+		f.after = now.changes
+		f.marked, err = t.db.Now(ctx)
+	}
+	for settled := false; err == nil; {
+		if settled, err = t.db.Settled(ctx, t.db.Read, f.marked); settled {
+			break
+		}
+		if err == nil && !wait.For(ctx, heldEvery) {
+			err = ctx.Err()
+		}
+	}
+	return err
+}
+
 // follow yields until ctx ends or the caller stops.
-func (t *Tickets) follow(ctx context.Context, after int64, yield func(Event, error) bool) error {
-	changed, leave := t.waiters.join(anyTicket)
+func (f *follower) follow(ctx context.Context, yield func(Event, error) bool) error {
+	changed, leave := f.tickets.waiters.join(anyTicket)
 	defer leave()
 	for {
-		events, err := t.since(ctx, after)
+		events, err := f.next(ctx)
 		if err != nil {
 			return err
 		}
 		for _, e := range events {
-			if after = e.Seq; !yield(e, nil) {
+			if f.after = e.Seq; !yield(e, nil) {
 				return nil
 			}
 		}
-		if len(events) < followed && awaitChange(ctx, changed, wait.Beat(followEvery)) != nil {
+		pause := wait.Beat(followEvery)
+		if f.held {
+			pause = heldEvery
+		}
+		if len(events) < followed && awaitChange(ctx, changed, pause) != nil {
 			return nil // ctx has ended
 		}
 	}
 }
 
-// since returns the next changes after a number. Numbers are assigned under the
-// store's write lock, so none appears behind one that was read.
-func (t *Tickets) since(ctx context.Context, after int64) (events []Event, err error) {
-	err = t.view(ctx, after, func(tx *sql.Tx) error {
-		events, err = store.Select(ctx, tx, (*Event).fields, changeColumns+"WHERE seq > ? ORDER BY seq LIMIT ?", after, followed)
+// next returns the next changes.
+func (f *follower) next(ctx context.Context) (events []Event, err error) {
+	t := f.tickets
+	version, err := t.view(ctx, f.version, func(tx *sql.Tx) error {
+		events, err = store.Select(ctx, tx, (*Event).fields, changeColumns+"WHERE seq > ? ORDER BY seq LIMIT ?", f.after, followed)
+		if err == nil {
+			events, err = f.inOrder(ctx, tx, events)
+		}
 		if err != nil || len(events) == 0 {
 			return err
 		}
@@ -358,5 +400,32 @@ func (t *Tickets) since(ctx context.Context, after int64) (events []Event, err e
 		}
 		return err
 	})
+	if f.version = version; len(events) == followed || f.held {
+		f.version = "" // there may be more
+	}
 	return events, err
+}
+
+// inOrder returns the events before the first number that is missing and may still appear.
+func (f *follower) inOrder(ctx context.Context, tx *sql.Tx, events []Event) (_ []Event, err error) {
+	f.held = false
+	if !f.tickets.db.Shared() { // a number is visible before the next one is given
+		return events, nil
+	}
+	settled, err := f.tickets.db.Settled(ctx, tx, f.marked)
+	if err != nil {
+		return nil, err
+	}
+	before := f.after
+	for i, e := range events {
+		if e.Seq > before+1 && (!settled || e.Seq > f.known) {
+			if f.held = true; settled { // those that were given until now are to settle next
+				f.known = events[len(events)-1].Seq
+				f.marked, err = f.tickets.db.Now(ctx)
+			}
+			return events[:i], err
+		}
+		before = e.Seq
+	}
+	return events, nil
 }

@@ -63,12 +63,12 @@ type Options struct {
 	// "" = a new name.
 	Instance string
 	// Changed is called for every change of a ticket in this process, including votes
-	// that do not decide it, in order and one at a time, at the end of the change's
-	// transaction tx: its writes to tx are committed with the change or not at all,
+	// that do not decide it, at the end of the change's transaction tx: in order and one at a
+	// time for each ticket, and for several tickets at the same time: its writes to tx are committed with the change or not at all,
 	// and its error undoes the change. t is the ticket after the change, without
 	// arguments and result. Changed must not use the Tickets, nor the store except
 	// through tx. When the commit itself fails, Changed was called for a change that
-	// did not happen; the next change then has the same Seq. nil = none.
+	// did not happen; the next change may then have the same Seq. nil = none.
 	Changed func(ctx context.Context, tx *sql.Tx, t Ticket, c Change) error
 	// Standing returns an approver as configured now; known is false when no
 	// configured credential names the approver. A vote counts, when it is cast and
@@ -90,13 +90,13 @@ type Tickets struct {
 
 	clockQuery prepared // selectClock outside of transactions: it runs once a second, and for many calls
 
-	without     *lru.Cache[[2]string, int64] // :: subject and tenant ⇒ changes of the store when Answering found nothing
-	changesSeen atomic.Int64                 // the most changes that the store has shown
-	restsAt     atomic.Int64                 // changes of the store when it had no live ticket
-	compared    chan struct{}                // closed when the store is compared with the trail
-	failed      chan struct{}                // closed when the comparison has failed once
-	compareErr  atomic.Pointer[error]        // of the last comparison that failed
-	stop        func()                       // ends keep, and waits for it
+	without     *lru.Cache[[2]string, string] // :: subject and tenant ⇒ version of the store when Answering found nothing
+	changesSeen atomic.Int64                  // the most changes that the store has shown
+	restsAt     atomic.Value                  // string: version of the store when it had no live ticket
+	compared    chan struct{}                 // closed when the store is compared with the trail
+	failed      chan struct{}                 // closed when the comparison has failed once
+	compareErr  atomic.Pointer[error]         // of the last comparison that failed
+	stop        func()                        // ends keep, and waits for it
 
 	running sync.Map // the ids of tickets granted here and neither finished nor released
 	waiters waiters
@@ -129,8 +129,8 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 		return nil, fmt.Errorf("opening approvals: %w", err)
 	}
 	t := &Tickets{db: db, instances: instances, opts: opts, instance: held, poll: pollEvery, compared: make(chan struct{}), failed: make(chan struct{})}
-	t.without, _ = lru.New[[2]string, int64](maxWithout) // an error means a size below 1
-	t.clockQuery.Stmt, err = db.Read.PrepareContext(ctx, selectClock)
+	t.without, _ = lru.New[[2]string, string](maxWithout) // an error means a size below 1
+	t.clockQuery.Stmt, err = db.Read.PrepareContext(ctx, clockOf(db))
 	if err == nil {
 		err = t.openSealer(ctx)
 	}
@@ -191,36 +191,51 @@ func (t *Tickets) closed() bool {
 const due = `WHERE seq IN (SELECT seq FROM approvals WHERE state = 'dispatching' UNION ALL
  SELECT seq FROM (SELECT seq FROM approvals WHERE state IN ('proposed', 'approved') AND deadline <= ? ORDER BY deadline LIMIT ?) first) ORDER BY deadline`
 
-// over returns the tickets that are due at now, at most one more than a transaction may
-// move, and those that are dispatching and that nobody runs: because their process is
-// dead, or because it is this process and could not store the outcome. Only a process
-// that has certainly ended counts as dead; errUnsure reports that this could not be
-// determined for one.
-func (t *Tickets) over(ctx context.Context, q store.Querier, now int64) ([]Ticket, error) {
+// over returns the tickets that are over at now: those that are due, at most one more than a
+// transaction may move, and those that are dispatching and that nobody runs. errUnsure
+// reports that this could not be determined for one.
+func (t *Tickets) over(ctx context.Context, q store.Querier, now int64) (over []Ticket, err error) {
 	found, err := t.query(ctx, q, load{}, due, now, movesAtOnce+1)
-	over, lives := found[:0], map[string]bool{} // by runner
+	if err != nil {
+		return nil, err
+	}
+	type answer struct {
+		over  bool
+		fault error
+	}
+	ofRunner := map[string]answer{} // each process is asked for once
 	for _, k := range found {
-		var runs bool
-		switch {
-		case k.State != StateDispatching:
-		case k.runner == t.opts.Instance:
-			_, runs = t.running.Load(k.ID)
-		default:
-			var looked bool
-			if runs, looked = lives[k.runner]; looked {
-				break
-			}
-			alive, fault := t.instances.Alive(ctx, k.runner)
-			if runs = alive || fault != nil; fault != nil {
-				err = fmt.Errorf("%w: %w", errUnsure, fault)
-			}
-			lives[k.runner] = runs
+		a, known := ofRunner[k.runner]
+		if !known || k.State != StateDispatching || k.runner == t.opts.Instance {
+			a.over, a.fault = t.isOver(ctx, &k, now)
+			ofRunner[k.runner] = a
 		}
-		if !runs {
+		if a.over {
 			over = append(over, k)
 		}
+		err = cmp.Or(err, a.fault)
 	}
 	return over, err
+}
+
+// isOver reports whether time or the end of its process has ended k: because its process is
+// dead, or because it is this process and could not store the outcome. Only a process that
+// has certainly ended counts as dead; errUnsure reports that this could not be determined.
+func (t *Tickets) isOver(ctx context.Context, k *Ticket, now int64) (bool, error) {
+	switch {
+	case k.stored == StateProposed || k.stored == StateApproved:
+		return k.deadline <= now, nil
+	case k.State != StateDispatching:
+		return k.stored == StateDispatching, nil // in doubt
+	case k.runner == t.opts.Instance:
+		_, runs := t.running.Load(k.ID)
+		return !runs, nil
+	}
+	alive, err := t.instances.Alive(ctx, k.runner)
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", errUnsure, err)
+	}
+	return !alive, nil
 }
 
 // settle moves a ticket that is over.

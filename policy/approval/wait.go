@@ -21,7 +21,7 @@ func (t *Tickets) Wait(ctx context.Context, id string) error {
 	for {
 		k, err := t.one(ctx, t.db.Read, load{}, id)
 		if err == nil && k.State == StateProposed && k.deadline <= t.clock.read(t.opts.Now(), 0) {
-			err = t.write(ctx, func(*writer) error { return nil }) // it expires, which wakes
+			err = t.settleOver(ctx) // it expires, which wakes
 		}
 		if err != nil {
 			return errors.Join(ctx.Err(), fmt.Errorf("waiting for ticket %q: %w", id, err))

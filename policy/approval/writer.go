@@ -16,6 +16,8 @@ import (
 var (
 	// errMoved reports that a ticket has changed since it was read.
 	errMoved = errors.New("the ticket was changed by somebody else")
+	// errLate reports that the time that the store keeps is too old.
+	errLate = errors.New("the store's time is late")
 	// errUnsure reports that a process may or may not be dead.
 	errUnsure = errors.New("whether the process of a ticket lives cannot be determined")
 )
@@ -24,53 +26,70 @@ const (
 	// tickEvery is the precision of the time that the store keeps for later processes.
 	// Expired tickets are kept exactly.
 	tickEvery = time.Second
-	// movesAtOnce is how many tickets one transaction settles: for each it calls Options.Changed, which takes time, and a transaction must be short.
+	// movesAtOnce is how many tickets one transaction settles or deletes: for each it calls Options.Changed, which takes time, and a transaction must be short.
 	movesAtOnce = 64
 )
 
 // toolgate makes the changes that no person makes.
 const toolgate = "toolgate"
 
-// writer is one transaction that holds the store's write lock.
+// writer is one transaction. It locks each ticket before it reads what it will change.
 type writer struct {
 	*sealer
+	db      *store.DB
 	ctx     context.Context
 	tx      *sql.Tx
+	seen    int64     // the time that the store keeps
 	now     int64     // in the store's time
 	wall    time.Time // for people
 	changes []Event   // of tickets, in order
 }
 
-// write runs do in one transaction, after everything that is due has expired, and
-// wakes the waiters when a ticket has changed. It completes whether or not ctx ends
-// meanwhile. An error of do or of Options.Changed undoes everything.
+// write runs do in one transaction, and wakes the waiters when a ticket has changed. It
+// completes whether or not ctx ends meanwhile. An error of do or of Options.Changed undoes
+// everything. About once a second, tick comes before do.
 func (t *Tickets) write(ctx context.Context, do func(*writer) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	for done := false; !done; { // one transaction expires only so many tickets
-		var w *writer
-		err := t.db.Update(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) (err error) {
-			w = &writer{sealer: t.sealer, ctx: ctx, tx: tx, wall: t.opts.Now()}
-			if done, err = t.tick(w); err == nil && done {
-				err = do(w)
-			}
-			if err != nil {
-				return err
-			}
-			if err = t.tell(w); err == nil && len(w.changes) > 0 {
-				err = t.db.Notify(ctx, tx, store.Tickets, w.changed()...)
-			}
-			return err
-		})
+	ctx = context.WithoutCancel(ctx)
+	inTime := func(w *writer) error {
+		if w.seen <= w.now-int64(tickEvery) {
+			return errLate
+		}
+		return do(w)
+	}
+	err := t.transact(ctx, inTime)
+	if errors.Is(err, errLate) {
+		if err = t.tick(ctx); err == nil {
+			err = t.transact(ctx, do)
+		}
+	}
+	return err
+}
+
+// transact is write without tick.
+func (t *Tickets) transact(ctx context.Context, do func(*writer) error) error {
+	var w *writer
+	err := t.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		w = &writer{sealer: t.sealer, db: t.db, ctx: ctx, tx: tx, wall: t.opts.Now()}
+		clock, err := t.readClock(ctx, tx)
 		if err != nil {
 			return err
 		}
-		if len(w.changes) > 0 {
-			t.waiters.wake(w.changed()...)
+		w.seen, w.now = clock.seen, t.clock.read(w.wall, clock.seen)
+		if err = do(w); err == nil {
+			err = t.tell(w)
 		}
+		if err == nil && len(w.changes) > 0 {
+			err = t.db.Notify(ctx, tx, store.Tickets, w.changed()...)
+		}
+		return err
+	})
+	if err == nil && len(w.changes) > 0 {
+		t.waiters.wake(w.changed()...)
 	}
-	return nil
+	return err
 }
 
 // changed returns the ids of the tickets that w has changed.
@@ -95,45 +114,92 @@ func (t *Tickets) tell(w *writer) error {
 	return nil
 }
 
-// tick advances the store's time, deletes the results that no call can get, and settles
-// the tickets that are over, so that a ticket once seen as expired stays so. done is
-// false when there are more.
-func (t *Tickets) tick(w *writer) (done bool, err error) {
-	clock, err := t.readClock(w.ctx, w.tx)
+// keepTime stores the time, and the number of a change that was made: the rows with later ones
+// may be deleted.
+const keepTime = `UPDATE approval_clock SET seen = ?,
+ changes = CASE WHEN changes < (SELECT coalesce(max(seq), 0) FROM approval_history) THEN (SELECT max(seq) FROM approval_history) ELSE changes END`
+
+// tick advances the store's time, deletes what is over its retention, and settles the
+// tickets that are over, so that a ticket once seen as expired stays so. One process at a
+// time does the first two; the others do not wait.
+func (t *Tickets) tick(ctx context.Context) error {
+	alone := func(do func(*writer) error) error {
+		return t.transact(ctx, func(w *writer) error {
+			if held, err := t.db.TryLock(w.ctx, w.tx, "approval_clock"); !held {
+				return err
+			}
+			return do(w)
+		})
+	}
+	if err := alone(func(w *writer) error { return w.one(keepTime, w.now) }); err != nil {
+		return err
+	}
+	_ = alone(func(w *writer) error { return w.sweep(t.opts.Keep) }) // the next one does it
+	return t.settleOver(ctx)
+}
+
+// settleOver settles the tickets that are over, except those that others are changing.
+func (t *Tickets) settleOver(ctx context.Context) error {
+	for more := true; more; {
+		err := t.transact(ctx, func(w *writer) error {
+			over, err := t.over(w.ctx, w.tx, w.now)
+			if err != nil && !errors.Is(err, errUnsure) {
+				return err
+			}
+			for _, k := range over[:min(len(over), movesAtOnce)] {
+				free, err := t.db.TryLock(w.ctx, w.tx, k.ID)
+				if err == nil && free {
+					_, err = t.locked(w, load{}, k.ID)
+				}
+				if err != nil && !errors.Is(err, ErrNotFound) {
+					return err
+				}
+			}
+			more = len(over) > movesAtOnce && len(w.changes) > 0
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lock locks a ticket until the end of w, and reads it. One that is over is settled before.
+func (t *Tickets) lock(w *writer, l load, id string) (Ticket, error) {
+	if err := t.db.Lock(w.ctx, w.tx, id); err != nil {
+		return Ticket{}, err
+	}
+	return t.locked(w, l, id)
+}
+
+// locked reads a ticket that w has locked, and settles it when it is over.
+func (t *Tickets) locked(w *writer, l load, id string) (Ticket, error) {
+	k, err := t.one(w.ctx, w.tx, l, id)
 	if err != nil {
-		return false, err
+		return k, err
 	}
-	w.now = t.clock.read(w.wall, clock.seen)
-	if clock.seen <= w.now-int64(tickEvery) {
-		if err := w.one("UPDATE approval_clock SET seen = ?", w.now); err != nil {
-			return false, err
-		}
-		if err := w.sweep(t.opts.Keep); err != nil {
-			return false, err
-		}
+	over, err := t.isOver(w.ctx, &k, w.now)
+	if err == nil && over {
+		err = t.settle(w, &k)
 	}
-	if _, err := w.tx.ExecContext(w.ctx, "UPDATE approvals SET result = NULL WHERE result IS NOT NULL AND deadline <= ?", w.now); err != nil {
-		return false, err
+	if errors.Is(err, errUnsure) {
+		err = nil
 	}
-	over, err := t.over(w.ctx, w.tx, w.now)
-	if err != nil && !errors.Is(err, errUnsure) {
-		return false, err
-	}
-	for _, k := range over[:min(len(over), movesAtOnce)] {
-		if err := t.settle(w, &k); err != nil {
-			return false, err
-		}
-	}
-	return len(over) <= movesAtOnce, nil
+	return k, err
 }
 
 // ended are the tickets that are past their retention.
 const ended = `SELECT id FROM approvals INDEXED BY approvals_ended
  WHERE state IN ('denied', 'expired', 'superseded', 'done', 'failed') AND deadline <= ? ORDER BY deadline LIMIT ?`
 
-// sweep deletes tickets that have been over for longer than they are kept, with all that
-// belongs to them: some at once, for a transaction must be short.
+// sweep deletes the results that no call can get, and tickets that have been over for longer
+// than they are kept, with all that belongs to them: some at once, for a transaction must be
+// short.
 func (w *writer) sweep(keep time.Duration) error {
+	if _, err := w.tx.ExecContext(w.ctx, "UPDATE approvals SET result = NULL WHERE result IS NOT NULL AND deadline <= ?", w.now); err != nil {
+		return err
+	}
 	old, err := store.Select(w.ctx, w.tx, func(id *string) []any { return []any{id} }, ended, w.now-int64(keep), movesAtOnce)
 	if err != nil || len(old) == 0 {
 		return err
@@ -204,12 +270,23 @@ func (w *writer) one(statement string, args ...any) error {
 	return nil
 }
 
+// The next number of a change. That of a server is given before the change is visible, and
+// after the transaction has written something: see Tickets.since.
+const (
+	nextChange = "UPDATE approval_clock SET changes = changes + 1 RETURNING changes"
+	nextShared = "SELECT nextval('approval_changes')"
+)
+
 // note numbers a change of k, which already has its new state, authenticates the row, and
 // adds a line to the history and to the changes of the transaction.
 func (w *writer) note(k *Ticket, from State, who, reason string) error {
 	who = cmp.Or(who, toolgate)
 	c := Change{At: w.wall.UTC(), Who: who, From: from, To: k.State, Reason: reason, Digest: k.Digest}
-	err := w.tx.QueryRowContext(w.ctx, "UPDATE approval_clock SET changes = changes + 1 RETURNING changes").Scan(&c.Seq)
+	next := nextChange
+	if w.db.Shared() {
+		next = nextShared
+	}
+	err := w.tx.QueryRowContext(w.ctx, next).Scan(&c.Seq)
 	if err != nil {
 		return err
 	}

@@ -36,8 +36,7 @@ const (
 	sweptAtOnce = 256
 )
 
-// ErrBusy is in the chain of an error when the store's write lock was not free
-// in time. Nothing was counted.
+// ErrBusy is in the chain of an error when a meter was not free in time. Nothing was counted.
 var ErrBusy = store.ErrBusy
 
 // ErrRefused is returned by Reserve when the call was judged again, on the
@@ -96,7 +95,7 @@ func (u *Usage) Reserve(ctx context.Context, use *Use, judged map[string]policy.
 		return &Reservation{use: use}, nil
 	}
 	r := &Reservation{use: use, ends: make([]int64, len(use.shares))}
-	err := u.db.UpdateWithin(ctx, usageTimeout, func(ctx context.Context, tx *sql.Tx) error {
+	err := u.update(ctx, use, func(ctx context.Context, tx *sql.Tx) error {
 		if err := u.tidy(ctx, tx, use); err != nil {
 			return err
 		}
@@ -121,7 +120,7 @@ func (u *Usage) Return(ctx context.Context, r *Reservation) error {
 	if len(r.ends) == 0 {
 		return nil
 	}
-	err := u.db.UpdateWithin(ctx, usageTimeout, func(ctx context.Context, tx *sql.Tx) error {
+	err := u.update(ctx, r.use, func(ctx context.Context, tx *sql.Tx) error {
 		for i := range r.use.shares {
 			if err := uncount(ctx, tx, r.use, &r.use.shares[i], r.ends[i]); err != nil {
 				return err
@@ -135,12 +134,35 @@ func (u *Usage) Return(ctx context.Context, r *Reservation) error {
 	return nil
 }
 
-// tidy removes the ticket's earlier reservation and some expired rows.
+// update runs do in one transaction, during which nobody else counts for the meters of use,
+// in any process.
+func (u *Usage) update(ctx context.Context, use *Use, do func(context.Context, *sql.Tx) error) error {
+	var meters []string
+	for i := range use.shares {
+		s := &use.shares[i]
+		text, _ := json.Marshal([]string{use.subject, use.tenant, use.tool, s.meter.Name, s.per}) // strings always marshal
+		meters = append(meters, "meter "+string(text))
+	}
+	slices.Sort(meters) // the order that all have in common
+	return u.db.UpdateWithin(ctx, usageTimeout, func(ctx context.Context, tx *sql.Tx) error {
+		for _, m := range meters {
+			if err := u.db.Lock(ctx, tx, m); err != nil {
+				return err
+			}
+		}
+		return do(ctx, tx)
+	})
+}
+
+// tidy removes the ticket's earlier reservation and, where no other process does just now, some expired rows.
 func (u *Usage) tidy(ctx context.Context, tx *sql.Tx, use *Use) error {
 	if use.ticket != "" {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM usage WHERE ticket = ? AND ticket <> ''", use.ticket); err != nil {
 			return err
 		}
+	}
+	if alone, err := u.db.TryLock(ctx, tx, "expired usage"); !alone {
+		return err
 	}
 	_, err := tx.ExecContext(ctx, "DELETE FROM usage WHERE id IN (SELECT id FROM usage WHERE until <= ? ORDER BY until LIMIT ?)",
 		u.now().UnixNano(), sweptAtOnce)

@@ -16,7 +16,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/toolgate/toolgate/internal/store"
-	"github.com/toolgate/toolgate/internal/testkit/filled"
 	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/limit"
@@ -50,37 +49,6 @@ func newCounter(t testing.TB) *counter {
 	c.db = openStore(t, c.path)
 	c.Usage = limit.NewUsage(c.db, func() time.Time { return c.now })
 	return c
-}
-
-// A metered call costs the same however many slices there are: no statement of its path reads
-// the whole table.
-func TestOldUsageCostsACallNothing(t *testing.T) {
-	c := newCounter(t)
-	use := measure(t, who("ann"), `{"action":"transfer","amount":5,"asset":"USD"}`, spending)
-	reserve := func() *limit.Reservation {
-		t.Helper()
-		judged, err := c.Read(t.Context(), use)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := c.Reserve(t.Context(), use, judged, func(map[string]policy.Reading) bool { return true })
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r
-	}
-	reserve()
-	if err := filled.Usage(t.Context(), c.db, "ann", 10_000); err != nil {
-		t.Fatal(err)
-	}
-	statements := filled.Record(c.db)
-	use.For("apr_1", noon.Add(time.Minute))
-	if err := c.Return(t.Context(), reserve()); err != nil {
-		t.Fatal(err)
-	}
-	for _, scan := range statements.Scans(t) {
-		t.Errorf("this reads a whole table:\n%s", scan)
-	}
 }
 
 // A value that is as deep as the settings allow is counted like any other.

@@ -26,6 +26,9 @@ const (
 	writeTimeout = 10 * time.Second
 )
 
+// outboxLock is the lock of whoever chooses among notices, so that no two choose one.
+const outboxLock = "notices"
+
 // backoff is the pause between attempts.
 var backoff = delivery.Backoff{First: 2 * time.Second, Longest: 5 * time.Minute}
 
@@ -84,6 +87,9 @@ func (s *Sender) claimNext(ctx context.Context, channel string) (*notice, error)
 	now := s.opts.Now()
 	n := notice{channel: channel}
 	err := s.opts.DB.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if err := s.opts.DB.Lock(ctx, tx, outboxLock); err != nil {
+			return err
+		}
 		return tx.QueryRowContext(ctx, claimNotice, now.Add(leaseTTL).UnixNano(), channel, now.UnixNano(), now.UnixNano()).
 			Scan(&n.id, &n.ticket, &n.body, store.Time{To: &n.until}, &n.tries)
 	})
@@ -121,6 +127,9 @@ func (s *Sender) endAttempt(ctx context.Context, n *notice, statement string, ar
 func (s *Sender) giveUpExpired(ctx context.Context) (late []notice, err error) {
 	now := s.opts.Now()
 	err = s.opts.DB.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if err := s.opts.DB.Lock(ctx, tx, outboxLock); err != nil {
+			return err
+		}
 		late, err = store.Select(ctx, tx, (*notice).expiredFields, `UPDATE notices SET dead = 1, fault = CASE fault WHEN '' THEN 'it was never tried' ELSE fault END
  WHERE dead = 0 AND until <= ? AND due <= ? RETURNING id, channel, ticket, tries`, now.UnixNano(), now.UnixNano())
 		if err == nil {

@@ -266,6 +266,9 @@ const putGrant = `INSERT INTO artifact_grants AS g (artifact, subject, tenant, t
 func (s *Store) record(ctx context.Context, owner policy.Principal, a *Artifact, draft *os.File) error {
 	now := s.opts.Now()
 	return s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if err := s.db.Lock(ctx, tx, a.ID); err != nil {
+			return err
+		}
 		if _, err := tx.ExecContext(ctx, putArtifact, a.ID, a.Size, now.UnixNano()); err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
 )
@@ -14,13 +15,15 @@ import (
 // partSize is how many bytes one row of artifact_parts has at most.
 const partSize = 1 << 20
 
+// uploadTimeout bounds the upload of the bytes of one artifact.
+const uploadTimeout = 5 * time.Minute
+
 const putPart = `INSERT INTO artifact_parts AS p (artifact, part, bytes) VALUES (?, ?, ?)
  ON CONFLICT (artifact, part) DO UPDATE SET bytes = excluded.bytes WHERE p.bytes <> excluded.bytes`
 
-// upload stores the bytes of an artifact in the database, part by part. It holds no lock
-// that other changes wait for.
+// upload stores the bytes of an artifact in the database, part by part.
 func (s *Store) upload(ctx context.Context, id string, from io.Reader) error {
-	return s.db.Aside(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	return s.db.UpdateWithin(ctx, uploadTimeout, func(ctx context.Context, tx *sql.Tx) error {
 		part := make([]byte, partSize)
 		for n := 0; ; n++ {
 			size, end := io.ReadFull(from, part)
@@ -122,6 +125,9 @@ func (s *Store) sweepParts(ctx context.Context) error {
 		return err
 	}
 	return inBatches(ctx, s, lost, func(ctx context.Context, tx *sql.Tx, id string) error {
+		if free, err := s.db.TryLock(ctx, tx, id); !free {
+			return err
+		}
 		_, err := tx.ExecContext(ctx, "DELETE FROM artifact_parts WHERE artifact = ? AND NOT EXISTS (SELECT 1 FROM artifacts WHERE id = ?)", id, id)
 		return err
 	})

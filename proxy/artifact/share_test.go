@@ -86,6 +86,7 @@ func TestAPutLosesItsFileToASweep(t *testing.T) {
 				} else {
 					write(t, w.file(id), "damaged")
 				}
+				w.db.Write.SetMaxOpenConns(1) // so that others wait for it
 				tx, err := w.db.Write.BeginTx(t.Context(), nil)
 				if err != nil {
 					t.Fatal(err)
@@ -118,6 +119,7 @@ func TestAGrantAgainSavesFromASweep(t *testing.T) {
 		w := newWorld(t, artifact.Options{TTL: time.Hour})
 		id := w.put(ann, "", "text").ID
 		w.pass(time.Hour)
+		w.db.Write.SetMaxOpenConns(1) // so that others wait for it
 		tx, err := w.db.Write.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -143,6 +145,7 @@ func TestAFileThatGetsItsRowDuringASweep(t *testing.T) {
 		w := newWorld(t, artifact.Options{})
 		id := artifact.ID([]byte("text"))
 		write(t, w.file(id), "text")
+		w.db.Write.SetMaxOpenConns(1) // so that others wait for it
 		tx, err := w.db.Write.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)

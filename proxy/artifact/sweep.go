@@ -116,6 +116,9 @@ func (s *Store) sweepGrants(ctx context.Context) error {
 		return err
 	}
 	return inBatches(ctx, s, due, func(ctx context.Context, tx *sql.Tx, id string) error {
+		if free, err := s.db.TryLock(ctx, tx, id); !free {
+			return err // it is granted just now
+		}
 		_, err := tx.ExecContext(ctx, dropGrants, id, cutoff)
 		return err
 	})
@@ -144,6 +147,9 @@ func (s *Store) sweepOrphans(ctx context.Context) error {
 		name := file[strings.LastIndexByte(file, '/')+1:]
 		if !validName(name) || path(name) != file {
 			return nil
+		}
+		if free, err := s.db.TryLock(ctx, tx, idPrefix+name); !free {
+			return err
 		}
 		var known bool
 		err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM artifacts WHERE id = ?)", idPrefix+name).Scan(&known)

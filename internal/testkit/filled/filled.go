@@ -29,12 +29,12 @@ var Tables = []string{"approvals", "approval_votes", "approval_history", "notice
 // fillTimeout bounds the filling of a state.
 const fillTimeout = time.Hour
 
-const numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) "
+const numbers = "WITH RECURSIVE n (i) AS (SELECT CAST(? AS BIGINT) UNION ALL SELECT i + 1 FROM n WHERE i < ?) "
 
-// Tickets adds count copies of an ended ticket, each with a binding and a digest of its own,
+// Tickets adds copies of an ended ticket, with the numbers from first to last, each with a binding and a digest of its own,
 // with copies of its votes and history and with a notice that was not delivered; a tenth have another requester.
-func Tickets(ctx context.Context, db *store.DB, id string, count int) error {
-	return fill(ctx, db, count, id, numbers+`INSERT INTO approvals (id, binding, state, subject, tenant, principal, server, tool, exposed, fingerprint, digest, arguments,
+func Tickets(ctx context.Context, db *store.DB, id string, first, last int) error {
+	return fill(ctx, db, first, last, id, numbers+`INSERT INTO approvals (id, binding, state, subject, tenant, principal, server, tool, exposed, fingerprint, digest, arguments,
  revision, rule, reason, roles, quorum, created, expires, deadline, decision_id, trace_id, decided_by)
 SELECT 'apr_old' || i, 'old-' || i, state, CASE WHEN i % 10 = 0 THEN 'other-' || i % 1000 ELSE subject END, tenant, principal, server, tool, exposed, fingerprint, 'sha256:' || i, arguments,
  revision, rule, reason, roles, quorum, created, expires, deadline, decision_id, trace_id, decided_by FROM n, approvals WHERE id = ?`,
@@ -48,19 +48,19 @@ SELECT 'ntc_old' || i, 'channel', 'apr_old' || i, arguments, expires + 604800000
 // Usage adds count slices to each that a principal has used, of the time before; a tenth are those of
 // other principals.
 func Usage(ctx context.Context, db *store.DB, subject string, count int) error {
-	return fill(ctx, db, count, subject, numbers+`INSERT INTO usage (subject, tenant, tool, meter, per, ends, ticket, calls, sum, until)
+	return fill(ctx, db, 1, count, subject, numbers+`INSERT INTO usage (subject, tenant, tool, meter, per, ends, ticket, calls, sum, until)
 SELECT CASE WHEN i % 10 = 0 THEN 'other-' || i % 1000 ELSE subject END, tenant, tool, meter, per, ends - 1000000000 * CAST(i AS BIGINT), 'apr_old' || i, calls, sum, until FROM n, usage WHERE subject = ?`)
 }
 
-// fill runs statements that add count rows for what a name selects.
-func fill(ctx context.Context, db *store.DB, count int, name string, statements ...string) error {
+// fill runs statements that add rows for what a name selects.
+func fill(ctx context.Context, db *store.DB, first, last int, name string, statements ...string) error {
 	if db.Shared() { // SQLite plans without statistics
-		statements = append(statements, "ANALYZE")
+		statements = append(append([]string{"SET LOCAL statement_timeout = 0"}, statements...), "ANALYZE")
 	}
 	return db.UpdateWithin(ctx, fillTimeout, func(ctx context.Context, tx *sql.Tx) error {
 		for _, statement := range statements {
-			if _, err := tx.ExecContext(ctx, statement, []any{count, name}[:strings.Count(statement, "?")]...); err != nil {
-				return fmt.Errorf("adding %d rows: %w", count, err)
+			if _, err := tx.ExecContext(ctx, statement, []any{first, last, name}[:strings.Count(statement, "?")]...); err != nil {
+				return fmt.Errorf("adding rows from %d to %d: %w", first, last, err)
 			}
 		}
 		return nil
@@ -171,11 +171,9 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return made, err
 }
 
-// inner is what the drivers of the store implement.
+// inner is what a conn embeds; its other methods assert theirs.
 type inner interface {
 	driver.Conn
-	driver.ConnBeginTx
-	driver.ConnPrepareContext
 	driver.ExecerContext
 	driver.QueryerContext
 }
@@ -184,6 +182,10 @@ type conn struct {
 	inner
 	lent *sql.Conn
 	s    *Statements
+}
+
+func (c conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	return c.inner.(driver.ConnBeginTx).BeginTx(ctx, opts)
 }
 
 func (c conn) Close() error { return c.lent.Close() }
@@ -207,7 +209,7 @@ func (c conn) QueryContext(ctx context.Context, query string, args []driver.Name
 }
 
 func (c conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	made, err := c.inner.PrepareContext(ctx, query)
+	made, err := c.inner.(driver.ConnPrepareContext).PrepareContext(ctx, query)
 	return stmt{made, c, query}, err
 }
 
