@@ -421,7 +421,7 @@ func (r *Registry) Confinement(cfg config.Server) string {
 	if cfg.Command == "" || cfg.Disabled || r.opts.Sandbox == nil {
 		return ""
 	}
-	return r.opts.Sandbox.Confinement(sandbox.Server{Mode: sandbox.Mode(cfg.Sandbox), User: cfg.User})
+	return r.opts.Sandbox.Confinement(upstream.Confined(cfg))
 }
 
 // status returns the state of one server with its tools, and with warnings about

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,7 +11,9 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/sandbox"
+	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/upstream"
 )
 
 // sandboxOptions says what no upstream of cfg may see or change: state, keys, what the
@@ -94,9 +97,11 @@ func outermost(paths []string) []string {
 }
 
 // confinement warns of upstreams that are not to be confined or, unless host is nil,
-// that the system cannot confine.
+// that the system cannot confine, and notes which resources the system cannot limit.
 func confinement(cfg *config.Config, host *sandbox.Host) (found []Finding) {
 	var partly []string
+	unlimited := map[string]bool{}
+	var why error
 	for _, s := range cfg.Servers {
 		if s.Command == "" || s.Disabled {
 			continue
@@ -106,6 +111,16 @@ func confinement(cfg *config.Config, host *sandbox.Host) (found []Finding) {
 		} else if host != nil && s.User == "" && !host.Support().Whole() {
 			partly = append(partly, s.Name)
 		}
+		if host != nil {
+			names, cause := host.Unlimited(upstream.Confined(s))
+			for _, name := range names {
+				unlimited[name+": not limited"], why = true, cause
+			}
+		}
+	}
+	if len(unlimited) > 0 {
+		found = append(found, Finding{Level: string(rego.LevelNote), Code: "resources", Where: "toolgate.servers", Message: strings.Join(slices.Sorted(maps.Keys(unlimited)), ", ") + ": " + why.Error(),
+			Hint: "delegate a control group of version 2 to toolgate alone, for example with Delegate=yes in its systemd unit"})
 	}
 	if len(partly) > 0 {
 		found = append(found, warning("no-sandbox", "toolgate.sandbox", "this system cannot confine "+strings.Join(partly, ", ")+" wholly: "+host.Support().Missing,

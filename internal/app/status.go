@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/internal/sandbox"
@@ -63,7 +65,9 @@ func (a *App) status() console.Status {
 	s.Warnings = append(s.Warnings, a.unsentDecisions()...)
 	s.Warnings = append(s.Warnings, a.shadow.warnings()...)
 	for _, f := range a.Findings() {
-		s.Warnings = append(s.Warnings, f.Where+": "+f.Message)
+		if f.Level == string(rego.LevelWarning) {
+			s.Warnings = append(s.Warnings, f.Where+": "+f.Message)
+		}
 	}
 	return s
 }
@@ -141,7 +145,11 @@ func (a *App) LogWarnings() {
 
 func (a *App) logFindings(found []Finding) {
 	for _, f := range found {
-		a.log.Warn(f.Message, "where", f.Where)
+		level := hclog.Warn
+		if f.Level == string(rego.LevelNote) {
+			level = hclog.Info
+		}
+		a.log.Log(level, f.Message, "where", f.Where)
 	}
 }
 

@@ -18,6 +18,9 @@ const (
 	LeashFD = 3
 	// ProgramFD is the guardian's own executable, where it is not a file on disk.
 	ProgramFD = 4
+	// GroupFD is the file cgroup.procs of the server's control group, KillFD its cgroup.kill.
+	GroupFD = 5
+	KillFD  = 6
 )
 
 // Exit codes of a guardian that did not start its server. All others are the
@@ -47,7 +50,7 @@ func Main(args []string) int {
 		return code
 	}
 	letGo()
-	s := &supervisor{pid: pid, init: o.PIDs, code: make(chan int, 1), alone: make(chan struct{})}
+	s := &supervisor{pid: pid, init: o.PIDs, group: o.Group, code: make(chan int, 1), alone: make(chan struct{})}
 	go s.reap()
 	return s.watch(leash())
 }
@@ -56,6 +59,10 @@ func Main(args []string) int {
 func (o *Order) confine(command []string) (*launch, error) {
 	unix.CloseOnExec(LeashFD)
 	unix.CloseOnExec(ProgramFD)
+	if o.Group {
+		unix.CloseOnExec(GroupFD)
+		unix.CloseOnExec(KillFD)
+	}
 	if o.Namespaces {
 		if err := mapIDs(); err != nil {
 			return nil, err

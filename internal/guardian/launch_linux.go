@@ -43,6 +43,11 @@ func (o *Order) prepare(command []string) (*launch, error) {
 	l.call("making a process group", unix.SYS_SETPGID)
 	l.call("tying the server to its guardian", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL))
 	l.call("finding the guardian", unix.SYS_KILL, uintptr(os.Getpid()), 0) // it may have ended before the call above
+	if o.Group {
+		self := []byte("0")
+		l.held = append(l.held, self)
+		l.call("entering the control group", unix.SYS_WRITE, GroupFD, uintptr(unsafe.Pointer(&self[0])), 1)
+	}
 	for name, most := range o.Limits {
 		var own unix.Rlimit
 		if err := unix.Getrlimit(resources[name], &own); err != nil {

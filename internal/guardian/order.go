@@ -63,6 +63,9 @@ type Order struct {
 	// Filter says that a seccomp filter refuses the system calls that reach into
 	// other processes, terminals and key rings, and that no program gains privileges.
 	Filter bool
+	// Group says that the server enters the control group whose files the guardian has as
+	// GroupFD and KillFD.
+	Group bool
 	// Limits are resource limits by the name of setrlimit(2) in lower case, without
 	// its prefix: "nofile", "nproc", "as".
 	Limits map[string]uint64
@@ -74,7 +77,7 @@ type Order struct {
 // Args returns the command line of a guardian for o and a server's command.
 func (o *Order) Args(command []string) []string {
 	var out []string
-	for name, on := range map[string]bool{"namespaces": o.Namespaces, "pids": o.PIDs, "scopes": o.Scopes, "files": o.Files, "filter": o.Filter, "try": o.Try} {
+	for name, on := range map[string]bool{"namespaces": o.Namespaces, "pids": o.PIDs, "scopes": o.Scopes, "files": o.Files, "group": o.Group, "filter": o.Filter, "try": o.Try} {
 		if on {
 			out = append(out, "--"+name)
 		}
@@ -107,6 +110,7 @@ func Parse(args []string) (*Order, []string, error) {
 	set.BoolVar(&o.PIDs, "pids", false, "")
 	set.BoolVar(&o.Files, "files", false, "")
 	set.BoolVar(&o.Scopes, "scopes", false, "")
+	set.BoolVar(&o.Group, "group", false, "")
 	set.BoolVar(&o.Filter, "filter", false, "")
 	set.BoolVar(&o.Try, "try", false, "")
 	for name, list := range map[string]*[]string{"hide": &o.Hide, "keep": &o.Keep, "readonly": &o.ReadOnly} {

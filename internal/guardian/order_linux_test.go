@@ -14,7 +14,7 @@ func TestOrderRoundTrip(t *testing.T) {
 	for name, o := range map[string]guardian.Order{
 		"nothing": {},
 		"all": {
-			Namespaces: true, Files: true, Scopes: true, Filter: true, PIDs: true,
+			Namespaces: true, Files: true, Scopes: true, Filter: true, PIDs: true, Group: true,
 			Hide: []string{"/b", "/a b", "/--", "/c=d"}, Keep: []string{"/b/tools"}, ReadOnly: []string{"/bin/x"},
 			Limits: map[string]uint64{"nofile": 256, "as": 1 << 40, "core": 0},
 		},

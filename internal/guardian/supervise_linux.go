@@ -12,6 +12,7 @@ import (
 // A supervisor waits for a server and for what the server leaves behind.
 type supervisor struct {
 	pid   int
+	group bool          // the server has a control group
 	init  bool          // we are the first process of a PID namespace
 	code  chan int      // the server's exit code
 	alone chan struct{} // closed when we have no children left
@@ -48,7 +49,7 @@ func (s *supervisor) watch(ended <-chan struct{}) int {
 		_ = syscall.Kill(-s.pid, syscall.SIGTERM) // a group that has ended is what we want
 		code, _ = s.await(TermGrace)
 	}
-	if !s.init { // else the kernel kills what is left when we end (pid_namespaces(7))
+	if !s.init { // otherwise the kernel kills what is left when we end (pid_namespaces(7))
 		s.killAll()
 	}
 	return code
@@ -67,6 +68,9 @@ func (s *supervisor) await(grace time.Duration) (int, bool) {
 // killAll kills until nothing below us is left: a process may fork between
 // two looks, so one look is not enough.
 func (s *supervisor) killAll() {
+	if s.group {
+		_, _ = syscall.Write(KillFD, []byte("1")) // kernels before 5.14 have no such file
+	}
 	for range 100 {
 		_ = syscall.Kill(-s.pid, syscall.SIGKILL) // as above
 		for _, pid := range descendants(os.Getpid()) {

@@ -24,6 +24,7 @@ type Options struct {
 	Hide       []string // absolute paths of directories and files that no server sees
 	Keep       []string // directories below hidden ones that servers see all the same
 	ReadOnly   []string // absolute paths of files that no server can change
+	Cgroups    string   // where the file system of control groups is; "" = /sys/fs/cgroup
 	Executable string   // this program, in case that no guardian is embedded; "" = os.Executable
 }
 
@@ -35,6 +36,17 @@ type Server struct {
 	NoNetwork bool              // the server has an empty network namespace
 	User      string            // name or number of the user to run as; "" = toolgate's own
 	Limits    map[string]uint64 // resource limits by their names in setrlimit(2), lower case, without prefix
+	Resources Resources         // what Limits names takes precedence
+}
+
+// Resources bound what a server uses together with all that it starts; file sizes and open
+// files, each process. 0 = not limited.
+type Resources struct {
+	Memory    uint64 // bytes
+	Processes uint64 // with their threads
+	CPUWeight uint64 // 1 to 10,000, against 100 of other control groups
+	FileSize  uint64 // bytes
+	Files     uint64 // open at once
 }
 
 // Support says how servers can be confined here.
@@ -58,6 +70,7 @@ var ErrUnsupported = errors.New("this system cannot confine the server")
 type Host struct {
 	options atomic.Pointer[Options]
 	support func() Support // tries guardians on its first call
+	groups  func() (dir string, err error)
 	program program
 }
 
@@ -66,6 +79,7 @@ func New(opts Options) *Host {
 	h := new(Host)
 	h.options.Store(&opts)
 	h.support = sync.OnceValue(h.try)
+	h.groups = sync.OnceValues(h.findGroups)
 	return h
 }
 
@@ -90,11 +104,32 @@ func (h *Host) Confinement(s Server) string {
 	return "in part: " + h.Support().Missing
 }
 
+// Unlimited returns the names of the resources of s that cannot be limited here, and why.
+func (h *Host) Unlimited(s Server) (names []string, why error) {
+	_, why = h.groups()
+	if why == nil {
+		return nil, nil
+	}
+	if s.Resources.Memory > 0 {
+		names = append(names, "memory")
+	}
+	if _, given := s.Limits["nproc"]; s.Resources.Processes > 0 && !given && !h.countsAlone(s) {
+		names = append(names, "processes")
+	}
+	if s.Resources.CPUWeight > 0 {
+		names = append(names, "cpu_weight")
+	}
+	if !limitsProcess {
+		names = append(names, "file_size", "files")
+	}
+	return names, why
+}
+
 // Command returns a command that runs s under a guardian, and the guardian's leash:
 // when it is closed, by the caller or because the caller died, the server and
 // everything that it started ends. The caller sets streams, directory, and adds the
-// server's environment to the command's; it calls Started after cmd.Start. The error
-// is ErrUnsupported when s requires what the kernel refuses.
+// server's environment to the command's; it calls Started after cmd.Start, and Ended when
+// the process has ended. The error is ErrUnsupported when s requires what the kernel refuses.
 func (h *Host) Command(s Server) (cmd *exec.Cmd, leash io.Closer, err error) {
 	if s.Mode == Require && !h.Support().Whole() {
 		return nil, nil, fmt.Errorf("%w: %s\nhint: set sandbox to \"auto\", or allow what is missing", ErrUnsupported, h.Support().Missing)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"os/user"
@@ -92,8 +93,8 @@ func (h *Host) command(s Server) (*exec.Cmd, io.Closer, error) {
 		support = h.Support()
 	}
 	var run *syscall.Credential
+	var err error
 	if s.User != "" {
-		var err error
 		if run, err = credential(s.User); err != nil {
 			return nil, nil, err
 		}
@@ -103,9 +104,18 @@ func (h *Host) command(s Server) (*exec.Cmd, io.Closer, error) {
 		return nil, nil, fmt.Errorf("%w without a network: %s", ErrUnsupported, h.Support().Missing)
 	}
 	order := h.order(support)
-	order.Limits = s.Limits
-	cmd, leash, err := h.guardian(order, append([]string{s.Path}, s.Args...))
+	order.Limits = h.limits(s)
+	var group []*os.File
+	if dir, none := h.groups(); none == nil && s.Resources != (Resources{}) {
+		if group, err = newGroup(dir, s.Resources); err != nil {
+			return nil, nil, err
+		}
+	}
+	cmd, leash, err := h.guardian(order, append([]string{s.Path}, s.Args...), group...)
 	if err != nil {
+		if len(group) > 0 {
+			removeGroup(filepath.Dir(group[0].Name()))
+		}
 		return nil, nil, err
 	}
 	cmd.SysProcAttr.Credential = run
@@ -115,8 +125,35 @@ func (h *Host) command(s Server) (*exec.Cmd, io.Closer, error) {
 	return cmd, leash, nil
 }
 
-// guardian makes the command of a guardian.
-func (h *Host) guardian(order guardian.Order, server []string) (*exec.Cmd, io.Closer, error) {
+// limits returns the resource limits of s: what a control group does not limit.
+func (h *Host) limits(s Server) map[string]uint64 {
+	limits := map[string]uint64{"fsize": s.Resources.FileSize, "nofile": s.Resources.Files}
+	if _, none := h.groups(); none != nil && s.Resources.Processes > 0 && h.countsAlone(s) {
+		limits["nproc"] = s.Resources.Processes
+	}
+	maps.DeleteFunc(limits, func(_ string, most uint64) bool { return most == 0 })
+	maps.Copy(limits, s.Limits)
+	return limits
+}
+
+// limitsProcess says that the system limits file sizes and open files of a process.
+const limitsProcess = true
+
+// countsAlone reports whether the kernel counts the processes of s for RLIMIT_NPROC apart
+// from those of the user: in a user namespace, since Linux 5.14. It never counts root's.
+func (h *Host) countsAlone(s Server) bool {
+	var name unix.Utsname
+	if unix.Uname(&name) != nil {
+		return false
+	}
+	var major, minor int
+	_, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor)
+	return err == nil && (major > 5 || major == 5 && minor >= 14) &&
+		s.Mode != Off && s.User == "" && os.Geteuid() != 0 && h.Support().Namespaces
+}
+
+// guardian makes the command of a guardian. group are the files of the server's control group.
+func (h *Host) guardian(order guardian.Order, server []string, group ...*os.File) (*exec.Cmd, io.Closer, error) {
 	if guardian.Inside() {
 		return nil, nil, errors.New("starting a server from a guardian")
 	}
@@ -128,13 +165,11 @@ func (h *Host) guardian(order guardian.Order, server []string) (*exec.Cmd, io.Cl
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening a pipe: %w", err)
 	}
+	order.Group = len(group) > 0
 	cmd := exec.Command(path, append(first, order.Args(server)...)...)
 	cmd.Args[0] = "toolgate-guardian"
 	cmd.Env = guardian.Identity()
-	cmd.ExtraFiles = []*os.File{r} // as guardian.LeashFD and ProgramFD
-	if file != nil {
-		cmd.ExtraFiles = append(cmd.ExtraFiles, file)
-	}
+	cmd.ExtraFiles = append([]*os.File{r, file}, group...) // as guardian.LeashFD and so on; nil = closed
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if order.Namespaces {
 		cmd.SysProcAttr.Cloneflags, cmd.SysProcAttr.AmbientCaps = unix.CLONE_NEWUSER|unix.CLONE_NEWNS, namespaceCaps
@@ -150,7 +185,23 @@ func (h *Host) guardian(order guardian.Order, server []string) (*exec.Cmd, io.Cl
 func Started(cmd *exec.Cmd) {
 	if len(cmd.ExtraFiles) > 0 {
 		_ = cmd.ExtraFiles[0].Close() // the guardian has its own end of the leash
+		for _, f := range groupOf(cmd) {
+			_ = f.Close() // as above
+		}
 	}
+}
+
+// Ended removes what a command of Command leaves when its process has ended, or could not be
+// started.
+func Ended(cmd *exec.Cmd) {
+	if group := groupOf(cmd); len(group) > 0 {
+		removeGroup(filepath.Dir(group[0].Name()))
+	}
+}
+
+// groupOf returns the files of the control group of a command.
+func groupOf(cmd *exec.Cmd) []*os.File {
+	return cmd.ExtraFiles[min(len(cmd.ExtraFiles), guardian.GroupFD-guardian.LeashFD):]
 }
 
 // credential returns the user to run as, with the user's groups.

@@ -3,6 +3,7 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -35,6 +36,20 @@ func (h *Host) command(s Server) (*exec.Cmd, io.Closer, error) {
 
 // Started does nothing outside Linux.
 func Started(*exec.Cmd) {}
+
+// Ended does nothing outside Linux.
+func Ended(*exec.Cmd) {}
+
+// findGroups finds none.
+func (h *Host) findGroups() (string, error) {
+	return "", errors.New("resources are limited on Linux only")
+}
+
+// limitsProcess says that file sizes and open files are not limited here.
+const limitsProcess = false
+
+// countsAlone reports false: there are no limits.
+func (h *Host) countsAlone(Server) bool { return false }
 
 // UserSockets returns nothing outside Linux.
 func UserSockets() []string { return nil }

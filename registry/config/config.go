@@ -132,6 +132,23 @@ const (
 	DefaultMaxDepth   = 1_000
 )
 
+// Resources bound what a command uses together with all that it starts; file sizes and open
+// files, each process.
+type Resources struct {
+	Memory    Amount `json:"memory"`     // bytes
+	Processes Amount `json:"processes"`  // with their threads
+	CPUWeight Amount `json:"cpu_weight"` // 1 to 10,000, against 100 of other control groups
+	FileSize  Amount `json:"file_size"`  // bytes
+	Files     Amount `json:"files"`      // open at once
+}
+
+// Amount is a number, which may be written with a binary unit; 0 = not limited, written as
+// "off".
+type Amount uint64
+
+// DefaultResources are the bounds of a command where the configuration gives none.
+var DefaultResources = Resources{Memory: 2 << 30, Processes: 512, CPUWeight: 100, FileSize: 4 << 30, Files: 4096}
+
 // Server is one upstream. A disabled one may lack what an unset variable or its
 // envFile would have said.
 type Server struct {
@@ -145,6 +162,7 @@ type Server struct {
 	User         string            `json:"user"`         // that the command runs as, name or number; "" = toolgate's own
 	Network      string            `json:"network"`      // of the command: "none" or "host"
 	RLimits      map[string]uint64 `json:"rlimits"`      // resource limits of the command by their names in setrlimit(2), lower case
+	Resources    Resources         `json:"resources"`    // bounds of the command; RLimits takes precedence
 	URL          string            `json:"url"`          // http and sse: http or https, with a host
 	Headers      map[string]string `json:"headers"`      // sent with every request, names as written
 	Disabled     bool              `json:"disabled"`     // kept, not started

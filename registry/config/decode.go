@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -49,6 +50,22 @@ func (l *loader) decode(n *node, to any) {
 		at.faulty = true
 		l.fault(at, message, "")
 	}
+}
+
+// UnmarshalJSON reads a number, a string of a number and a binary unit, or "off".
+func (a *Amount) UnmarshalJSON(text []byte) error {
+	if text[0] != '"' {
+		return json.Unmarshal(text, (*uint64)(a))
+	}
+	var s string
+	if err := json.Unmarshal(text, &s); err != nil || s == "off" {
+		*a = 0
+		return err
+	}
+	digits := strings.TrimRight(s, "KMGTiB")
+	n, err := strconv.ParseUint(digits, 10, 32)
+	*a = Amount(n << (10 * (1 + strings.Index("KMGT", s[len(digits):len(digits)+1]))))
+	return err
 }
 
 // UnmarshalJSON reads true as first and false as off.

@@ -237,6 +237,10 @@ func holds(v reflect.Value, want any) bool {
 	case *config.Rate:
 		r, err := config.ParseRate(text)
 		return err == nil && r == *x
+	case config.Amount:
+		var a config.Amount
+		quoted, err := json.Marshal(want)
+		return err == nil && a.UnmarshalJSON(quoted) == nil && a == x
 	case string:
 		return x == text || filepath.IsAbs(x) && filepath.Base(x) == text
 	}

@@ -19,7 +19,7 @@ func (l *loader) readServers() {
 		s := Server{
 			Name: m.key, Prefix: m.key + "__", Isolation: IsolationSession, MaxSessions: 256, Spare: true, MaxMessage: DefaultMaxMessage, MaxDepth: DefaultMaxDepth,
 			Timeout: DefaultTimeout, Pin: PinFirst, InputSchema: "enforce", OutputSchema: "warn", CaseVariants: "refuse", HiddenText: "report",
-			Sandbox: l.cfg.Sandbox, Network: "host",
+			Sandbox: l.cfg.Sandbox, Network: "host", Resources: DefaultResources,
 		}
 		l.decode(m, &s)
 		l.finishEntry(&s, m)

@@ -48,9 +48,9 @@ func startChild(cfg config.Server, host *sandbox.Host, executable string, given 
 	if err != nil {
 		return nil, err
 	}
-	cmd, leash, err := host.Command(sandbox.Server{
-		Path: path, Args: cfg.Args, Mode: sandbox.Mode(cfg.Sandbox), NoNetwork: cfg.Network == "none", User: cfg.User, Limits: cfg.RLimits,
-	})
+	confined := Confined(cfg)
+	confined.Path = path
+	cmd, leash, err := host.Command(confined)
 	if err != nil {
 		return nil, fmt.Errorf("confining %s: %w", cfg.Command, err)
 	}
@@ -69,11 +69,24 @@ func startChild(cfg config.Server, host *sandbox.Host, executable string, given 
 	sandbox.Started(cmd)
 	if err != nil {
 		leash.Close()
+		sandbox.Ended(cmd)
 		return nil, fmt.Errorf("starting %s: %w", cfg.Command, err)
 	}
 	c.drains.Go(func() { c.drain(stderr, given.redactText, log) })
 	go c.wait()
 	return c, nil
+}
+
+// Confined returns how the command of a server is confined and limited, without the path of
+// its program.
+func Confined(cfg config.Server) sandbox.Server {
+	return sandbox.Server{
+		Args: cfg.Args, Mode: sandbox.Mode(cfg.Sandbox), NoNetwork: cfg.Network == "none", User: cfg.User, Limits: cfg.RLimits,
+		Resources: sandbox.Resources{
+			Memory: uint64(cfg.Resources.Memory), Processes: uint64(cfg.Resources.Processes), CPUWeight: uint64(cfg.Resources.CPUWeight),
+			FileSize: uint64(cfg.Resources.FileSize), Files: uint64(cfg.Resources.Files),
+		},
+	}
 }
 
 // resolve finds the program to run.
@@ -101,6 +114,7 @@ func (c *child) wait() {
 	} else {
 		c.fate = state.String()
 	}
+	sandbox.Ended(c.cmd)
 	close(c.exited)
 }
 
