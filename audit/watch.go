@@ -9,6 +9,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -18,7 +19,7 @@ import (
 // goroutine at a time.
 type Watch struct {
 	root   string
-	kind   []byte
+	kinds  []Kind
 	since  time.Time
 	chains map[string]*watched // by name
 }
@@ -26,10 +27,17 @@ type Watch struct {
 // watched is one chain. Its position is nil when it is closed, or ended before since.
 type watched struct{ at *position }
 
-// NewWatch returns a Watch of the records from since on.
-func NewWatch(root string, kind Kind, since time.Time) *Watch {
-	return &Watch{root: root, kind: fmt.Appendf(nil, `"kind":%q`, kind), since: since, chains: map[string]*watched{}}
+// NewWatch returns a Watch of the records of some kinds from since on that name a ticket.
+func NewWatch(root string, since time.Time, kinds ...Kind) *Watch {
+	return &Watch{root: root, kinds: kinds, since: since, chains: map[string]*watched{}}
 }
+
+// may reports whether a line may be a record of w: texts in it can look like one.
+func (w *Watch) may(line []byte) bool {
+	return bytes.Contains(line, namesTicket) && slices.ContainsFunc(w.kinds, func(k Kind) bool { return bytes.Contains(line, fmt.Appendf(nil, `"kind":%q`, k)) })
+}
+
+var namesTicket = []byte(`"ticket":"`)
 
 // Next yields the records that are in the files and that it did not yield before; those
 // of one chain in order, some older than since. It ends after the last. ErrNoRecord
@@ -61,13 +69,13 @@ func (w *Watch) read(ctx context.Context, dir string, yield func(*Record, error)
 		if err = errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
-		ours := bytes.Contains(line, w.kind)
+		ours := w.may(line)
 		if !ours && !bytes.Contains(line, closeKind) {
 			continue
 		}
 		r, err := Parse(line)
 		ended = err == nil && r.Kind == KindClose
-		if ours && (err != nil || bytes.HasSuffix(w.kind, []byte(`"`+string(r.Kind)+`"`))) && !yield(r, err) {
+		if ours && (err != nil || r.Ticket != "" && slices.Contains(w.kinds, r.Kind)) && !yield(r, err) {
 			return errEnough
 		}
 	}

@@ -225,7 +225,7 @@ func lastWords(ctx context.Context, trails []string, rep audit.Report) (map[stri
 		}
 	}
 	for _, trail := range trails {
-		for r, err := range audit.NewWatch(trail, audit.KindTicket, time.Time{}).Next(ctx) {
+		for r, err := range audit.NewWatch(trail, time.Time{}, audit.KindTicket).Next(ctx) {
 			if errors.Is(err, audit.ErrNoRecord) {
 				continue // the trail's own verdict has it
 			}

@@ -127,7 +127,7 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 	// running change as they are opened.
 	if s.tickets, err = approval.New(ctx, s.db, approval.Options{
 		Dir: filepath.Join(cfg.State, "instances"), TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive, Keep: cfg.Approvals.Keep,
-		Instance: s.instance, Keys: s.keys, LastWord: (&ticketWords{root: filepath.Join(cfg.State, "audit")}).of, Alarm: a.doubt,
+		Instance: s.instance, Keys: s.keys, LastWord: newTicketWords(cfg).of, Alarm: a.doubt,
 		Changed: s.recordTicket, Standing: a.standing,
 	}); err != nil {
 		return err

@@ -3,12 +3,14 @@ package app
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/registry/config"
 )
 
 // clockSlack is how far the wall clock may have gone back since a ticket was created
@@ -18,46 +20,62 @@ const clockSlack = 10 * time.Minute
 // ticketWords knows the last change that the trail has of each ticket that may still be
 // decided or spent. It is safe for concurrent use.
 type ticketWords struct {
-	root string // of the trail
+	root    string // of the trail
+	durable bool   // a record is on disk before what it records is done
 
 	mu    sync.Mutex // protects the fields below
 	since time.Time  // tickets created from then on are known
 	watch *audit.Watch
 	last  map[string]ticketWord
-	prune int // size of last at which the words on expired tickets are dropped
+	gaps  bool // some record could not be read
+	prune int  // size of last at which the words on expired tickets are dropped
+}
+
+func newTicketWords(cfg *config.Config) *ticketWords {
+	return &ticketWords{root: filepath.Join(cfg.State, "audit"), durable: audit.Durability(cfg.Audit.Durability) == audit.Sync}
 }
 
 type ticketWord struct {
-	seq     int64
+	approval.Word
+	at      time.Time
 	expires time.Time // zero = not recorded
 }
 
 // of is approval.Options.LastWord: it reads what the trail has got since it was called
-// last, of all processes.
-func (w *ticketWords) of(ctx context.Context, ticket string, created time.Time) (int64, error) {
+// last, of all processes. A call is sent after the record of its decision is on disk, and in
+// the same chain as the change that granted it.
+func (w *ticketWords) of(ctx context.Context, ticket string, created time.Time) (approval.Word, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.watch == nil || created.Before(w.since) {
 		w.since = created
-		w.watch = audit.NewWatch(w.root, audit.KindTicket, created.Add(-clockSlack))
+		w.watch = audit.NewWatch(w.root, created.Add(-clockSlack), audit.KindTicket, audit.KindDecision)
 		w.last, w.prune = map[string]ticketWord{}, 1024
 	}
 	for r, err := range w.watch.Next(ctx) {
 		if errors.Is(err, audit.ErrNoRecord) {
-			continue // audit verify reports it
+			w.gaps = true // audit verify reports it
+			continue
 		}
 		if err != nil {
 			w.watch = nil // what it skipped is read again
-			return 0, err
+			return approval.Word{}, err
 		}
-		if c := r.Change; c != nil && c.Seq > w.last[r.Ticket].seq {
-			w.last[r.Ticket] = ticketWord{c.Seq, c.Expires}
+		word := w.last[r.Ticket]
+		switch c := r.Change; {
+		case r.Kind == audit.KindDecision:
+			word.Unsent = false
+		case c != nil && (c.Seq > word.Seq || c.Seq == word.Seq && r.Time.After(word.at)): // a change that was not made gives its number to another
+			word = ticketWord{approval.Word{Seq: c.Seq, State: approval.State(c.To), Unsent: w.durable}, r.Time, c.Expires}
 		}
+		w.last[r.Ticket] = word
 	}
 	if len(w.last) > w.prune {
 		w.drop(time.Now().Add(-clockSlack))
 	}
-	return w.last[ticket].seq, nil
+	word := w.last[ticket].Word
+	word.Unsent = word.Unsent && !w.gaps
+	return word, nil
 }
 
 // drop forgets tickets that expired before a time.

@@ -223,11 +223,16 @@ func (t *Tickets) trust(w *writer, k *Ticket) (bool, error) {
 	}
 	if k.doubt == "" {
 		last, err := t.lastWord(w.ctx, k)
-		if err != nil {
+		switch {
+		case err != nil:
 			return false, err
-		}
-		if last > k.version {
-			k.doubt = fmt.Sprintf("it ends with change %d, and the audit trail has change %d", k.version, last)
+		case last.Seq <= k.version:
+		case last.Unsent && k.State == StateApproved && last.State == StateDispatching:
+			return true, w.note(k, StateDispatching, "", "the grant was recorded and not stored: nothing was sent")
+		case last.Unsent && k.State == StateProposed && (last.State == StateProposed || last.State == StateApproved):
+			return true, w.note(k, StateProposed, "", "a decision was recorded and not stored: it does not count")
+		default:
+			k.doubt = fmt.Sprintf("it ends with change %d, and the audit trail has change %d", k.version, last.Seq)
 		}
 	}
 	if k.doubt == "" {
@@ -236,12 +241,15 @@ func (t *Tickets) trust(w *writer, k *Ticket) (bool, error) {
 	return false, t.distrust(w, k)
 }
 
-// lastWord returns the number of the last change of k in the trail, 0 = none.
-func (t *Tickets) lastWord(ctx context.Context, k *Ticket) (int64, error) {
+// lastWord returns the last change of k in the trail. Replicas that share a server have trails
+// of their own, so that one alone shows of no call that it was not sent.
+func (t *Tickets) lastWord(ctx context.Context, k *Ticket) (Word, error) {
 	if t.opts.LastWord == nil {
-		return 0, nil
+		return Word{}, nil
 	}
-	return t.opts.LastWord(ctx, k.ID, k.Created)
+	word, err := t.opts.LastWord(ctx, k.ID, k.Created)
+	word.Unsent = word.Unsent && !t.db.Shared()
+	return word, err
 }
 
 // distrust moves a live ticket to unknown because of k.doubt.

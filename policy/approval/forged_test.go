@@ -183,7 +183,7 @@ func TestUnreadableTrail(t *testing.T) {
 	held := transfer(`{"amount":750}`)
 	k := w.claim(held, approval.Pending)
 	broken := errors.New("the trail cannot be read")
-	other := w.open(approval.Options{LastWord: func(context.Context, string, time.Time) (int64, error) { return 0, broken }})
+	other := w.open(approval.Options{LastWord: func(context.Context, string, time.Time) (approval.Word, error) { return approval.Word{}, broken }})
 	if c, err := other.Claim(t.Context(), held); !errors.Is(err, broken) {
 		t.Errorf("claimed: %q, %v", c.Outcome, err)
 	}
@@ -202,7 +202,7 @@ func TestUnreadableTrail(t *testing.T) {
 func TestTrailFailsLater(t *testing.T) {
 	w := newWorld(t)
 	var broken error
-	tickets := w.open(approval.Options{LastWord: func(context.Context, string, time.Time) (int64, error) { return 0, broken }})
+	tickets := w.open(approval.Options{LastWord: func(context.Context, string, time.Time) (approval.Word, error) { return approval.Word{}, broken }})
 	k := claimOn(t, tickets, transfer(`{"amount":750}`), approval.Pending)
 	broken = errors.New("the trail cannot be read")
 	if _, err := tickets.Decide(t.Context(), approval.Vote{ID: k.ID, Approver: ann, Approve: true}); !errors.Is(err, broken) {

@@ -40,11 +40,11 @@ type Options struct {
 	// nil = the directory keys next to the store's file, which protects nothing from those
 	// who can write there. A store on a server needs Keys.
 	Keys *keys.Dir
-	// LastWord returns the number of the last change of a ticket, created at some time,
-	// that the audit trail has, of any process; 0 = none. When the store's ticket is
-	// older, the ticket becomes unknown. An error refuses the call or the vote. nil =
+	// LastWord returns the last change of a ticket, created at some time, that the audit
+	// trail has, of any process; Seq 0 = none. When the store's ticket is older, the ticket
+	// becomes unknown, unless the trail shows that nothing was sent. An error refuses the call or the vote. nil =
 	// there is no trail.
-	LastWord func(ctx context.Context, ticket string, created time.Time) (int64, error)
+	LastWord func(ctx context.Context, ticket string, created time.Time) (Word, error)
 	// Alarm is called with each reason why the store cannot be relied on. It must not use
 	// the Tickets. nil = none.
 	Alarm func(reason string)
@@ -251,6 +251,11 @@ func (t *Tickets) settle(w *writer, k *Ticket) error {
 	why := "the process that ran it died before the outcome was stored"
 	if k.runner == t.opts.Instance {
 		why = "its outcome could not be stored"
+	} else {
+		word, err := t.lastWord(w.ctx, k)
+		if err == nil && word.Unsent && (word.Seq == k.version || word.Seq > k.version && word.State == StateApproved) {
+			return w.move(k, change{to: StateApproved, reason: "its process ended before anything was sent"})
+		}
 	}
 	return w.move(k, change{to: StateUnknown, reason: why, note: why})
 }

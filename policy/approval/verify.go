@@ -14,7 +14,9 @@ import (
 // Word is what the audit trail says last of a ticket.
 type Word struct {
 	Seq   int64 // of the change
-	State State
+	State State // after it
+	// Unsent: the trail shows that no call of the ticket was sent after the change.
+	Unsent bool
 }
 
 // Verify compares the tickets in db with the trail and returns where they contradict
