@@ -271,7 +271,7 @@ func (w *writer) one(statement string, args ...any) error {
 }
 
 // The next number of a change. That of a server is given before the change is visible, and
-// after the transaction has written something: see Tickets.since.
+// after the transaction has written something: see follower.inOrder.
 const (
 	nextChange = "UPDATE approval_clock SET changes = changes + 1 RETURNING changes"
 	nextShared = "SELECT nextval('approval_changes')"
