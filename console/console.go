@@ -95,6 +95,9 @@ type Options struct {
 	Record func(a Act) error
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
+	// Watches reports whether a principal may read metrics and details of the status; of the
+	// zero principal, whether everybody may. Nil = everybody.
+	Watches func(p policy.Principal) bool
 	// Hosts are the names and addresses by which people reach this listener, in
 	// addition to the loopback ones: see guard.NewHosts. An unspecified address
 	// (0.0.0.0, ::) stands for every IP address literal; a DNS name is always listed.
@@ -112,8 +115,10 @@ type Options struct {
 // Status describes a running toolgate.
 type Status struct {
 	Ready     bool       `json:"ready"`
-	Revision  string     `json:"policy_revision"`  // "sha256:<hex>" of the policy that judges
-	Shadow    string     `json:"shadow,omitempty"` // counts of the shadow policy; "" = none
+	Status    string     `json:"status"`             // ready, degraded or not ready; set when it is shown
+	Degraded  []string   `json:"degraded,omitempty"` // parts that are missing, of a toolgate that serves without them
+	Revision  string     `json:"policy_revision"`    // "sha256:<hex>" of the policy that judges
+	Shadow    string     `json:"shadow,omitempty"`   // counts of the shadow policy; "" = none
 	Upstreams []Upstream `json:"upstreams"`
 	Sights    []Sight    `json:"visible"` // by role
 	Warnings  []string   `json:"warnings"`
@@ -160,6 +165,9 @@ func New(opts Options) (*Console, error) {
 	}
 	if opts.Now == nil {
 		opts.Now = time.Now
+	}
+	if opts.Watches == nil {
+		opts.Watches = func(policy.Principal) bool { return true }
 	}
 	opts.Log = cmp.Or(opts.Log, hclog.NewNullLogger())
 	ctx, cancel := context.WithCancel(context.Background())
@@ -262,6 +270,8 @@ func redirect(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (c *Console) metrics(w http.ResponseWriter, r *http.Request) error {
-	c.opts.Metrics.ServeHTTP(w, r)
-	return nil
+	return c.watched(func(w http.ResponseWriter, r *http.Request) error {
+		c.opts.Metrics.ServeHTTP(w, r)
+		return nil
+	})(w, r)
 }

@@ -252,12 +252,65 @@ warning: limits.rules[0] names no tool
 	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
+	l.status.Status = "ready"
 	if diff := cmp.Diff(l.status, got); diff != "" || w.Header().Get("Content-Type") != "application/json" {
 		t.Errorf("JSON (-want +got):\n%s", diff)
+	}
+	l.status.Degraded = []string{"limits", "store"}
+	if w := l.ask("GET", "/readyz", ""); w.Code != 200 || w.Body.String() != "degraded\n" {
+		t.Errorf("readyz: %d %q", w.Code, w.Body)
+	}
+	if w := l.ask("GET", "/readyz?verbose", ""); w.Code != 200 || !strings.HasPrefix(w.Body.String(), "degraded\ndegraded without limits, store\npolicy ") {
+		t.Errorf("readyz?verbose: %d %q", w.Code, w.Body)
+	}
+	if w := l.ask("GET", "/readyz?verbose", "", "Accept", "application/json"); w.Code != 200 || !strings.Contains(w.Body.String(), `"status":"degraded","degraded":["limits","store"]`) {
+		t.Errorf("readyz?verbose: %d %q", w.Code, w.Body)
 	}
 	l.status = console.Status{}
 	if w := l.ask("GET", "/readyz", "", "Accept", "application/json"); w.Code != 503 || strings.Contains(w.Body.String(), "null") {
 		t.Errorf("readyz: %d %s", w.Code, w.Body)
+	}
+}
+
+// Metrics and details of the status are for those who may watch toolgate. Everybody hears
+// whether calls are served.
+func TestWhoWatches(t *testing.T) {
+	everybody, named := func(policy.Principal) bool { return true }, policy.Principal.Valid
+	watcher := func(p policy.Principal) bool { return p.Subject == "ann" }
+	for name, row := range map[string]struct {
+		watches func(policy.Principal) bool
+		who     string
+		want    int
+	}{
+		"open, without a credential":          {everybody, "", 200},
+		"credentials, and none":               {named, "", 401},
+		"credentials, and an unknown one":     {named, "t-none", 401},
+		"credentials, and one":                {named, "t-agent", 200},
+		"a role, and no credential":           {watcher, "", 401},
+		"a role, and somebody who has it not": {watcher, "t-agent", 403},
+		"a role, and somebody who has it":     {watcher, "t-ann", 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newListener(t, func(o *console.Options) {
+				o.Watches, o.Metrics = row.watches, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+			})
+			l.status = console.Status{Ready: true, Revision: "sha256:secret", Warnings: []string{"secret"}}
+			var shown []string
+			if row.who != "" {
+				shown = []string{"Authorization", "Bearer " + row.who}
+			}
+			for _, path := range []string{"/metrics", "/readyz?verbose"} {
+				if w := l.ask("GET", path, "", shown...); w.Code != row.want {
+					t.Errorf("%s: %d %s, want %d", path, w.Code, w.Body, row.want)
+				}
+			}
+			for _, path := range []string{"/readyz", "/livez"} {
+				w := l.ask("GET", path, "", append(shown, "Accept", "application/json")...)
+				if w.Code != 200 || name[:4] != "open" && strings.Contains(w.Body.String(), "secret") {
+					t.Errorf("%s: %d %s", path, w.Code, w.Body)
+				}
+			}
+		})
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/guard"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -69,6 +70,9 @@ type asker func(w http.ResponseWriter, r *http.Request, p policy.Principal) erro
 func (c *Console) as(h asker) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		p, err := c.identify(r.Context(), r.Header.Values("Authorization"))
+		if store.Away(err) {
+			return err
+		}
 		if err != nil && r.Header["Authorization"] != nil && !c.throttle.Allow(r.RemoteAddr) {
 			w.Header().Set("Retry-After", strconv.Itoa(int(guard.RefusedEvery.Seconds())))
 			w.Header().Set("Connection", "close")
@@ -84,7 +88,8 @@ func (c *Console) as(h asker) handler {
 }
 
 // identify fails closed: a missing token, several tokens, another scheme, an
-// error and an invalid principal are all refused with 401.
+// error and an invalid principal are all refused with 401, and with 503 while nobody can be
+// looked up.
 func (c *Console) identify(ctx context.Context, headers []string) (policy.Principal, error) {
 	nobody := problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "missing or unknown bearer token",
 		Hint: "say who asks with --token or TOOLGATE_TOKEN"}
@@ -97,6 +102,9 @@ func (c *Console) identify(ctx context.Context, headers []string) (policy.Princi
 		return policy.Principal{}, nobody
 	}
 	p, err := c.opts.Identify(ctx, token)
+	if store.Away(err) {
+		return policy.Principal{}, err
+	}
 	if err != nil || !p.Valid() {
 		c.opts.Log.Debug("refusing a token", "error", err)
 		return policy.Principal{}, nobody

@@ -8,6 +8,7 @@ import (
 	"text/template"
 
 	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/policy"
 )
 
 func live(w http.ResponseWriter, _ *http.Request) error {
@@ -42,12 +43,41 @@ func (s Sight) String() string {
 }
 
 // ready is 200 when calls are served, else 503: also when the question is
-// verbose, so that both see the same.
+// verbose, so that both see the same. Details are for those who may watch toolgate.
 func (c *Console) ready(w http.ResponseWriter, r *http.Request) error {
+	if !r.URL.Query().Has("verbose") {
+		return c.readiness(w, r, c.opts.Watches(policy.Principal{}))
+	}
+	return c.watched(func(w http.ResponseWriter, r *http.Request) error { return c.readiness(w, r, true) })(w, r)
+}
+
+// watched serves those who may watch toolgate.
+func (c *Console) watched(h handler) handler {
+	if c.opts.Watches(policy.Principal{}) {
+		return h
+	}
+	return c.as(func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+		if !c.opts.Watches(p) {
+			return problem{Status: http.StatusForbidden, Code: "NOT_WATCHER", Detail: "you may not read the metrics and the status of toolgate", Hint: "toolgate.metrics_role names the role that may"}
+		}
+		return h(w, r)
+	})
+}
+
+// readiness answers whether calls are served, with details of the status or without.
+func (c *Console) readiness(w http.ResponseWriter, r *http.Request, details bool) error {
 	s := c.opts.Status()
 	code := http.StatusOK
-	if !s.Ready {
-		code = http.StatusServiceUnavailable
+	switch {
+	case !s.Ready:
+		code, s.Status = http.StatusServiceUnavailable, "not ready"
+	case len(s.Degraded) > 0:
+		s.Status = "degraded"
+	default:
+		s.Status = "ready"
+	}
+	if !details {
+		s = Status{Ready: s.Ready, Status: s.Status}
 	}
 	if strings.Contains(r.Header.Get("Accept"), "application/json") {
 		s.Upstreams, s.Sights, s.Warnings = append([]Upstream{}, s.Upstreams...), append([]Sight{}, s.Sights...), append([]string{}, s.Warnings...) // none is [], not null
@@ -65,8 +95,9 @@ func (c *Console) ready(w http.ResponseWriter, r *http.Request) error {
 }
 
 // statusText is the answer to /readyz as text.
-var statusText = template.Must(template.New("status").Funcs(template.FuncMap{"visible": Visible}).Parse(`{{if not .Ready}}not {{end}}ready
-{{if .Verbose}}policy {{visible .Revision}}
+var statusText = template.Must(template.New("status").Funcs(template.FuncMap{"visible": Visible}).Parse(`{{.Status.Status}}
+{{if .Verbose}}{{with .Degraded}}degraded without {{range $i, $part := .}}{{if $i}}, {{end}}{{visible $part}}{{end}}
+{{end}}policy {{visible .Revision}}
 {{with .Shadow}}shadow {{visible .}}
 {{end}}{{range $u := .Upstreams}}upstream {{visible .Name}} {{visible .State}}, tools {{.Tools}}{{with .Quarantined}}, quarantined {{.}}{{end}}{{with .Sandbox}}, sandbox {{visible .}}{{end}}{{with .Error}}: {{visible .}}{{end}}
 {{range .Warnings}}warning: {{visible $u.Name}}: {{visible .}}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
@@ -66,6 +67,9 @@ var refusals = []struct {
 func (c *Console) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	p := c.problem(r, err)
 	w.Header().Set("Content-Type", "application/problem+json")
+	if p.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p) // a reader that went away needs no answer
 }
@@ -90,6 +94,10 @@ func problemOf(err error) problem {
 		if errors.Is(err, known.err) {
 			return known.problem
 		}
+	}
+	if store.Away(err) {
+		return problem{Status: http.StatusServiceUnavailable, Code: "STORE_UNAVAILABLE", Detail: "the state of toolgate cannot be reached; nothing was changed, as far as is known",
+			Hint: "try again in a few seconds"}
 	}
 	return problem{Status: http.StatusInternalServerError, Code: "INTERNAL_ERROR", Detail: "internal error", Hint: "the log says why"}
 }

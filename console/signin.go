@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/guard"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -37,7 +38,7 @@ type entry struct {
 }
 
 func (c *Console) signInPage(w http.ResponseWriter, r *http.Request) error {
-	if v, ok := c.visitor(w, r); ok {
+	if v, err := c.visitor(w, r); err == nil {
 		return render(w, pageCSP, http.StatusOK, "login.html", entry{Subject: v.Subject, CSRF: v.csrf})
 	}
 	return c.askWho(w, r, http.StatusOK, entry{Next: next(r.URL.Query().Get("next"))})
@@ -69,6 +70,9 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) error {
 	}
 	token := strings.TrimSpace(r.PostForm.Get("token"))
 	p, err := c.opts.Identify(r.Context(), token)
+	if store.Away(err) {
+		return c.refusePage(w, r, err)
+	}
 	if err != nil || !p.Valid() {
 		c.opts.Log.Debug("refusing a sign-in", "error", err)
 		if !c.throttle.Allow(r.RemoteAddr) {

@@ -56,8 +56,8 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, v visitor) erro
 				continue
 			}
 		case <-beat.C:
-			var known bool
-			if v, known = c.identifyAgain(ctx, v); !known {
+			var err error
+			if v, err = c.identifyAgain(ctx, v); err != nil {
 				return nil
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -23,11 +24,11 @@ type page func(w http.ResponseWriter, r *http.Request, v visitor) error
 // visit serves signed-in visitors and sends others to the sign-in page.
 func (c *Console) visit(h page) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		v, ok := c.visitor(w, r)
-		if !ok && r.Header.Get("HX-Request") != "" { // an open page fetches itself anew: it stays as it is
-			return c.refusePage(w, r, problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "you are no longer signed in"})
+		v, err := c.visitor(w, r)
+		if err != nil && r.Header.Get("HX-Request") != "" || store.Away(err) { // an open page fetches itself again: it stays as it is
+			return c.refusePage(w, r, err)
 		}
-		if !ok {
+		if err != nil {
 			http.Redirect(w, r, "/console/login?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 			return nil
 		}
@@ -39,9 +40,9 @@ func (c *Console) visit(h page) handler {
 // ServeHTTP has refused other origins before.
 func (c *Console) submit(h page) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		v, ok := c.visitor(w, r)
-		if !ok {
-			return c.refusePage(w, r, problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "you are no longer signed in; nothing was changed"})
+		v, err := c.visitor(w, r)
+		if err != nil {
+			return c.refusePage(w, r, err)
 		}
 		if err := readForm(w, r); err != nil {
 			return c.refusePage(w, r, err)
@@ -65,31 +66,36 @@ func (c *Console) serveInSession(w http.ResponseWriter, r *http.Request, v visit
 	return nil
 }
 
-// visitor identifies the sender of r. The session of a visitor who can no
-// longer be identified ends.
-func (c *Console) visitor(w http.ResponseWriter, r *http.Request) (visitor, bool) {
+// signedOut is the refusal of a visitor without a session.
+var signedOut = problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "you are no longer signed in; nothing was changed"}
+
+// visitor identifies the sender of r. The error is signedOut, or that of a store which is
+// away. The session of a visitor who can no longer be identified ends.
+func (c *Console) visitor(w http.ResponseWriter, r *http.Request) (visitor, error) {
 	id := cookie(r, sessionCookie)
 	k := c.sessions.find(id)
 	if k == nil {
-		return visitor{}, false
+		return visitor{}, signedOut
 	}
-	v, ok := c.identifyAgain(r.Context(), visitor{csrf: k.csrf, session: k})
-	if !ok {
+	v, err := c.identifyAgain(r.Context(), visitor{csrf: k.csrf, session: k})
+	if err != nil && !store.Away(err) {
 		c.sessions.drop(id)
 		setCookie(w, sessionCookie, "")
 	}
-	return v, ok
+	return v, err
 }
 
-// identifyAgain identifies v again during a long request. It returns false for a
-// visitor who can no longer be identified. It does not count as use of the
-// session.
-func (c *Console) identifyAgain(ctx context.Context, v visitor) (visitor, bool) {
+// identifyAgain identifies v again during a long request; for errors see visitor. It does
+// not count as use of the session.
+func (c *Console) identifyAgain(ctx context.Context, v visitor) (visitor, error) {
 	p, err := v.session.again(ctx, v.session.principal)
-	if err != nil || !p.Valid() || v.session.ctx.Err() != nil {
+	switch {
+	case store.Away(err):
+		return visitor{}, err
+	case err != nil || !p.Valid() || v.session.ctx.Err() != nil:
 		c.opts.Log.Debug("ending a session", "subject", v.session.principal.Subject, "error", err)
-		return visitor{}, false
+		return visitor{}, signedOut
 	}
 	v.Principal = p
-	return v, true
+	return v, nil
 }

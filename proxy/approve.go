@@ -36,14 +36,15 @@ type hold struct {
 func (t *toolCall) claim(ctx context.Context) (approval.Claim, *Failure) {
 	claim, err := t.gate.opts.Tickets.Claim(context.WithoutCancel(ctx), t.held())
 	if err != nil {
-		f := t.internal("claiming a ticket", err)
-		if store.Away(err) {
-			f = t.away(err)
+		switch {
+		case store.Away(err):
+			return claim, t.away(err)
+		case errors.Is(err, approval.ErrComparing), errors.Is(err, approval.ErrReplaced):
+			return claim, t.fail(signal.CodeStoreUnavailable, "approvals are closed: "+err.Error()).after(retryUsed).remedy(callLater)
+		case errors.Is(err, approval.ErrUntold):
+			return claim, t.fail(signal.CodeAuditUnavailable, "what becomes of the call's ticket could not be recorded, so the call was not made")
 		}
-		if errors.Is(err, approval.ErrUntold) {
-			f = t.fail(signal.CodeAuditUnavailable, "what becomes of the call's ticket could not be recorded, so the call was not made")
-		}
-		return claim, f
+		return claim, t.internal("claiming a ticket", err)
 	}
 	t.ticket = &claim.Ticket
 	if t.hold.granted = claim.Outcome == approval.Granted; t.hold.granted {
@@ -60,7 +61,7 @@ func (t *toolCall) away(err error) *Failure {
 		reason = "the call was not made; whether its approval or usage was spent is unknown, because the state of toolgate was lost meanwhile"
 		then = "call again a little later: a call whose approval was spent is refused, and a person can settle its ticket"
 	}
-	return t.fail(signal.CodeOverloaded, reason).after(retryUsed).remedy(then)
+	return t.fail(signal.CodeStoreUnavailable, reason).after(retryUsed).remedy(then)
 }
 
 // held is the call as its ticket binds it.

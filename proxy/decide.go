@@ -163,6 +163,9 @@ func (g *Gate) Identify(ctx context.Context, cred identity.Credential) (policy.P
 	case errors.As(err, &late):
 		return policy.Principal{}, c.fail(signal.CodeRateLimited, "too many credentials from your address were refused").
 			after(late.RetryAfter).remedy("show a valid one: it is accepted at any time")
+	case store.Away(err):
+		return policy.Principal{}, c.fail(signal.CodeStoreUnavailable, "whether the credential is valid cannot be read from the state").
+			after(retryUsed).remedy(callLater)
 	case cred.Malformed:
 		reason = "the Authorization header is not one bearer token"
 	case err != nil && !errors.Is(err, identity.ErrUnauthenticated):
@@ -504,6 +507,7 @@ func (t *toolCall) approve(ctx context.Context) *Failure {
 	case approval.Replay:
 		return t.replyStored(ctx, claim.Ticket)
 	case approval.TooMany:
+		t.crowded = true
 		return t.fail(signal.CodeOverloaded, "too many of your calls are waiting for approval").remedy("wait until some have been decided")
 	}
 	return t.ended(claim.Ticket)

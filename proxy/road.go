@@ -84,6 +84,7 @@ type call struct {
 	recorded bool          // the decision record was offered to the trail
 	replayed bool          // the reply is the stored result of an earlier run
 	reply    *Reply
+	crowded  bool                  // by other calls of its own caller
 	unseen   []string              // kinds of hidden characters in a result, or in a question
 	warnings []*signal.KernelError // of a call that is made all the same, or of its result
 	settle   func(context.Context) // ends what the request took, see giveBack; nil = it took nothing
@@ -486,11 +487,11 @@ func shorten(r *audit.Record) {
 // limitRefused takes from the principal's limit of refused calls for f, whose outcome
 // is in rec. It returns nil when there was a token; otherwise the call is counted in a
 // folded record, and the failure is the one to answer with. Callers without a name
-// share one limit.
+// share one limit. What others cause (OVERLOADED) costs no token, so that honest retries pass.
 func (c *call) limitRefused(f *Failure, rec *audit.Record) *Failure {
 	g := c.gate
 	refusals := []audit.Outcome{audit.Denied, audit.Invalid, audit.Unknown, audit.Limited}
-	if c.sent || c.in.resumed != nil ||
+	if c.sent || c.in.resumed != nil || f.Kernel.Code == signal.CodeOverloaded && !c.crowded ||
 		!slices.Contains(refusals, rec.Outcome) && f.Kernel.Code != signal.CodeAuditUnavailable {
 		return nil
 	}

@@ -29,6 +29,7 @@ const (
 	CodeToolQuarantined     = "T4_TOOL_QUARANTINED"           // definition changed or refused
 	CodeOutputInvalid       = "T4_TOOL_OUTPUT_INVALID"        // result against outputSchema, enforced
 	CodeAuditUnavailable    = "T0_AUDIT_UNAVAILABLE"          // no record, no call
+	CodeStoreUnavailable    = "T0_STORE_UNAVAILABLE"          // the state cannot be reached or relied on
 	CodeCancelled           = "T4_CALL_CANCELLED"             // by the caller
 	CodeUnauthenticated     = "T0_IDENTITY_UNAUTHENTICATED"   // no principal
 	CodeSessionLost         = "T0_SESSION_LOST"               // unknown or ended session
@@ -73,7 +74,7 @@ var meanings = map[traits][]string{
 	},
 	{Input, Transient, true}:       {CodeSessionLost},
 	{Processing, Transient, false}: {CodeCancelled},
-	{Processing, Transient, true}:  {CodeAuditUnavailable},
+	{Processing, Transient, true}:  {CodeAuditUnavailable, CodeStoreUnavailable},
 	{Processing, Degraded, false}:  {KernelLowConfidence, KernelHallucination, KernelOverconfidence, KernelLoopDetected},
 	{Processing, Fatal, false}:     {CodeInternal, KernelCycleDetected, KernelUnresolvedDeps},
 	{External, Transient, false}:   {CodeToolFailed, CodeToolTimeout},

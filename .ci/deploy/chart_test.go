@@ -134,7 +134,7 @@ func TestStops(t *testing.T) {
 
 // The pod has no right that it does not need, and nothing but its volumes is written.
 func TestPod(t *testing.T) {
-	objects, err := render(t, identity+"tls: { secret: gate-tls }\nserviceMonitor: { enabled: true }\npolicy: { configMap: rules }\n"+
+	objects, err := render(t, identity+"tls: { secret: gate-tls }\nserviceMonitor: { enabled: true, token: { secret: scraper } }\npolicy: { configMap: rules }\n"+
 		"env: [{ name: KEY, valueFrom: { secretKeyRef: { name: payments, key: key } } }]\n")
 	if err != nil {
 		t.Fatal(err)

@@ -138,7 +138,7 @@ func TestReplicas(t *testing.T) {
 						done.Add(1)
 						break
 					}
-					if ended[n] != "pending" && ended[n] != "OVERLOADED" {
+					if ended[n] != "pending" && ended[n] != "STORE_UNAVAILABLE" {
 						break
 					}
 				}
@@ -160,10 +160,10 @@ func TestReplicas(t *testing.T) {
 	for range 2 {
 		reach(done.Load() + 10)
 		server.Kill()
-		if how, answer := one.say(ctx, 9_999); how != "OVERLOADED" || !strings.Contains(answer, `"retry_eligible":true`) {
+		if how, answer := one.say(ctx, 9_999); how != "STORE_UNAVAILABLE" || !strings.Contains(answer, `"retry_eligible":true`) {
 			t.Errorf("while the server is away: %s", answer)
 		}
-		if status, _, err := visit("http://"+two.admin+"/readyz", ""); err != nil || status != http.StatusServiceUnavailable {
+		if status, text, err := visit("http://"+two.admin+"/readyz", ""); text != "degraded\n" || err != nil || status != http.StatusOK {
 			t.Errorf("readiness while the server is away: %d, %v", status, err)
 		}
 		if err := server.Restart(); err != nil {

@@ -203,7 +203,9 @@ func (x *examination) listeners(cfg *config.Config, running bool) {
 
 // gateway reports what a running toolgate says about itself.
 func (x *examination) gateway(s *console.Status) {
-	if s.Ready {
+	if s.Ready && len(s.Degraded) > 0 {
+		x.found = append(x.found, finding{Level: levelWarning, Where: "running toolgate", Message: "degraded: not ready are " + strings.Join(s.Degraded, ", ")})
+	} else if s.Ready {
 		x.ok("running toolgate", "ready, policy "+short(s.Revision))
 	} else {
 		x.fault(exitUnreachable, "running toolgate", "not ready", "its log says why")

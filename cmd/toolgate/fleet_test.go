@@ -99,7 +99,7 @@ type crowd struct {
 var kinds = []string{"approved", "limited", "session", "asked", "stateless"}
 
 // refusals are what a client may be told while parts of the fleet are killed.
-var refusals = regexp.MustCompile(`SESSION_LOST|OVERLOADED|whether the request took effect is unknown|502 Bad Gateway|try again|shutting down|inputRequests|nothing waits for requestState`)
+var refusals = regexp.MustCompile(`SESSION_LOST|STORE_UNAVAILABLE|whether the request took effect is unknown|502 Bad Gateway|try again|shutting down|inputRequests|nothing waits for requestState`)
 
 // note counts an answer that matches, or what the client was told instead; "" is nothing.
 func (c *crowd) note(kind, want, answer string) {
@@ -145,7 +145,7 @@ func (c *crowd) approved(ctx context.Context) {
 	n := int(c.next.Add(1))
 	for ctx.Err() == nil {
 		how, answer := c.agent.say(ctx, n)
-		if how == "pending" || how == "OVERLOADED" || how == "nothing" || how == "done" && !strings.Contains(answer, `"result"`) {
+		if how == "pending" || how == "STORE_UNAVAILABLE" || how == "nothing" || how == "done" && !strings.Contains(answer, `"result"`) {
 			continue // in the last case a replica that ends has refused the request
 		}
 		c.mu.Lock()

@@ -123,7 +123,7 @@ func (r *replica) settledSay(t *testing.T, n int, stop func() bool) (how, answer
 	t.Helper()
 	program.Await(t, fmt.Sprintf("call %d is answered", n), func() bool {
 		how, answer = r.say(t.Context(), n)
-		return how != "OVERLOADED" || stop()
+		return how != "STORE_UNAVAILABLE" || stop()
 	})
 	return how, answer
 }
@@ -143,7 +143,7 @@ func outcome(t *testing.T, n int, at ...*replica) (how string) {
 	var answer string
 	program.Await(t, fmt.Sprintf("call %d ends", n), func() bool {
 		for _, r := range at {
-			if how, answer = r.say(t.Context(), n); how == "OVERLOADED" {
+			if how, answer = r.say(t.Context(), n); how == "STORE_UNAVAILABLE" {
 				return false
 			}
 			if how != "pending" {

@@ -199,7 +199,7 @@ func (e *env) fetch(ctx context.Context, which listener, method, path string, in
 
 // readStatus reads what a running toolgate says of itself at /readyz, ready or not.
 func (e *env) readStatus(ctx context.Context, s *console.Status) error {
-	res, base, err := e.send(ctx, peopleListener, http.MethodGet, "/readyz", nil)
+	res, base, err := e.send(ctx, peopleListener, http.MethodGet, "/readyz?verbose", nil)
 	if err != nil {
 		return err
 	}

@@ -160,7 +160,7 @@ func cmdReady(ts *testscript.TestScript, neg bool, args []string) {
 	poll(ts, "http://"+args[0]+"/readyz?verbose", settled)
 }
 
-var starting = regexp.MustCompile(`(?m)^upstream \S+ starting`)
+var starting = regexp.MustCompile(`(?m)^upstream \S+ starting|^degraded without .*(store|upstreams)`)
 
 func settled(status int, body string) bool {
 	return status == http.StatusOK && !starting.MatchString(body)

@@ -254,6 +254,7 @@ func (a *App) Close() error {
 	if a.shared != nil {
 		errs = append(errs, a.shared.close())
 	}
+	a.health.trials.Wait()
 	if a.state != nil {
 		errs = append(errs, a.state.close())
 	}

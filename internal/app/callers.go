@@ -8,6 +8,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/guard"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/registry/config"
@@ -21,10 +22,11 @@ type callers struct {
 	throttle *guard.Throttle // of both listeners
 }
 
-// Identify implements proxy.Identifier.
+// Identify implements proxy.Identifier. A credential that cannot be looked up, because the store is
+// away, is not one that was refused.
 func (c *callers) Identify(ctx context.Context, shown identity.Credential) (policy.Principal, error) {
 	who, err := c.Authenticator.Identify(ctx, shown)
-	if err == nil || !c.note(shown, err) || shown.Source == "" || c.throttle.Allow(shown.Source) {
+	if err == nil || store.Away(err) || !c.note(shown, err) || shown.Source == "" || c.throttle.Allow(shown.Source) {
 		return who, err
 	}
 	return policy.Principal{}, &identity.Throttled{Refusal: &identity.Refusal{Kind: identity.KindOf(err), Text: err.Error()}, RetryAfter: guard.RefusedEvery}

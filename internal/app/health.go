@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,8 @@ import (
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/registry"
 )
 
 // The parts without which toolgate is not ready, as the metric toolgate_ready names them.
@@ -30,45 +33,97 @@ const (
 	partLimits    = "limits"    // the server of toolgate.shared has been reached, or need not be
 )
 
-// health is what was found out about the state directory.
+// A trial tries the parts whose state has to be found out, each in a goroutine of its own.
+type trial struct {
+	done chan struct{} // closed when all have answered
+
+	mu     sync.Mutex        // protects the field below
+	faults map[string]string // by part; one that has not answered is faulty
+}
+
+// health is what was found out about the parts.
 type health struct {
 	draining atomic.Bool
+	trials   sync.WaitGroup
 
-	mu     sync.Mutex // protects the fields below
-	at     time.Time
-	faults map[string]string // by part
-	wrote  time.Time         // when the store was written to last
+	mu    sync.Mutex // protects the fields below
+	begun time.Time
+	last  *trial    // nil before the first
+	wrote time.Time // when the store was written to last
 }
 
 // busyFor is how long others may keep the store from being written to, before that is a fault.
 const busyFor = 5 * time.Second
 
-// faults returns what keeps toolgate from serving, by part. State is tried at most once
-// a second.
-func (a *App) faults() map[string]string {
+// readyWithin is the most that a question for readiness waits for parts to answer.
+const readyWithin = 900 * time.Millisecond
+
+// tryParts returns the faults of the parts that have to be tried. Each is tried at most once a
+// second, and counts as faulty while it has not answered when ctx ends.
+func (a *App) tryParts(ctx context.Context) map[string]string {
 	h := &a.health
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if time.Since(h.at) >= time.Second {
-		h.faults = make(map[string]string)
-		for part, try := range map[string]struct {
-			fault string
-			err   func() error
-		}{
-			partTrail:   {"the trail cannot be written", a.tryTrail},
-			partStore:   {"the store cannot be written", a.tryStore},
-			partOwnKeys: {"the keys of toolgate cannot be had", a.tryKeys},
-			partSigning: {"the last checkpoint of the trail was not signed", a.state.trail.Unsigned},
-			partDisk:    {"no call is made", a.tryDisk},
-		} {
-			if err := try.err(); err != nil {
-				h.faults[part] = fmt.Sprintf("%s: %v", try.fault, err)
-			}
-		}
-		h.at = time.Now()
+	if h.last == nil || ended(h.last.done) && time.Since(h.begun) >= time.Second {
+		h.last, h.begun = a.newTrial(), time.Now()
 	}
-	found := maps.Clone(h.faults)
-	if h.draining.Load() {
+	t := h.last
+	h.mu.Unlock()
+	select {
+	case <-t.done:
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.faults)
+}
+
+func ended(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
+
+// newTrial begins a trial. Close waits for its end.
+func (a *App) newTrial() *trial {
+	t := &trial{done: make(chan struct{}), faults: make(map[string]string)}
+	parts := map[string]struct {
+		fault string
+		try   func() error
+	}{
+		partTrail:   {"the trail cannot be written", a.tryTrail},
+		partStore:   {"the store cannot be used", a.tryStore},
+		partOwnKeys: {"the keys of toolgate cannot be had", a.tryKeys},
+		partSigning: {"the last checkpoint of the trail was not signed", a.state.trail.Unsigned},
+		partDisk:    {"no call is made", a.tryDisk},
+	}
+	for part, p := range parts {
+		t.faults[part] = p.fault + ": it does not answer"
+	}
+	var all sync.WaitGroup
+	for part, p := range parts {
+		all.Go(func() {
+			err := p.try()
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			if delete(t.faults, part); err != nil {
+				t.faults[part] = fmt.Sprintf("%s: %v", p.fault, err)
+			}
+		})
+	}
+	a.health.trials.Go(func() {
+		all.Wait()
+		close(t.done)
+	})
+	return t
+}
+
+// faults returns what keeps toolgate from serving, or from serving all, by part.
+func (a *App) faults(ctx context.Context) map[string]string {
+	found := a.tryParts(ctx)
+	if a.health.draining.Load() {
 		found[partServing] = "toolgate is draining"
 	}
 	if fault := a.shared.unknown(); fault != "" {
@@ -83,6 +138,43 @@ func (a *App) faults() map[string]string {
 		}
 	}
 	return found
+}
+
+// essential reports whether no call can be served without a part. Without any other part
+// toolgate is degraded, and serves the calls that do not need it.
+func (a *App) essential(part string) bool {
+	switch part {
+	case partUpstreams, partSigning:
+		return false
+	case partStore:
+		return a.metersEverything()
+	case partLimits:
+		return a.Config().Limits.Default != nil
+	}
+	return true
+}
+
+// metersEverything reports whether the policy counts the calls of every tool that serves.
+func (a *App) metersEverything() bool {
+	tools, engine := a.upstreams.Catalogue().Tools(""), a.policy.current()
+	return len(tools) > 0 && !slices.ContainsFunc(tools, func(t *registry.Tool) bool {
+		return len(engine.Meters(policy.Tool{Exposed: t.Exposed})) == 0
+	})
+}
+
+// assess returns whether calls are served, the names of the parts that are missing all the
+// same, and all faults by part.
+func (a *App) assess(ctx context.Context) (ready bool, degraded []string, faults map[string]string) {
+	faults, ready = a.faults(ctx), true
+	for part := range faults {
+		if a.essential(part) {
+			ready = false
+		} else {
+			degraded = append(degraded, part)
+		}
+	}
+	slices.Sort(degraded)
+	return ready, degraded, faults
 }
 
 // tryTrail writes next to the trail what several records take.
@@ -122,6 +214,7 @@ func (a *App) scarceDisk() (warnings []string) {
 }
 
 // tryStore writes to the store, and changes nothing. Others may keep it waiting for a while.
+// Approvals that are closed are a fault.
 func (a *App) tryStore() error {
 	statement, args := "UPDATE approvals SET id = id WHERE FALSE", []any{} // SQLite locks the file in any case
 	if a.state.db.Shared() {
@@ -131,19 +224,32 @@ func (a *App) tryStore() error {
 		_, err := tx.ExecContext(ctx, statement, args...)
 		return err
 	})
-	now := time.Now()
-	switch {
-	case err == nil, a.health.wrote.IsZero():
-		a.health.wrote = now
-	case errors.Is(err, store.ErrBusy) && now.Sub(a.health.wrote) < busyFor:
-		return nil
+	if !a.noteWrite(err) && err != nil {
+		return err
 	}
-	return err
+	if closed := a.approvalsClosed(); closed != "" {
+		return errors.New(closed)
+	}
+	return nil
+}
+
+// noteWrite notes how an attempt to write to the store ended. It reports whether others keep it
+// busy, and not for long.
+func (a *App) noteWrite(err error) (busy bool) {
+	h, now := &a.health, time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err == nil || h.wrote.IsZero() {
+		h.wrote = now
+	}
+	return errors.Is(err, store.ErrBusy) && now.Sub(h.wrote) < busyFor
 }
 
 // unwritten is the metric toolgate_store_unwritten_seconds.
-func (a *App) unwritten(context.Context) float64 {
-	fault := a.faults()[partStore]
+func (a *App) unwritten(ctx context.Context) float64 {
+	ctx, stop := context.WithTimeout(ctx, readyWithin)
+	defer stop()
+	fault := a.faults(ctx)[partStore]
 	a.health.mu.Lock()
 	defer a.health.mu.Unlock()
 	if fault == "" {
@@ -153,10 +259,20 @@ func (a *App) unwritten(context.Context) float64 {
 }
 
 // readiness is the metric toolgate_ready: 1 for each part that is, 0 for others.
-func (a *App) readiness(context.Context) map[string]float64 {
+func (a *App) readiness(ctx context.Context) map[string]float64 {
+	ctx, stop := context.WithTimeout(ctx, readyWithin)
+	defer stop()
 	parts := map[string]float64{partUpstreams: 1, partServing: 1, partTrail: 1, partStore: 1, partKeys: 1, partOwnKeys: 1, partSigning: 1, partDisk: 1, partLimits: 1}
-	for part := range a.faults() {
+	for part := range a.faults(ctx) {
 		parts[part] = 0
 	}
 	return parts
+}
+
+// degraded is the metric toolgate_degraded: 1 while calls are served without some part.
+func (a *App) degraded(ctx context.Context) float64 {
+	ctx, stop := context.WithTimeout(ctx, readyWithin)
+	defer stop()
+	ready, missing, _ := a.assess(ctx)
+	return truth(ready && len(missing) > 0)
 }

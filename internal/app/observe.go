@@ -219,7 +219,8 @@ func (a *App) addGauges() {
 			space := a.state.trail.Space()
 			return map[string]float64{"free": float64(space.Free), "reserve": float64(space.Reserve)}
 		})
-	a.metrics.addGauge("toolgate_ready", "Parts that /readyz needs: 1 = ready, 0 = not.", "part", a.readiness)
+	a.metrics.addGauge("toolgate_ready", "Parts of toolgate: 1 = ready, 0 = not.", "part", a.readiness)
+	a.metrics.addValue("toolgate_degraded", "1 while calls are served, and a part that some of them need is not ready.", a.degraded)
 	a.metrics.addValue("toolgate_store_unwritten_seconds", "How long the store could not be written to; 0 = it can be.", a.unwritten)
 	a.metrics.addGauge("toolgate_decision_log_lag_records", "Records of the audit trail, of all processes on this state, that a sink of the decision log has not read.", "sink",
 		func(ctx context.Context) map[string]float64 {

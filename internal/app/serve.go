@@ -18,9 +18,11 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/plainhttp"
 	"github.com/toolgate/toolgate/internal/share"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -338,7 +340,9 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 			source, _ := ctx.Value(sourceKey{}).(string)
 			c := identity.Credential{Bearer: bearer, Source: source}
 			who, err := a.auth.Identify(ctx, c)
-			a.callers.note(c, err)
+			if !store.Away(err) {
+				a.callers.note(c, err)
+			}
 			return who, err
 		},
 		Again: a.visitor, Record: a.recordAct,
@@ -348,6 +352,7 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 		Operates: func(ctx context.Context, p policy.Principal) (bool, error) {
 			return a.policy.current().Operates(ctx, p)
 		},
+		Watches: a.mayWatch,
 		Profiles: func(p policy.Principal) bool {
 			role := a.Config().PprofRole
 			return role != "" && p.Has(role)
@@ -361,6 +366,17 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 		},
 		Metrics: promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{EnableOpenMetrics: a.telemetry != nil}), Hosts: hostsOf(cfg, cfg.Admin), Version: a.options.Version, Log: a.log.Named("console"),
 	})
+}
+
+// mayWatch reports whether a principal may read metrics and details of the status; of the zero
+// principal, whether everybody may: toolgate.metrics_role, or else whoever reaches loopback.
+func (a *App) mayWatch(p policy.Principal) bool {
+	cfg := a.Config()
+	if role := cfg.MetricsRole; role != "" {
+		return p.Has(role)
+	}
+	host, _, _ := net.SplitHostPort(cfg.Admin)
+	return p.Valid() || guard.Loopback(host)
 }
 
 // visitor identifies a principal that signed in with a token earlier, with the current

@@ -18,10 +18,13 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-// status returns the content of /readyz. Policy and listeners are up when it is called.
+// status returns the content of /readyz, within a second. Policy and listeners are up when it
+// is called.
 func (a *App) status() console.Status {
-	faults := a.faults()
-	s := console.Status{Ready: len(faults) == 0, Revision: a.Revision(), Shadow: a.shadow.line(), Sights: a.Sights()}
+	ctx, stop := context.WithTimeout(context.Background(), readyWithin)
+	defer stop()
+	ready, degraded, faults := a.assess(ctx)
+	s := console.Status{Ready: ready, Degraded: degraded, Revision: a.Revision(), Shadow: a.shadow.line(), Sights: a.Sights()}
 	for _, part := range []string{partServing, partTrail, partStore, partOwnKeys, partSigning, partDisk, partLimits} {
 		if fault := faults[part]; fault != "" {
 			s.Warnings = append(s.Warnings, fault)
@@ -34,9 +37,6 @@ func (a *App) status() console.Status {
 	}
 	for _, u := range a.upstreams.Status() {
 		s.Upstreams = append(s.Upstreams, console.Upstream(u))
-	}
-	if why := a.approvalsClosed(); why != "" {
-		s.Ready, s.Warnings = false, append(s.Warnings, why)
 	}
 	s.Warnings = append(s.Warnings, a.state.doubts.warnings()...)
 	a.mu.Lock()
@@ -61,8 +61,8 @@ func (a *App) status() console.Status {
 		s.Warnings = append(s.Warnings, fmt.Sprintf("the keys of issuer %s cannot be had: %s", is.Issuer, is.Fault))
 	}
 	s.Warnings = append(s.Warnings, a.state.replicas.warnings(time.Now())...)
-	s.Warnings = append(s.Warnings, a.undeliveredNotices()...)
-	s.Warnings = append(s.Warnings, a.unsentDecisions()...)
+	s.Warnings = append(s.Warnings, a.undeliveredNotices(ctx)...)
+	s.Warnings = append(s.Warnings, a.unsentDecisions(ctx)...)
 	s.Warnings = append(s.Warnings, a.shadow.warnings()...)
 	for _, f := range a.Findings() {
 		if f.Level == string(rego.LevelWarning) {
@@ -216,10 +216,8 @@ func demoTokens(cfg *config.Config) []Finding {
 }
 
 // undeliveredNotices warns of notices that no channel has delivered.
-func (a *App) undeliveredNotices() (warnings []string) {
+func (a *App) undeliveredNotices(ctx context.Context) (warnings []string) {
 	const where = "toolgate.approvals.notify: "
-	ctx, stop := context.WithTimeout(context.Background(), time.Second)
-	defer stop()
 	troubles, err := a.state.notices.Troubles(ctx)
 	if err != nil {
 		return []string{where + "whether notices were delivered cannot be read"}
@@ -242,10 +240,8 @@ func (a *App) undeliveredNotices() (warnings []string) {
 }
 
 // unsentDecisions warns of decisions that no sink has accepted.
-func (a *App) unsentDecisions() (warnings []string) {
+func (a *App) unsentDecisions(ctx context.Context) (warnings []string) {
 	const where = "toolgate.policy.log."
-	ctx, stop := context.WithTimeout(context.Background(), time.Second)
-	defer stop()
 	bound := a.Config().Policy.Log.MaxLag
 	troubles, err := a.state.decisions.Troubles(ctx)
 	if err != nil {

@@ -350,6 +350,9 @@ func lost(err error) bool {
 	return !errors.Is(err, pgx.ErrTxCommitRollback) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
 }
 
+// ErrAway reports that what the store has could not be read for some time: Away is true for it.
+var ErrAway = errors.New("the state cannot be reached")
+
 // Away reports whether an error means that the server of the database could not be
 // reached, or that a lock was not free in time: the same may succeed a little later. The
 // change of such an Update was not made, except after [ErrOutcome].
@@ -360,6 +363,6 @@ func Away(err error) bool {
 	}
 	var connecting *pgconn.ConnectError
 	var network net.Error
-	return errors.Is(err, ErrBusy) || errors.Is(err, ErrOutcome) || errors.As(err, &connecting) || errors.As(err, &network) ||
+	return errors.Is(err, ErrAway) || errors.Is(err, ErrBusy) || errors.Is(err, ErrOutcome) || errors.As(err, &connecting) || errors.As(err, &network) ||
 		errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.ErrUnexpectedEOF)
 }

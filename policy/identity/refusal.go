@@ -3,6 +3,8 @@ package identity
 import (
 	"errors"
 	"time"
+
+	"github.com/toolgate/toolgate/internal/store"
 )
 
 // ErrUnauthenticated matches every [Refusal], with errors.Is.
@@ -43,8 +45,11 @@ type Refusal struct {
 // Error implements error.
 func (r *Refusal) Error() string { return "unauthenticated: " + r.Text }
 
-// Is makes every Refusal match ErrUnauthenticated.
-func (r *Refusal) Is(target error) bool { return target == ErrUnauthenticated }
+// Is makes every Refusal match ErrUnauthenticated, and one of kind Unread [store.ErrAway]: the
+// credential may be good.
+func (r *Refusal) Is(target error) bool {
+	return target == ErrUnauthenticated || target == store.ErrAway && r.Kind == Unread
+}
 
 // Throttled is the error of a refused credential from an address that showed too many.
 type Throttled struct {

@@ -223,8 +223,8 @@ const maxSkippedBytes = 64 << 20
 // releases x.claim in either case.
 func (d *Door) readBody(out *response, r *http.Request, x *exchange) (body []byte, ok bool) {
 	x.denied = d.authenticate(x, r)
-	if x.denied != nil && x.denied.Kernel.Code == signal.CodeRateLimited {
-		refusal(out.w, r.Header, http.StatusTooManyRequests, x.denied)
+	if x.denied != nil && x.denied.Kernel.Code != signal.CodeUnauthenticated { // it was not looked up
+		refusal(out.w, r.Header, x.denied)
 		return nil, false
 	}
 	limit, further := d.opts.Limits.Bytes, maxSkippedBytes
@@ -320,14 +320,12 @@ func (d *Door) remove(w http.ResponseWriter, r *http.Request, route string) {
 }
 
 // authenticatedPrincipal identifies the sender of a request without a message.
-// It answers 401 and returns false when there is none.
+// It answers and returns false when there is none.
 func (d *Door) authenticatedPrincipal(w http.ResponseWriter, r *http.Request) (policy.Principal, bool) {
 	x := &exchange{}
 	denied := d.authenticate(x, r)
-	if denied != nil && denied.Kernel.Code == signal.CodeRateLimited {
-		refusal(w, r.Header, http.StatusTooManyRequests, denied)
-	} else if denied != nil {
-		refusal(w, r.Header, http.StatusUnauthorized, denied)
+	if denied != nil {
+		refusal(w, r.Header, denied)
 	}
 	return x.call.Principal, denied == nil
 }

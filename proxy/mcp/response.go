@@ -52,7 +52,7 @@ func (o *response) finish(a answer) {
 	}
 	switch {
 	case a.problem != nil:
-		refusal(o.w, o.asked, a.status, a.problem)
+		refusal(o.w, o.asked, a.problem)
 	case a.silent && o.events:
 		o.beginEvents() // an event stream without an answer: every client survives it
 	case a.body == nil:
@@ -122,20 +122,23 @@ func problem(w http.ResponseWriter, status int, detail string) {
 		jsonrpc.Quote(http.StatusText(status)), status, jsonrpc.Quote(detail)))
 }
 
-// refusal sends f in the words of the error table.
-func refusal(w http.ResponseWriter, asked http.Header, status int, f *proxy.Failure) {
-	switch status {
+// refusal sends f in the words and with the status of the error table.
+func refusal(w http.ResponseWriter, asked http.Header, f *proxy.Failure) {
+	reply, err := wire.Problem(wire.Failure(*f))
+	if err != nil { // a code without a row
+		problem(w, http.StatusInternalServerError, http.StatusText(http.StatusInternalServerError))
+		return
+	}
+	switch reply.Status {
 	case http.StatusUnauthorized:
 		guard.Challenge(w.Header(), asked)
 	case http.StatusTooManyRequests: // the next guess has to connect again
-		w.Header()["Retry-After"], w.Header()["Connection"] = []string{strconv.Itoa(int(math.Ceil(f.RetryAfter.Seconds())))}, []string{"close"}
+		w.Header()["Connection"] = []string{"close"}
 	}
-	reply, err := wire.Problem(wire.Failure(*f))
-	if err != nil { // a code without a row: the status is all that is certain
-		problem(w, status, http.StatusText(status))
-		return
+	if f.RetryAfter > 0 {
+		w.Header()["Retry-After"] = []string{strconv.Itoa(int(math.Ceil(f.RetryAfter.Seconds())))}
 	}
-	writeProblem(w, status, reply.Body)
+	writeProblem(w, reply.Status, reply.Body)
 }
 
 // writeProblem sends body, which is problem details.

@@ -59,7 +59,7 @@ func (h *Handler) readRequest(w http.ResponseWriter, r *http.Request, refuse fun
 	in := &intake{begun: h.opts.Now(), limits: h.opts.Envelope.Limits}
 	in.call = proxy.Call{Transport: "rest", Trace: span.FromHeader(r.Header)}
 	in.call.Principal, in.call.Credential, in.unauthenticated = h.identify(r)
-	if f := in.unauthenticated; f != nil && f.Kernel.Code == signal.CodeRateLimited {
+	if f := in.unauthenticated; f != nil && f.Kernel.Code != signal.CodeUnauthenticated {
 		h.refuseCaller(w, r, f)
 		return nil, false
 	}
@@ -107,7 +107,7 @@ func (h *Handler) identify(r *http.Request) (policy.Principal, identity.Credenti
 	switch {
 	case failure == nil && who.Valid() && ok:
 		return who, c, nil
-	case failure != nil && failure.Kernel.Code == signal.CodeRateLimited:
+	case failure != nil && failure.Kernel.Code != signal.CodeUnauthenticated:
 		return policy.Principal{}, c, failure
 	}
 	reason := "missing or unknown bearer token"
@@ -143,8 +143,10 @@ func (h *Handler) recordUnauthenticated(r *http.Request, in *intake, isCall bool
 
 // refuseCaller answers an unauthenticated request.
 func (h *Handler) refuseCaller(w http.ResponseWriter, r *http.Request, f *proxy.Failure) {
-	if f.Kernel.Code == signal.CodeRateLimited {
-		w.Header().Set("Connection", "close") // the next guess has to connect again
+	if f.Kernel.Code != signal.CodeUnauthenticated {
+		if f.Kernel.Code == signal.CodeRateLimited {
+			w.Header().Set("Connection", "close") // the next guess has to connect again
+		}
 		h.failed(w, f)
 		return
 	}

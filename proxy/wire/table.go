@@ -59,6 +59,7 @@ const (
 	ToolQuarantined     Code = "TOOL_QUARANTINED"
 	OutputInvalid       Code = "OUTPUT_INVALID"
 	AuditUnavailable    Code = "AUDIT_UNAVAILABLE"
+	StoreUnavailable    Code = "STORE_UNAVAILABLE"
 	TooLarge            Code = "TOO_LARGE"
 	Cancelled           Code = "CANCELLED"
 	Unauthenticated     Code = "UNAUTHENTICATED"
@@ -139,6 +140,8 @@ var rows = []Row{
 		"Invalid tool output", RPC{-32000, -32603, -32003, -32603}, AsError, false},
 	{AuditUnavailable, 500, signal.CodeAuditUnavailable, signal.Processing, signal.Transient,
 		"Audit log unavailable", RPC{-32603, -32603, -32603, -32603}, AsError, false},
+	{StoreUnavailable, 503, signal.CodeStoreUnavailable, signal.Processing, signal.Transient,
+		"State unavailable", RPC{-32603, -32603, -32603, -32603}, AsError, false},
 	{TooLarge, 413, signal.CodeEnvelopeTooLarge, signal.Input, signal.Transient,
 		"Message too large", RPC{-32600, -32600, -32602, -32600}, AsError, false},
 	{Cancelled, 499, signal.CodeCancelled, signal.Processing, signal.Transient,

@@ -35,6 +35,7 @@ OVERLOADED           | 429 | T4_GATE_OVERLOADED            | resource   | -32001
 TOOL_QUARANTINED     | 403 | T4_TOOL_QUARANTINED           | policy     | -32600 | -32600 | -32600 | -32602
 OUTPUT_INVALID       | 502 | T4_TOOL_OUTPUT_INVALID        | external   | -32000 | -32603 | -32003 | -32603
 AUDIT_UNAVAILABLE    | 500 | T0_AUDIT_UNAVAILABLE          | processing | -32603 | -32603 | -32603 | -32603
+STORE_UNAVAILABLE    | 503 | T0_STORE_UNAVAILABLE          | processing | -32603 | -32603 | -32603 | -32603
 TOO_LARGE            | 413 | T0_ENVELOPE_TOO_LARGE         | input      | -32600 | -32600 | -32602 | -32600
 CANCELLED            | 499 | T4_CALL_CANCELLED             | processing | none   | none   | none   | none
 UNAUTHENTICATED      | 401 | T0_IDENTITY_UNAUTHENTICATED   | policy     | -32600 | -32600 | -32600 | -32600

@@ -97,6 +97,7 @@ type Config struct {
 	Sandbox       string        `json:"sandbox"`   // auto, require or off: of servers that say nothing else
 	Envelope      string        `json:"envelope"`  // mcp or strict
 	Shutdown      Shutdown      `json:"shutdown"`
+	MetricsRole   string        `json:"metrics_role"`  // may read metrics and details of the status; "" = see mayWatch of the app
 	PprofRole     string        `json:"pprof_role"`    // may take profiles on the people's listener; "" = nobody may
 	Deterministic bool          `json:"deterministic"` // ids and times come from a counter, and strict ids must be UUIDs: for golden runs
 	Warnings      []Warning     // what was accepted and needs a look, by file and line

@@ -99,6 +99,8 @@ func (g *Gate) Ready(t testing.TB) bool {
 type Status struct {
 	// Ready reports whether toolgate is ready.
 	Ready bool
+	// Degraded are the parts that are missing.
+	Degraded []string
 	// Upstreams are the servers.
 	Upstreams []struct {
 		Name, State, Error string
@@ -108,6 +110,9 @@ type Status struct {
 }
 
 func (s Status) ready() bool {
+	if len(s.Degraded) > 0 {
+		return false
+	}
 	for _, u := range s.Upstreams {
 		if u.State != "ready" {
 			return false
