@@ -43,6 +43,8 @@ var refusals = []struct {
 	{approval.ErrSelfApproval, problem{Status: http.StatusForbidden, Code: "SELF_APPROVAL", Detail: "nobody decides on a call of their own",
 		Hint: "ask somebody else with one of the ticket's roles"}},
 	{approval.ErrNotApprover, problem{Status: http.StatusForbidden, Code: "NOT_APPROVER", Detail: "you have none of the roles that may decide on this call"}},
+	{approval.ErrPersonRequired, problem{Status: http.StatusForbidden, Code: "POLICY_DENIED", Detail: "a decision counts only where your credential and that of the requester name two persons",
+		Hint: "approvals.require_person is set: name the person of each token, and person_claim of each issuer"}},
 	{approval.ErrExpired, problem{Status: http.StatusConflict, Code: "EXPIRED", Detail: "the ticket expired before it was decided",
 		Hint: "when the agent calls again there is a new ticket"}},
 	{approval.ErrNotPending, problem{Status: http.StatusConflict, Code: "NOT_PENDING", Detail: "the ticket is not waiting for a decision",

@@ -45,7 +45,7 @@ func TestAGrantOfUnknownOutcome(t *testing.T) {
 			}
 			relay.Interrupt(string(approval.StateDispatching), committed, func() {})
 			_, f := call()
-			if f == nil || f.Kernel.Code != signal.CodeOverloaded || !strings.Contains(f.Reason, "whether its approval or usage was spent is unknown") {
+			if f == nil || f.Kernel.Code != signal.CodeStoreUnavailable || !strings.Contains(f.Reason, "whether its approval or usage was spent is unknown") {
 				t.Errorf("a commit of unknown outcome: %+v", f)
 			}
 			if n := len(m.arrivals()); n != 0 {

@@ -44,7 +44,7 @@ func (e *env) plan(s *setup) error {
 	for _, t := range s.Tokens {
 		tokens = append(tokens, t.Entry)
 	}
-	text, err := mcpText(entries, object{"state": ".toolgate", "policy": object{"path": "policy"}, "identity": object{"tokens": tokens}})
+	text, err := mcpText(entries, object{"state": ".toolgate", "policy": object{"path": "policy"}, "identity": object{"tokens": tokens}, "approvals": object{"require_person": true}})
 	if err != nil {
 		return err
 	}

@@ -277,7 +277,7 @@ func codeFor(code wire.Code) int {
 		return exitApproval
 	case wire.Unauthenticated:
 		return exitUnauthorised
-	case wire.UpstreamUnavailable, wire.SessionLost:
+	case wire.UpstreamUnavailable, wire.SessionLost, wire.StoreUnavailable:
 		return exitUnreachable
 	case wire.ToolFailed, wire.ToolTimeout, wire.OutputInvalid:
 		return exitTool

@@ -126,7 +126,7 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 	// The trail and the outbox are there already: tickets that a dead process was
 	// running change as they are opened.
 	if s.tickets, err = approval.New(ctx, s.db, approval.Options{
-		Dir: filepath.Join(cfg.State, "instances"), TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive, Keep: cfg.Approvals.Keep,
+		Dir: filepath.Join(cfg.State, "instances"), TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive, Keep: cfg.Approvals.Keep, RequirePerson: cfg.Approvals.RequirePerson,
 		Instance: s.instance, Keys: s.keys, LastWord: newTicketWords(cfg).of, Alarm: a.doubt,
 		Changed: s.recordTicket, Standing: a.standing,
 	}); err != nil {

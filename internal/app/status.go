@@ -107,13 +107,13 @@ func Warnings(cfg *config.Config, engine *rego.Engine, host *sandbox.Host) []Fin
 			"set toolgate.console.url to where people reach the pages"))
 	}
 	modes, _ := fileModes(cfg) // what is refused does not serve
-	return slices.Concat(found, modes, demoTokens(cfg), unknownPersons(cfg, engine.Quorum()), confinement(cfg, host), plainListeners(cfg), storeFindings(cfg))
+	return slices.Concat(found, modes, demoTokens(cfg), unknownPersons(cfg, engine), confinement(cfg, host), plainListeners(cfg), storeFindings(cfg))
 }
 
-// unknownPersons warns of credentials whose person is not known, where a policy asks for
-// more approvals than one: somebody who has two of them counts twice.
-func unknownPersons(cfg *config.Config, quorum int) []Finding {
-	if quorum < 2 {
+// unknownPersons warns of credentials whose person is not known, where a policy can hold calls:
+// somebody who has two of them may approve a call of their own.
+func unknownPersons(cfg *config.Config, engine *rego.Engine) []Finding {
+	if !engine.Holds() {
 		return nil
 	}
 	var unknown []string
@@ -133,8 +133,12 @@ func unknownPersons(cfg *config.Config, quorum int) []Finding {
 	if len(unknown) == 0 {
 		return nil
 	}
-	return []Finding{warning("unknown-person", "toolgate.identity", fmt.Sprintf("the policy asks for %d approvals, and it is not known which person stands behind: %s", quorum, strings.Join(unknown, ", ")),
-		"set person in tokens and person_claim in issuers: whoever has two of these counts as two people")}
+	what, hint := "whoever has two of these may approve a call of their own", ", and approvals.require_person to true"
+	if cfg.Approvals.RequirePerson {
+		what, hint = "nobody decides with these, and on no call of theirs (approvals.require_person)", ""
+	}
+	return []Finding{warning("unknown-person", "toolgate.identity", fmt.Sprintf("calls may be held for approval, and it is not known which person stands behind %s: %s", strings.Join(unknown, ", "), what),
+		"set person in tokens and person_claim in issuers"+hint)}
 }
 
 // LogWarnings logs the findings that follow from configuration and policy

@@ -167,6 +167,7 @@ func needRestart(begun, next *config.Config) (names []string) {
 		{"toolgate.audit.arguments", !reflect.DeepEqual(begun.Audit.Arguments, next.Audit.Arguments)},
 		{"toolgate.approvals.ttl", begun.Approvals.TTL != next.Approvals.TTL},
 		{"toolgate.approvals.keep", begun.Approvals.Keep != next.Approvals.Keep},
+		{"toolgate.approvals.require_person", begun.Approvals.RequirePerson != next.Approvals.RequirePerson},
 		{"toolgate.approvals.max_live", begun.Approvals.MaxLive != next.Approvals.MaxLive},
 	} {
 		if s.differ {

@@ -73,9 +73,12 @@ func Moves(from State) []State { return slices.Clone(moves[from]) }
 
 // Errors of the methods of [Tickets], for errors.Is.
 var (
-	ErrNotFound       = errors.New("no such approval ticket")
-	ErrSelfApproval   = errors.New("nobody decides on a call of their own")
-	ErrNotApprover    = errors.New("not an approver of this call")
+	ErrNotFound     = errors.New("no such approval ticket")
+	ErrSelfApproval = errors.New("nobody decides on a call of their own")
+	ErrNotApprover  = errors.New("not an approver of this call")
+	// ErrPersonRequired: Options.RequirePerson, and the credential of the approver or of the
+	// requester names no person.
+	ErrPersonRequired = errors.New("a decision needs credentials that name two persons")
 	ErrNotPending     = errors.New("the ticket is not waiting for a decision")
 	ErrExpired        = errors.New("the ticket has expired")
 	ErrReasonRequired = errors.New("a denial and a finding need a reason")
@@ -124,6 +127,7 @@ type Ticket struct {
 	deadline  int64      // Expires in the store's time
 	reported  bool       // an agent has got the answer that it expired
 	approvers [][]string // the roles of each
+	people    bool       // see Options.RequirePerson
 }
 
 // Ballot is one person's vote.
@@ -153,9 +157,9 @@ type Change struct {
 	Digest   string
 }
 
-// MayDecide reports whether p is an approver of t: same tenant, one of the roles, and
-// not the same party as the requester (see [policy.Principal.SameParty]). It says nothing
-// about t's state.
+// MayDecide reports whether p is an approver of t: same tenant, one of the roles, not the same
+// party as the requester (see [policy.Principal.SameParty]), and with Options.RequirePerson
+// another person. It says nothing about t's state.
 func (t Ticket) MayDecide(p policy.Principal) bool { return t.refuse(p) == nil }
 
 // VisibleTo reports whether p may read t: its requester and the holders of its roles may.
@@ -184,6 +188,8 @@ func (t Ticket) refuse(p policy.Principal) error {
 		return ErrSelfApproval
 	case !p.Valid() || p.Tenant != t.Principal.Tenant || !p.Has(t.Roles...):
 		return ErrNotApprover
+	case t.people && (p.Person == "" || t.Principal.Person == ""):
+		return ErrPersonRequired
 	}
 	return nil
 }

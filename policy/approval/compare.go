@@ -14,7 +14,7 @@ import (
 var (
 	// ErrReplaced: the state file was deleted or replaced while it was in use. Only a
 	// new start helps.
-	ErrReplaced = errors.New("the state file was deleted or replaced while toolgate was using it")
+	ErrReplaced = errors.New("the state was deleted or replaced while toolgate was using it")
 	// ErrDoubt: the store cannot be relied on for this ticket, which is unknown now.
 	ErrDoubt = errors.New("the store cannot be relied on for this ticket")
 	// ErrComparing: the store is still being compared with the audit trail.

@@ -12,7 +12,7 @@ import (
 // approved, as many of them as holders of each role as Each requires: one vote fills one
 // role, and one person has one vote, whatever credentials it shows. One denial denies it.
 // A refused vote changes nothing and returns the first of ErrNotFound,
-// ErrSelfApproval, ErrNotApprover, ErrExpired, ErrNotPending, ErrReasonRequired,
+// ErrSelfApproval, ErrNotApprover, ErrPersonRequired, ErrExpired, ErrNotPending, ErrReasonRequired,
 // ErrStaleDigest and ErrAlreadyVoted that applies. A vote counts with the approver's
 // roles at the moment of the vote; Options.Standing describes the votes of approvers
 // who lose them later.
@@ -162,7 +162,7 @@ func (t *Tickets) stands(ctx context.Context, k *Ticket, b *Ballot) (bool, error
 // Reconcile settles a call whose outcome was unknown: it was done, or it failed. The
 // ticket never allows the call again; a new call is possible after the ticket's
 // expiry. A refused finding changes nothing and returns the first of ErrNotFound,
-// ErrSelfApproval, ErrNotApprover, ErrNotUnknown and ErrReasonRequired that applies.
+// ErrSelfApproval, ErrNotApprover, ErrPersonRequired, ErrNotUnknown and ErrReasonRequired that applies.
 // One person suffices, whatever the quorum.
 func (t *Tickets) Reconcile(ctx context.Context, f Finding) (Ticket, error) {
 	f.Reason = strings.TrimSpace(f.Reason)

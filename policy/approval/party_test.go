@@ -56,6 +56,54 @@ func TestOnePersonIsOneParty(t *testing.T) {
 	}
 }
 
+// TestRequirePerson: where two issuers give somebody two subjects, and one of them names no
+// person, nothing else keeps him from approving the call of his own agent.
+func TestRequirePerson(t *testing.T) {
+	for name, tt := range map[string]struct {
+		requester, voter policy.Principal
+		want             error
+	}{
+		"two persons":             {owned("agent", "ann"), owned("bob-laptop", "bob", "approver"), nil},
+		"no person in the middle": {owned("https://a|1", "ann"), person("https://b|7", "approver"), approval.ErrPersonRequired},
+		"the requester has none":  {person("agent"), owned("bob-laptop", "bob", "approver"), approval.ErrPersonRequired},
+		"nobody has one":          {person("agent"), person("bob-laptop", "approver"), approval.ErrPersonRequired},
+		"one person":              {owned("https://a|1", "ann"), owned("https://b|7", "ann", "approver"), approval.ErrSelfApproval},
+		"another role":            {person("agent"), person("bob-laptop", "researcher"), approval.ErrNotApprover},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			strict := w.open(approval.Options{RequirePerson: true, Instance: "strict"})
+			held := transfer(hundred)
+			held.Principal = tt.requester
+			k := w.claim(held, approval.Pending)
+			waiting, err := strict.List(t.Context(), approval.Filter{Awaiting: tt.voter})
+			if err != nil || (len(waiting) == 1) != (tt.want == nil) {
+				t.Errorf("%d tickets wait for the voter, %v", len(waiting), err)
+			}
+			for _, approve := range []bool{false, true} {
+				if _, err := strict.Decide(t.Context(), approval.Vote{ID: k.ID, Approver: tt.voter, Approve: approve, Reason: "r"}); tt.want != nil && !errors.Is(err, tt.want) {
+					t.Errorf("got %v, want %v", err, tt.want)
+				}
+				if tt.want == nil {
+					break // the denial has ended the ticket
+				}
+			}
+		})
+	}
+}
+
+// A vote that was counted before persons were required does not grant the call any more.
+func TestRequirePersonLater(t *testing.T) {
+	w := newWorld(t)
+	k := w.claim(transfer(hundred), approval.Pending)
+	w.approve(k.ID, ann)
+	strict := w.open(approval.Options{RequirePerson: true, Instance: "strict", Standing: func(subject, _ string) (policy.Principal, bool) { return person(subject, "approver"), true }})
+	claim, err := strict.Claim(t.Context(), transfer(hundred))
+	if err != nil || claim.Outcome == approval.Granted {
+		t.Errorf("got %v, %v", claim.Outcome, err)
+	}
+}
+
 // TestOnePersonHasOneVote: also when the configuration says only after the votes that two
 // voters are one.
 func TestOnePersonHasOneVote(t *testing.T) {

@@ -61,6 +61,7 @@ func (s *sealer) query(ctx context.Context, q store.Querier, l load, tail string
 	}
 	for i := range records {
 		k := &records[i]
+		k.people = s.people
 		k.countApprovals(k.approvers)
 		if err := s.judgeRow(k); err != nil {
 			return nil, fmt.Errorf("reading ticket %s: %w", k.ID, err)

@@ -25,6 +25,8 @@ type sealer struct {
 	store string   // the store's name
 	key   keys.Key // of new MACs
 
+	people bool // of its tickets: see Options.RequirePerson
+
 	mu  sync.Mutex          // protects the field below
 	old map[string]keys.Key // by ID, as they were needed
 }

@@ -57,6 +57,9 @@ type Options struct {
 	// MaxLive is the largest number of calls of one principal that may wait for a
 	// decision; 0 = 64.
 	MaxLive int
+	// RequirePerson counts a vote, and a finding, only where the credentials of the voter and
+	// of the requester both name a person. Those who are the same party differ in no case.
+	RequirePerson bool
 	// Now is the wall clock; nil = time.Now.
 	Now func() time.Time
 	// Instance names this process among those that share the store. It must be unique;
@@ -158,7 +161,9 @@ func (t *Tickets) openSealer(ctx context.Context) (err error) {
 		t.opts.Keys, err = keys.Open(filepath.Join(filepath.Dir(t.db.Path()), "keys"))
 	}
 	if err == nil {
-		t.sealer, err = newSealer(t.opts.Keys, now.name)
+		if t.sealer, err = newSealer(t.opts.Keys, now.name); err == nil {
+			t.people = t.opts.RequirePerson
+		}
 	}
 	return err
 }

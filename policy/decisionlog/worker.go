@@ -77,7 +77,7 @@ func (w *worker) run(ctx context.Context) {
 		}
 		pause = max(pause, w.shipper.backoff().After(tries))
 		w.log.Error("shipping decisions", "error", err, "wait", pause.Round(time.Millisecond))
-		w.update(func(s *status) { s.fault = "its cursor in the state file cannot be read or written" })
+		w.update(func(s *status) { s.fault = "its cursor in the state cannot be read or written" })
 	}
 }
 

@@ -340,13 +340,15 @@ type LimitRule struct {
 
 // Approvals say how held calls live.
 type Approvals struct {
-	TTL     time.Duration  `json:"ttl"`                // life of a ticket; more than 0
-	Hold    *time.Duration `json:"hold"`               // how long a held call waits for its decision, 0 = not at all; nil = the client decides
-	Keep    time.Duration  `json:"keep"`               // how long a ticket that has ended is kept beyond its expiry
-	MaxLive int            `json:"max_live"`           // most undecided tickets of one principal; at least 1
-	Execute []string       `json:"execute_on_approve"` // exposed names of the tools whose calls run as soon as they are approved
-	Clients []Client       // how long each client may be kept waiting; nil = KnownClients
-	Notify  []Notify       `json:"notify"` // where people are notified of tickets
+	TTL           time.Duration  `json:"ttl"`            // life of a ticket; more than 0
+	Hold          *time.Duration `json:"hold"`           // how long a held call waits for its decision, 0 = not at all; nil = the client decides
+	Keep          time.Duration  `json:"keep"`           // how long a ticket that has ended is kept beyond its expiry
+	MaxLive       int            `json:"max_live"`       // most undecided tickets of one principal; at least 1
+	RequirePerson bool           `json:"require_person"` // a vote counts only between credentials that name two persons
+
+	Execute []string `json:"execute_on_approve"` // exposed names of the tools whose calls run as soon as they are approved
+	Clients []Client // how long each client may be kept waiting; nil = KnownClients
+	Notify  []Notify `json:"notify"` // where people are notified of tickets
 }
 
 // Notify is one way in which people are notified of tickets: Webhook or Email is
