@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"iter"
 	"net/http"
 	"net/http/httptest"
@@ -22,6 +23,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -526,6 +528,43 @@ func TestStreamsAskWhoListens(t *testing.T) {
 			t.Errorf("after %v: %q", took, w.Body)
 		}
 	})
+}
+
+// While nobody can be looked up, people hear that the state is away: nothing counts as a refused
+// credential, and sessions stay.
+func TestStoreAway(t *testing.T) {
+	var away atomic.Bool
+	l := newListener(t, func(o *console.Options) {
+		o.Identify = func(ctx context.Context, bearer string) (policy.Principal, error) {
+			if away.Load() {
+				return policy.Principal{}, fmt.Errorf("reading: %w", store.ErrAway)
+			}
+			return identify(ctx, bearer)
+		}
+		o.Again = func(ctx context.Context, p policy.Principal, sum string) (policy.Principal, error) {
+			if away.Load() {
+				return policy.Principal{}, store.ErrAway
+			}
+			return again(ctx, p, sum)
+		}
+	})
+	b := newBrowser(l).signIn("t-ann")
+	away.Store(true)
+	for range 30 { // more than the throttle lets through
+		if w := l.ask("GET", "/v1/approvals", "", as("t-ann")...); w.Code != 503 || w.Header().Get("Retry-After") != "1" || !strings.Contains(w.Body.String(), "STORE_UNAVAILABLE") {
+			t.Fatalf("the interface: %d %v %s", w.Code, w.Header(), w.Body)
+		}
+	}
+	if w := b.do("GET", "/console/approvals", nil); w.Code != 503 {
+		t.Errorf("a page: %d", w.Code)
+	}
+	away.Store(false)
+	if w := b.do("GET", "/console/approvals", nil); w.Code != 200 {
+		t.Errorf("the session afterwards: %d", w.Code)
+	}
+	if w := l.ask("GET", "/v1/approvals", "", as("t-ann")...); w.Code != 200 {
+		t.Errorf("the token afterwards: %d %s", w.Code, w.Body)
+	}
 }
 
 // The scripts are those that docs/dependencies.md names, and the pages stay

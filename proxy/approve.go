@@ -39,8 +39,10 @@ func (t *toolCall) claim(ctx context.Context) (approval.Claim, *Failure) {
 		switch {
 		case store.Away(err):
 			return claim, t.away(err)
-		case errors.Is(err, approval.ErrComparing), errors.Is(err, approval.ErrReplaced):
-			return claim, t.fail(signal.CodeStoreUnavailable, "approvals are closed: "+err.Error()).after(retryUsed).remedy(callLater)
+		case errors.Is(err, approval.ErrComparing):
+			return claim, t.fail(signal.CodeStoreUnavailable, approval.ErrComparing.Error()).after(retryUsed).remedy(callLater)
+		case errors.Is(err, approval.ErrReplaced):
+			return claim, t.fail(signal.CodeStoreUnavailable, "approvals are closed until a restart: "+approval.ErrReplaced.Error()).remedy("tell whoever operates toolgate")
 		case errors.Is(err, approval.ErrUntold):
 			return claim, t.fail(signal.CodeAuditUnavailable, "what becomes of the call's ticket could not be recorded, so the call was not made")
 		}

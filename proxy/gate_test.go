@@ -18,6 +18,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/schema"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -256,6 +257,10 @@ func TestEveryStageRefuses(t *testing.T) {
 		{name: "no schema", tool: &registry.Tool{Server: "web", Name: "find", Exposed: "web__find"}, code: signal.CodeToolQuarantined, stage: "validate", outcome: audit.Denied},
 		{name: "validator fails", tool: &registry.Tool{Server: "web", Name: "find", Exposed: "web__find", Input: new(schema.Schema)}, code: signal.CodeInternal, stage: "validate", outcome: audit.Failed},
 		{name: "approval store fails", set: func(b *bench) { b.decision, b.claimErr = held, errors.New("down") }, code: signal.CodeInternal, stage: "approve", outcome: audit.Failed},
+		{name: "the approval store is away", set: func(b *bench) { b.decision, b.claimErr = held, fmt.Errorf("claiming: %w", store.ErrAway) }, code: signal.CodeStoreUnavailable, stage: "approve", outcome: audit.Failed},
+		{name: "the state went back", set: func(b *bench) { b.decision, b.claimErr = held, approval.ErrComparing }, code: signal.CodeStoreUnavailable, stage: "approve", outcome: audit.Failed,
+			reason: "approvals are closed until the state is compared with the audit trail"},
+		{name: "a credential cannot be looked up", set: func(b *bench) { b.whoErr = &identity.Refusal{Kind: identity.Unread} }, code: signal.CodeStoreUnavailable, stage: "identify", outcome: audit.Failed},
 		{name: "a ticket cannot be recorded", set: func(b *bench) { b.decision, b.claimErr = held, fmt.Errorf("full: %w", approval.ErrUntold) }, code: signal.CodeAuditUnavailable, stage: "approve", outcome: audit.Failed},
 		{name: "person denied", set: func(b *bench) {
 			b.decision, b.claim = held, approval.Claim{Ticket: ticket(approval.StateDenied), Outcome: approval.Denied}

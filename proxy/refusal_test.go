@@ -8,7 +8,10 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/registry"
@@ -21,6 +24,39 @@ func (b *bench) callAs(t *testing.T, client, name, arguments string) (*proxy.Rep
 	in := request(t, `{"name":"`+name+`","arguments":`+arguments+`}`)
 	in.Client = client
 	return b.Call(t.Context(), in)
+}
+
+// What others cause costs the caller nothing of its limit of refused calls, so that honest
+// retries pass; what the caller causes does.
+func TestRetriesCostNoQuota(t *testing.T) {
+	for name, row := range map[string]struct {
+		set  func(b *bench)
+		want string
+	}{
+		"the state is away":             {func(b *bench) { b.claimErr = store.ErrAway }, signal.CodeStoreUnavailable},
+		"too many tickets of one's own": {func(b *bench) { b.claim = approval.Claim{Outcome: approval.TooMany} }, signal.CodeRateLimited},
+		"denied":                        {func(b *bench) { b.decision = policy.Decision{Effect: policy.Deny, Rule: "R2", Reason: "no"} }, signal.CodeRateLimited},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.decision = policy.Decision{Effect: policy.Hold, Rule: "R1", Approval: &policy.Approval{Roles: []string{"approver"}, Quorum: 1}}
+			row.set(b)
+			one := limit.Rate{Count: 1, Per: time.Hour, Burst: 1}
+			g, err := proxy.New(proxy.Options{Identifier: b, Policy: b, Limiter: b, Tickets: b, Recorder: b,
+				Refused: limit.New(limit.Rules{Default: &one}), Fold: func(audit.Principal, audit.Event) {},
+				Upstreams: upstreams{bench: b, catalogue: registry.NewCatalogue([]string{"web"}, searcher)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var f *proxy.Failure
+			for range 3 {
+				_, f = g.Call(t.Context(), request(t, plain))
+			}
+			if f == nil || f.Kernel.Code != row.want {
+				t.Errorf("the third call: %v, want %s", f, row.want)
+			}
+		})
+	}
 }
 
 // A denial says who was refused, by which rule, and what would help.
