@@ -3,8 +3,10 @@ package audit_test
 import (
 	"bytes"
 	"crypto/ed25519"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -163,14 +165,9 @@ func TestSignedTrailTamperings(t *testing.T) {
 			}
 			recompute(t, root+"/b", never)
 			os.Remove(root + "/b/CHECKPOINT")
-		}, audit.Verdicts{Chain: audit.OK, Content: audit.Broken, Independence: audit.Broken}, "missing at the end: the ledger names record 32"},
+		}, audit.Verdicts{Chain: audit.OK, Content: audit.OK, // as that of a chain which has just begun Independence: audit.Broken}, "missing at the end: the ledger names record 32"},
 		"an old copy of the trail": {func(t *testing.T, root, old string) { replace(t, root, old) },
 			audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.Broken}, "chain b is missing: the ledger names"},
-		"a chain that nobody signed": {func(t *testing.T, root, _ string) {
-			if err := open(t, root, audit.Options{Instance: "c"}).Close(); err != nil {
-				t.Fatal(err)
-			}
-		}, audit.Verdicts{Chain: audit.OK, Content: audit.Broken, Independence: audit.Unproven}, "no checkpoint signed by a known key covers chain c"},
 		"a checkpoint of somebody else": {func(t *testing.T, root, _ string) {
 			signer, _ := newKey(t)
 			forged := &signedTrail{root: t.TempDir(), signing: audit.Signing{Signer: signer, Ledger: audit.Ledger{Trail: "x"}}}
@@ -216,6 +213,87 @@ func TestUnprovenVerdicts(t *testing.T) {
 		if err != nil || rep.Verdicts != test.want {
 			t.Errorf("%+v, %v, want %+v", rep.Verdicts, err, test.want)
 		}
+	}
+}
+
+// firstSigned is the signed checkpoint of the first record of a chain.
+func (s *signedTrail) firstSigned(t *testing.T, chain string, at time.Time) (signed []byte) {
+	t.Helper()
+	edit(t, filepath.Join(s.root, chain, "000001.jsonl"), func(lines [][]byte) [][]byte {
+		hash, err := hex.DecodeString(parse(t, lines[0]).Hash)
+		if err == nil {
+			text := fmt.Sprintf("toolgate/audit/%s/%s\n1\n%s\ntime %s\n", s.signing.Ledger.Trail, chain, base64.StdEncoding.EncodeToString(hash), at.UTC().Format(time.RFC3339Nano))
+			signed, err = note.Sign(&note.Note{Text: text}, s.signing.Signer)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lines
+	})
+	return signed
+}
+
+// Records for which no known key vouches are no fault, and nothing proves them. A process
+// that has just begun its chain has not signed yet.
+func TestRecordsThatNobodySigned(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(t *testing.T, s *signedTrail)
+		want   audit.Verdict
+		what   string
+	}{
+		"a chain without a checkpoint": {func(t *testing.T, s *signedTrail) {
+			if err := open(t, s.root, audit.Options{Instance: "c"}).Close(); err != nil {
+				t.Fatal(err)
+			}
+		}, audit.Unproven, "no checkpoint signed by a known key covers chain c"},
+		"a chain that has just begun": {func(t *testing.T, s *signedTrail) { open(t, s.root, audit.Options{Instance: "c"}) }, audit.OK, ""},
+		"no chain has a checkpoint": {func(t *testing.T, s *signedTrail) {
+			s.root, s.evidence.Ledgers = t.TempDir(), nil
+			open(t, s.root, audit.Options{Instance: "c"})
+		}, audit.Unproven, "no checkpoint signed by a known key covers chain c"},
+		"records after the last checkpoint": {func(t *testing.T, s *signedTrail) {
+			s.evidence.Ledgers = nil
+			edit(t, s.root+"/b/CHECKPOINT", func([][]byte) [][]byte { return [][]byte{s.firstSigned(t, "b", time.Now().Add(-time.Hour))} })
+		}, audit.Unproven, "no checkpoint covers records 2 to 32 of chain b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := signTrail(t, "")
+			test.change(t, s)
+			rep := s.verify(t)
+			var what string
+			for _, p := range rep.Unproven {
+				what += p.What
+			}
+			if !rep.OK() || rep.Verdicts.Content != test.want || what != test.what {
+				t.Errorf("content %s, %q, problems %v; want %s, %q", rep.Verdicts.Content, what, rep.All(), test.want, test.what)
+			}
+		})
+	}
+}
+
+// A key directory with keys and without a ledger of the trail, none of whose keys signed a
+// checkpoint of it, is that of another trail. What a person named as a key is not.
+func TestOtherKeys(t *testing.T) {
+	_, other := newKey(t)
+	for name, test := range map[string]struct {
+		change func(e *audit.Evidence)
+		want   error
+	}{
+		"keys of another trail":                    {func(e *audit.Evidence) { e.Keys, e.Ledgers = []note.Verifier{other}, nil }, audit.ErrOtherKeys},
+		"keys of another trail, beside the ledger": {func(e *audit.Evidence) { e.Keys = []note.Verifier{other} }, nil},
+		"keys of another trail, named one by one":  {func(e *audit.Evidence) { *e = audit.Evidence{Keys: []note.Verifier{other}} }, nil},
+		"keys of both":                             {func(e *audit.Evidence) { e.Keys, e.Ledgers = append(e.Keys, other), nil }, nil},
+		"no keys":                                  {func(e *audit.Evidence) { e.Keys, e.Ledgers = nil, nil }, nil},
+		"keys of this trail, which has no ledger":  {func(e *audit.Evidence) { e.Ledgers = nil }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := signTrail(t, "")
+			s.evidence.Directory = true
+			test.change(&s.evidence)
+			if _, err := s.evidence.Verify(s.root); !errors.Is(err, test.want) {
+				t.Errorf("error %v, want %v", err, test.want)
+			}
+		})
 	}
 }
 

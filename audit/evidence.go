@@ -36,7 +36,7 @@ const (
 	// that another one names?
 	ByChain Question = "chain"
 	// ByContent: are the records those for which checkpoints were signed? Without a
-	// public key nothing proves it.
+	// public key, or a checkpoint that covers them, nothing proves it.
 	ByContent Question = "content"
 	// ByIndependence: is the trail what a place outside the state directory has seen of
 	// it? Without a ledger and anchors nothing proves it.
@@ -52,8 +52,14 @@ type Evidence struct {
 	Anchors   []string        // directories, and files with one signed note each, from anchors
 	Cosigners []note.Verifier // one of which has signed each note of the anchors; none = Keys suffice
 	Archive   bool            // the trail is an archive: its chains may end before their checkpoints
+	Directory bool            // Keys and Ledgers are those of one key directory: see ErrOtherKeys
+	Replica   bool            // the roots are those of one replica: others hold the chains of other trails that Notes name
 	Progress  io.Writer       // unless nil, receives each line that was checked
 }
+
+// ErrOtherKeys reports that Evidence.Directory is the key directory of another trail: it has
+// keys and no ledger of this one, and none of the keys signed a checkpoint of this one.
+var ErrOtherKeys = errors.New("the key directory is not that of this trail")
 
 // Note is the last checkpoint of a chain of any replica. One that no known key has signed
 // shows that records are missing, and proves nothing.
@@ -71,6 +77,8 @@ type mark struct {
 	by       string // chain whose open record names it; "" = a signed note
 	found    string // hash of the record in the chain; "" = not seen
 	unsigned bool   // by a known key: it vouches for nothing
+	stored   bool   // in a store that several machines share
+	trail    string // of a stored note
 }
 
 // exhibits is the evidence about one trail.
@@ -78,6 +86,7 @@ type exhibits struct {
 	Evidence
 	marks    map[string][]*mark // by instance
 	problems []Problem
+	strange  bool            // a chain has a checkpoint that no known key signed
 	trails   map[string]bool // names of the trails
 	starts   map[string]Checkpoint
 }
@@ -92,6 +101,9 @@ func (e Evidence) gather(chains []string) (*exhibits, error) {
 		if err := x.readChain(dir); err != nil {
 			return nil, err
 		}
+	}
+	if e.Directory && len(e.Ledgers) == 0 && x.strange && len(x.trails) == 0 {
+		return nil, ErrOtherKeys
 	}
 	for _, l := range e.Ledgers {
 		if _, err := x.readNotes(l.Dir, ledgerSource); err != nil {
@@ -141,8 +153,10 @@ func (x *exhibits) readChain(dir string) error {
 		return err
 	}
 	c, err := OpenCheckpoint(signed, note.VerifierList(x.Keys...))
+	var foreign *note.UnverifiedNoteError
 	switch {
 	case err != nil:
+		x.strange = x.strange || errors.As(err, &foreign)
 		x.problem(ByContent, "%s of %s: %v", checkpointName, name, err)
 	case c.Instance != name || c.Segment != 0:
 		x.problem(ByContent, "%s of %s is that of another chain", checkpointName, name)
@@ -164,7 +178,7 @@ func (x *exhibits) readNote(n Note) error {
 		c, err = claimed(n.Signed)
 	}
 	if err == nil {
-		x.add(&mark{Earlier: Earlier{c.Instance, c.Seq, c.Hash}, at: c.Time, question: ByIndependence, source: n.Source, unsigned: unsigned})
+		x.add(&mark{Earlier: Earlier{c.Instance, c.Seq, c.Hash}, at: c.Time, question: ByIndependence, source: n.Source, unsigned: unsigned, stored: true, trail: c.Trail})
 	}
 	return err
 }
@@ -260,6 +274,9 @@ const (
 	unsignedFor = time.Minute
 )
 
+// beginsFor is how long a process that runs may be without a first checkpoint.
+const beginsFor = 10 * time.Second
+
 // judge finds what the evidence says about the trail as a whole, once every chain is
 // checked.
 func (x *exhibits) judge(rep *Report) {
@@ -269,7 +286,11 @@ func (x *exhibits) judge(rep *Report) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(x.marks)) {
 		for _, m := range x.marks[name] {
-			if chains[name] == nil && !x.Archive {
+			switch {
+			case chains[name] != nil || x.Archive:
+			case x.Replica && m.stored && !x.trails[m.trail]:
+				rep.Elsewhere = append(rep.Elsewhere, Elsewhere{name, m.Seq, m.source})
+			default:
 				x.problem(m.question, "chain %s is missing: %s names its record %d", name, m.source, m.Seq)
 			}
 		}
@@ -284,25 +305,31 @@ func (x *exhibits) judge(rep *Report) {
 		c.Signed, c.Seen = signed[c.Instance].Seq, outside[c.Instance].Seq
 		seen = seen && (c.Seen > 0 || c.Seq == 0)
 		if len(x.Keys) > 0 && c.Seq > 0 {
-			x.judgeSigned(c, signed[c.Instance])
+			if what := x.unproven(c, signed); what != "" {
+				rep.Unproven = append(rep.Unproven, Problem{Question: ByContent, What: what})
+			}
 		}
 	}
 	rep.Problems = append(rep.Problems, x.problems...)
-	rep.Verdicts = rep.verdicts(len(x.Keys) > 0, seen)
+	rep.Verdicts = rep.verdicts(len(x.Keys) > 0 && len(rep.Unproven) == 0, seen)
 }
 
-// judgeSigned finds records of c that no signature covers.
-func (x *exhibits) judgeSigned(c *Chain, signed mark) {
+// unproven says which records of c need a signature and have none, "" for none of them. A
+// chain has no checkpoint in its first moments; all has the last one of every chain.
+func (x *exhibits) unproven(c *Chain, all map[string]mark) string {
+	signed := all[c.Instance]
 	if start := x.starts[c.Instance]; signed.Seq < start.Seq {
 		signed.Seq, signed.at = start.Seq, start.Time
 	}
 	c.Signed = signed.Seq
 	switch {
+	case signed.Seq == 0 && len(all) > 0 && !c.Closed && time.Since(c.First).Abs() < beginsFor:
 	case signed.Seq == 0:
-		x.problem(ByContent, "no checkpoint signed by a known key covers chain %s", c.Instance)
+		return fmt.Sprintf("no checkpoint signed by a known key covers chain %s", c.Instance)
 	case c.Seq > signed.Seq+maxUnsigned, c.Seq > signed.Seq && c.Last.Sub(signed.at) > unsignedFor:
-		x.problem(ByContent, "no checkpoint covers %s of chain %s", missing("record", signed.Seq+1, c.Seq), c.Instance)
+		return fmt.Sprintf("no checkpoint covers %s of chain %s", missing("record", signed.Seq+1, c.Seq), c.Instance)
 	}
+	return ""
 }
 
 // reach returns the last record of each chain for which notes that count vouch: by

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +15,7 @@ import (
 
 // replicas are two trails of one chain each, with a signer each, and the notes of both in
 // a store.
-func replicas(t *testing.T) (roots []string, evidence audit.Evidence) {
+func replicas(t *testing.T) (trails []*signedTrail, roots []string, evidence audit.Evidence) {
 	t.Helper()
 	for _, name := range []string{"a", "b"} {
 		root := filepath.Join(t.TempDir(), "audit")
@@ -29,17 +30,16 @@ func replicas(t *testing.T) (roots []string, evidence audit.Evidence) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		roots = append(roots, root)
+		trails, roots = append(trails, s), append(roots, root)
 		evidence.Keys = append(evidence.Keys, verifier)
 		evidence.Notes = append(evidence.Notes, audit.Note{Source: "the store's checkpoint of " + name, Signed: signed})
 	}
-	return roots, evidence
+	return trails, roots, evidence
 }
 
 // The trails of several replicas are verified together. A store that has a checkpoint of
 // each chain shows which one is missing, was cut or was written anew.
 func TestTrailsOfReplicas(t *testing.T) {
-	const unsigned = "no checkpoint signed by a known key covers chain b"
 	cut := func(t *testing.T, roots []string, e *audit.Evidence) {
 		recompute(t, filepath.Join(roots[1], "b"), func(line []byte) bool {
 			return bytes.Contains(line, []byte(`"seq":31,`)) || bytes.Contains(line, []byte(`"seq":32,`))
@@ -58,9 +58,9 @@ func TestTrailsOfReplicas(t *testing.T) {
 		"one is not given": {func(*testing.T, []string, *audit.Evidence) {}, 1,
 			[]string{"chain b is missing: the store's checkpoint of b names its record 32"}},
 		"one is not given, nor its key": {strange, 1, []string{"chain b is missing: the store's checkpoint of b names its record 32"}},
-		"one is cut":                    {cut, 2, []string{unsigned, "records 31 to 32 missing at the end: the store's checkpoint of b names record 32"}},
+		"one is cut":                    {cut, 2, []string{"records 31 to 32 missing at the end: the store's checkpoint of b names record 32"}},
 		"one is cut, and its key is not given": {func(t *testing.T, roots []string, e *audit.Evidence) { cut(t, roots, e); strange(t, roots, e) }, 2,
-			[]string{unsigned, "records 31 to 32 missing at the end: the store's checkpoint of b names record 32"}},
+			[]string{"records 31 to 32 missing at the end: the store's checkpoint of b names record 32"}},
 		"a record is another, and the key is not given": {func(t *testing.T, roots []string, e *audit.Evidence) {
 			strange(t, roots, e)
 			edit(t, filepath.Join(roots[1], "b", "000001.jsonl"), func(lines [][]byte) [][]byte {
@@ -68,12 +68,12 @@ func TestTrailsOfReplicas(t *testing.T) {
 				return lines
 			})
 			recompute(t, filepath.Join(roots[1], "b"), func([]byte) bool { return false })
-		}, 2, []string{"CHECKPOINT of b: reading checkpoint: note has no verifiable signatures", unsigned, "record 32 is not the one that the store's checkpoint of b names"}},
+		}, 2, []string{"CHECKPOINT of b: reading checkpoint: note has no verifiable signatures", "record 32 is not the one that the store's checkpoint of b names"}},
 		"a note is no note": {func(_ *testing.T, _ []string, e *audit.Evidence) { e.Notes[0].Signed = []byte("x") }, 2,
 			[]string{"the store's checkpoint of a: reading checkpoint: malformed note"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			roots, evidence := replicas(t)
+			_, roots, evidence := replicas(t)
 			tt.tamper(t, roots, &evidence)
 			rep, err := evidence.Verify(roots[:tt.roots]...)
 			if err != nil {
@@ -95,9 +95,50 @@ func TestTrailsOfReplicas(t *testing.T) {
 	}
 }
 
+// At one replica, the chains of others are elsewhere, whether or not their keys are known.
+// A chain of its own that a note names is missing.
+func TestTrailOfOneReplica(t *testing.T) {
+	elsewhere := []audit.Elsewhere{{Instance: "b", Seq: 32, Source: "the store's checkpoint of b"}}
+	for name, tt := range map[string]struct {
+		change func(t *testing.T, root string, e *audit.Evidence)
+		want   string
+	}{
+		"as it is":                     {func(*testing.T, string, *audit.Evidence) {}, ""},
+		"the other's key is not known": {func(_ *testing.T, _ string, e *audit.Evidence) { e.Keys = e.Keys[:1] }, ""},
+		"a chain of its own is removed": {func(t *testing.T, root string, e *audit.Evidence) {
+			signed, err := os.ReadFile(filepath.Join(root, "c", "CHECKPOINT"))
+			if err == nil {
+				err = os.RemoveAll(filepath.Join(root, "c"))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.Notes = append(e.Notes, audit.Note{Source: "the store's checkpoint of c", Signed: signed})
+		}, "chain c is missing: the store's checkpoint of c names its record 3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			trails, roots, evidence := replicas(t)
+			evidence.Replica = true
+			trails[0].write(t, "c", 1)
+			tt.change(t, roots[0], &evidence)
+			rep, err := evidence.Verify(roots[0])
+			if err != nil || !slices.Equal(rep.Elsewhere, elsewhere) {
+				t.Errorf("elsewhere %v, %v", rep.Elsewhere, err)
+			}
+			var got string
+			for _, p := range rep.All() {
+				got += p.What
+			}
+			if got != tt.want {
+				t.Errorf("problems %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 // A note that no known key has signed proves nothing.
 func TestNotesOfAStoreProveNothingAlone(t *testing.T) {
-	roots, evidence := replicas(t)
+	_, roots, evidence := replicas(t)
 	_, other := newKey(t)
 	evidence.Keys = []note.Verifier{other}
 	rep, err := evidence.Verify(roots...)

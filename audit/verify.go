@@ -25,7 +25,7 @@ const keepLinks = 1 << 19
 
 // Verify checks every chain under roots, one for each replica, and compares the trail with
 // the evidence. One root that does not exist is a trail without chains where there is a
-// ledger. The error
+// ledger. The error is ErrOtherKeys, or
 // reports files that could not be read; faults of the trail are in its Problems. A log
 // may be verified while it is written to: records that arrive meanwhile may or may not be
 // part of the Report.
@@ -323,9 +323,19 @@ func (c *check) finish() {
 
 // Report is the result of Verify.
 type Report struct {
-	Chains   []Chain   `json:"chains"`             // by name, which for ULIDs is by age
-	Problems []Problem `json:"problems,omitempty"` // of the trail as a whole
-	Verdicts Verdicts  `json:"verdicts"`
+	Chains    []Chain     `json:"chains"`              // by name, which for ULIDs is by age
+	Problems  []Problem   `json:"problems,omitempty"`  // of the trail as a whole
+	Unproven  []Problem   `json:"unproven,omitempty"`  // records that no checkpoint of a known key covers, and should
+	Elsewhere []Elsewhere `json:"elsewhere,omitempty"` // chains that other replicas hold, by name
+	Verdicts  Verdicts    `json:"verdicts"`
+}
+
+// Elsewhere is a chain of which a store that replicas share has a checkpoint, and which is
+// not in the trail of this replica.
+type Elsewhere struct {
+	Instance string `json:"instance"`
+	Seq      uint64 `json:"seq"`    // of the record that the checkpoint names
+	Source   string `json:"source"` // says who wrote the checkpoint
 }
 
 // Verdicts are the answers to the three questions about a trail.
@@ -335,9 +345,9 @@ type Verdicts struct {
 	Independence Verdict `json:"independence"`
 }
 
-// verdicts answers the questions, given whether a key was known and whether every chain
-// was seen outside.
-func (r Report) verdicts(known, seen bool) Verdicts {
+// verdicts answers the questions, given whether checkpoints of known keys cover the records
+// and whether every chain was seen outside.
+func (r Report) verdicts(signed, seen bool) Verdicts {
 	broken := map[Question]bool{}
 	for _, p := range r.All() {
 		broken[p.Question] = true
@@ -351,7 +361,7 @@ func (r Report) verdicts(known, seen bool) Verdicts {
 		}
 		return Unproven
 	}
-	return Verdicts{answer(ByChain, true), answer(ByContent, known), answer(ByIndependence, seen)}
+	return Verdicts{answer(ByChain, true), answer(ByContent, signed), answer(ByIndependence, seen)}
 }
 
 // All returns the problems of the trail and of all chains.

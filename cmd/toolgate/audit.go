@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -106,8 +107,11 @@ func eachLine(ctx context.Context, r io.Reader, do func(line []byte) error) erro
 func auditVerify(e *env) *cobra.Command {
 	var files, anchors []string
 	var trailOnly bool
-	var archive, tsaCA, witnessKey string
+	var archive, tsaCA, witnessKey, require string
 	c := command("verify [DIR...]", "verify every chain of the trail, its signatures, and the checkpoints that others hold", func(ctx context.Context, args []string) error {
+		if !slices.Contains(requirements, require) {
+			return unknown("requirement", require, requirements)
+		}
 		dirs, err := e.trails(args, archive)
 		if err != nil {
 			return err
@@ -121,7 +125,7 @@ func auditVerify(e *env) *cobra.Command {
 				return err
 			}
 		}
-		evidence.Anchors, evidence.Archive = anchors, archive != ""
+		evidence.Anchors, evidence.Archive, evidence.Replica = anchors, archive != "", len(args) == 0
 		roots, err := app.ReadRoots(tsaCA)
 		if err != nil {
 			return usage(err)
@@ -142,18 +146,22 @@ func auditVerify(e *env) *cobra.Command {
 		}
 		var faults []string
 		if !trailOnly && archive == "" {
-			faults, err = e.contradictions(ctx, dirs, rep, len(files) == 0)
+			faults, err = e.contradictions(ctx, dirs, rep, evidence)
 		}
-		return errors.Join(err, e.verdict(rep, faults...))
+		return errors.Join(err, e.verdict(rep, require, faults...))
 	})
 	c.Flags().StringArrayVar(&files, "key", nil, "PEM `FILE` of a public key that signs checkpoints (default: those of the key directory); may be repeated")
 	c.Flags().StringArrayVar(&anchors, "anchor", nil, "`FILE|DIR` with checkpoints from an anchor; may be repeated")
 	c.Flags().StringVar(&tsaCA, "tsa-ca", "", "PEM `FILE` with root certificates; the notes of anchors need a time-stamp of an authority below them")
 	c.Flags().StringVar(&witnessKey, "witness-key", "", "`FILE` with the key of a witness; the notes of anchors need its signature, or a time-stamp with --tsa-ca")
 	c.Flags().StringVar(&archive, "archive", "", "verify the archive in `DIR` instead of the trail")
+	c.Flags().StringVar(&require, "require", requirements[0], "what has to be proved: `content|independence`, the latter in addition to the former")
 	c.Flags().BoolVar(&trailOnly, "trail-only", false, "do not compare the trail with the store")
 	return c
 }
+
+// requirements are the values of --require.
+var requirements = []string{string(audit.ByContent), string(audit.ByIndependence)}
 
 // trails returns the trails to verify: the archive, those of state directories, or the one
 // of this state directory. A directory without a trail in it is one.
@@ -195,18 +203,30 @@ func (e *env) verify(evidence audit.Evidence, dirs ...string) (audit.Report, err
 	defer bar.End()
 	evidence.Progress = bar.Count("verifying", progress.Size(dirs...))
 	rep, err := evidence.Verify(dirs...)
+	if errors.Is(err, audit.ErrOtherKeys) {
+		return rep, usage(fmt.Errorf("%w: %s\nhint: name the key directory of the trail with --keys, or the public key that signs its checkpoints with --key", audit.ErrOtherKeys, e.keysDir()))
+	}
 	return rep, missing(err)
 }
 
-// contradictions compares the tickets of the store, where there is one, with the trails.
-// authenticate says that the key directory is this machine's.
-func (e *env) contradictions(ctx context.Context, trails []string, rep audit.Report, authenticate bool) (faults []string, err error) {
+// contradictions compares the tickets of the store, where there is one, with the trails. It
+// authenticates them where the key directory is known to be that of the trails.
+func (e *env) contradictions(ctx context.Context, trails []string, rep audit.Report, evidence audit.Evidence) (faults []string, err error) {
 	var dir *keys.Dir
-	if k := keys.At(e.keysDir()); authenticate && k.Has(keys.Tickets) {
+	known := len(evidence.Ledgers) > 0 || slices.ContainsFunc(rep.Chains, func(c audit.Chain) bool { return c.Signed > 0 })
+	if k := keys.At(e.keysDir()); evidence.Directory && known && k.Has(keys.Tickets) {
 		dir = k
 	}
-	err = e.withStore(ctx, func(db *store.DB) (err error) {
-		faults, _, err = approval.Verify(ctx, db, dir, func() (map[string]approval.Word, time.Time, error) { return lastWords(ctx, trails, rep) })
+	err = e.withStore(ctx, func(db *store.DB) error {
+		var since time.Time
+		if evidence.Replica && db.Shared() { // the trails of others say how older tickets ended, and the store has removed them
+			cfg, err := e.stateConfig()
+			if err != nil {
+				return err
+			}
+			since = time.Now().Add(-cfg.Approvals.Keep)
+		}
+		faults, _, err = approval.Verify(ctx, db, dir, func() (map[string]approval.Word, time.Time, error) { return lastWords(ctx, trails, rep, since) })
 		return err
 	})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -215,9 +235,9 @@ func (e *env) contradictions(ctx context.Context, trails []string, rep audit.Rep
 	return faults, err
 }
 
-// lastWords returns the last change of each ticket in the trails, and the time of their
-// first record.
-func lastWords(ctx context.Context, trails []string, rep audit.Report) (map[string]approval.Word, time.Time, error) {
+// lastWords returns the last change of each ticket in the trails since a time, and the time
+// of their first record.
+func lastWords(ctx context.Context, trails []string, rep audit.Report, since time.Time) (map[string]approval.Word, time.Time, error) {
 	words, oldest := map[string]approval.Word{}, time.Now()
 	for _, c := range rep.Chains {
 		if c.First.Before(oldest) {
@@ -225,14 +245,14 @@ func lastWords(ctx context.Context, trails []string, rep audit.Report) (map[stri
 		}
 	}
 	for _, trail := range trails {
-		for r, err := range audit.NewWatch(trail, time.Time{}, audit.KindTicket).Next(ctx) {
+		for r, err := range audit.NewWatch(trail, since, audit.KindTicket).Next(ctx) {
 			if errors.Is(err, audit.ErrNoRecord) {
 				continue // the trail's own verdict has it
 			}
 			if err != nil {
 				return nil, oldest, err
 			}
-			if c := r.Change; c != nil && c.Seq >= words[r.Ticket].Seq {
+			if c := r.Change; c != nil && !r.Time.Before(since) && c.Seq >= words[r.Ticket].Seq {
 				words[r.Ticket] = approval.Word{Seq: c.Seq, State: approval.State(c.To)}
 			}
 		}
@@ -244,7 +264,7 @@ func lastWords(ctx context.Context, trails []string, rep audit.Report) (map[stri
 // uses these and nothing of this machine's key directory.
 func (e *env) evidence(files []string, dirs ...string) (x audit.Evidence, err error) {
 	var known []keys.Public
-	if len(files) == 0 {
+	if x.Directory = len(files) == 0; x.Directory {
 		k := keys.At(e.keysDir())
 		own, err := k.Publics(keys.Checkpoints)
 		elsewhere, failed := k.Publics(keys.External)
@@ -265,7 +285,7 @@ func (e *env) evidence(files []string, dirs ...string) (x audit.Evidence, err er
 }
 
 // verifiers returns the verifiers of checkpoints that the holders of keys signed: those
-// known, and those in PEM files.
+// known, and those in PEM files, each once: a note with two verifiers of a key is ambiguous.
 func verifiers(known []keys.Public, files []string) (found []note.Verifier, err error) {
 	for _, file := range files {
 		key, err := keys.ReadPublic(file)
@@ -274,7 +294,10 @@ func verifiers(known []keys.Public, files []string) (found []note.Verifier, err 
 		}
 		known = append(known, key)
 	}
-	for _, key := range known {
+	for i, key := range known {
+		if slices.ContainsFunc(known[:i], func(k keys.Public) bool { return k.Key.Equal(key.Key) }) {
+			continue
+		}
 		v, err := audit.NewVerifier(key.Key)
 		if err != nil {
 			return nil, err
@@ -286,7 +309,7 @@ func verifiers(known []keys.Public, files []string) (found []note.Verifier, err 
 
 // verified is the outcome of a verification as it is printed.
 type verified struct {
-	OK    bool     `json:"ok"`
+	OK    bool     `json:"ok"`              // nothing is broken, and what was required is proved
 	State []string `json:"state,omitempty"` // contradictions between trail and store
 	audit.Report
 }
@@ -299,13 +322,18 @@ func (v verified) Records() (n int) {
 	return n
 }
 
-func (e *env) verdict(rep audit.Report, faults ...string) error {
-	ok := rep.OK() && len(faults) == 0
-	err := e.Print("verified", verified{ok, faults, rep})
-	if !ok {
-		err = errors.Join(err, &exit{code: exitAudit, err: errors.New("the audit trail does not verify")})
+// verdict prints the outcome. Its error has the exit code, unless what is required was proved.
+func (e *env) verdict(rep audit.Report, require string, faults ...string) error {
+	var bad error
+	switch v := rep.Verdicts; {
+	case !rep.OK() || len(faults) > 0:
+		bad = &exit{code: exitAudit, err: errors.New("the audit trail does not verify")}
+	case v.Content != audit.OK:
+		bad = &exit{code: exitUnproven, err: errors.New("the content of the audit trail is not proved\nhint: name the key directory of the trail with --keys, or the public key that signs its checkpoints with --key")}
+	case require == string(audit.ByIndependence) && v.Independence != audit.OK:
+		bad = &exit{code: exitUnproven, err: errors.New("the independence of the audit trail is not proved\nhint: name checkpoints from an anchor with --anchor, or the key directory of the trail with --keys")}
 	}
-	return err
+	return errors.Join(e.Print("verified", verified{bad == nil, faults, rep}), bad)
 }
 
 // recordFilter selects records of the trail.
@@ -544,7 +572,7 @@ func (e *env) archive(to string, before time.Time) error {
 		return err
 	}
 	if !rep.OK() {
-		return e.verdict(rep)
+		return e.verdict(rep, requirements[0])
 	}
 	trail, err := e.openTrail()
 	if err != nil {

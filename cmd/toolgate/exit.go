@@ -29,12 +29,13 @@ const (
 	exitApproval     = 11 // approval required
 	exitDiffer       = 12 // tests or replay differ
 	exitAudit        = 20 // the audit trail does not verify
+	exitUnproven     = 21 // nothing in it is broken, and its content or what was required is not proved
 )
 
 // exitWords are the codes of errors that no listener of toolgate has given one.
 var exitWords = map[int]string{
 	exitUnexpected: "FAILED", exitUsage: "USAGE", exitUnauthorised: "UNAUTHORISED", exitUnreachable: "UNREACHABLE", exitTool: "TOOL_FAILED",
-	exitDenied: "DENIED", exitApproval: "APPROVAL_PENDING", exitDiffer: "DIFFERENT", exitAudit: "AUDIT_BROKEN",
+	exitDenied: "DENIED", exitApproval: "APPROVAL_PENDING", exitDiffer: "DIFFERENT", exitAudit: "AUDIT_BROKEN", exitUnproven: "AUDIT_UNPROVEN",
 }
 
 // An exit is an error with its exit code. A nil err prints nothing.

@@ -91,7 +91,7 @@ func (e *env) recordReading(trail string) {
 	k := keys.At(e.keysDir())
 	ledger, err := audit.FindLedger(k.Path(), trail)
 	if err == nil && (ledger.Trail == "" || !k.Has(keys.Checkpoints)) {
-		err = errors.New("the key directory is not that of this trail")
+		err = audit.ErrOtherKeys
 	}
 	if err == nil {
 		err = e.record(&audit.Record{Principal: audit.Principal{Subject: systemUser()}, Event: &audit.Event{Name: audit.EventTrailRead, Credential: "files"}})

@@ -22,6 +22,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -211,8 +212,8 @@ func (b *supportBundle) verified(ctx context.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	faults, err := b.e.contradictions(ctx, []string{dir}, rep, true)
-	return verified{rep.OK() && len(faults) == 0, faults, rep}, err
+	faults, err := b.e.contradictions(ctx, []string{dir}, rep, evidence)
+	return verified{rep.OK() && len(faults) == 0 && rep.Verdicts.Content == audit.OK, faults, rep}, err
 }
 
 // Bounds of what is read of a log: its end, in bytes, and the lines that are kept.

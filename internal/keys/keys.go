@@ -108,8 +108,11 @@ func (d *Dir) Secret(name string) (Key, error) {
 }
 
 // Find returns the version of a secret that has an ID. The error is ErrUnknown when the
-// directory does not have it.
+// directory does not have it. A nil Dir has none.
 func (d *Dir) Find(name, id string) (Key, error) {
+	if d == nil {
+		return Key{}, ErrUnknown
+	}
 	text, version, err := d.version(name, id)
 	if err != nil {
 		return Key{}, err
