@@ -165,7 +165,7 @@ func TestSignedTrailTamperings(t *testing.T) {
 			}
 			recompute(t, root+"/b", never)
 			os.Remove(root + "/b/CHECKPOINT")
-		}, audit.Verdicts{Chain: audit.OK, Content: audit.OK, // as that of a chain which has just begun Independence: audit.Broken}, "missing at the end: the ledger names record 32"},
+		}, audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.Broken}, "missing at the end: the ledger names record 32"},
 		"an old copy of the trail": {func(t *testing.T, root, old string) { replace(t, root, old) },
 			audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.Broken}, "chain b is missing: the ledger names"},
 		"a checkpoint of somebody else": {func(t *testing.T, root, _ string) {
