@@ -132,6 +132,13 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 	}); err != nil {
 		return err
 	}
+	doubt, err := markStore(cfg.State, s.tickets.Store())
+	if err != nil {
+		return err
+	}
+	if doubt != "" {
+		a.doubt(doubt)
+	}
 	s.notices.Start()
 	s.artifacts, err = artifact.Open(ctx, filepath.Join(cfg.State, "artifacts"), s.db, artifact.Options{
 		TTL: cfg.Artifacts.TTL, MaxBytes: int64(cfg.Artifacts.MaxMiB) << 20, Log: a.log.Named("artifacts"),

@@ -168,6 +168,10 @@ func (t *Tickets) openSealer(ctx context.Context) (err error) {
 	return err
 }
 
+// Store returns the name of the store, which it has from its first use on, whatever becomes of its
+// place.
+func (t *Tickets) Store() string { return t.sealer.store }
+
 // Close releases the instance lock. Other processes then move tickets that still run
 // here to unknown, so callers finish them first. The store stays open.
 func (t *Tickets) Close() error {
