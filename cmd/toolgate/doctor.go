@@ -168,7 +168,7 @@ func (x *examination) shared(ctx context.Context, cfg *config.Config) {
 		x.fault(exitUnreachable, where, err.Error(), "start the server, or correct its URL and password")
 	case took > limit.DefaultPatience:
 		x.found = append(x.found, finding{Level: levelWarning, Where: where, Hint: "move the server closer to its replicas",
-			Message: fmt.Sprintf("the server answers after %s, and calls wait for %s only", took.Round(time.Millisecond), limit.DefaultPatience)})
+			Message: fmt.Sprintf("the server answers after %s, and calls wait for it, for %s at most", took.Round(time.Millisecond), limit.LongestPatience)})
 	default:
 		x.ok(where, fmt.Sprintf("the server answers; %s", plural.Count(replicas, "replica")))
 	}

@@ -51,8 +51,20 @@ func (r *serving) shows(t *testing.T, page, text string) {
 	})
 }
 
+// alone returns how many calls r has limited by itself.
+func (r *serving) alone(t *testing.T) (calls int) {
+	t.Helper()
+	_, body, _ := visit("http://"+r.admin+"/metrics", "")
+	_, after, _ := strings.Cut(body, "\ntoolgate_shared_local_total ")
+	if _, err := fmt.Sscan(after, &calls); err != nil {
+		t.Fatalf("toolgate_shared_local_total: %v", err)
+	}
+	return calls
+}
+
 // Replicas on one server admit together what one would, through restarts of all of them,
-// and while the server is away each has its share.
+// and while the server is away each has its share. A busy machine can be late with an answer: the token
+// that it brings is lost then, and the replica limits this call alone.
 func TestReplicasShareLimits(t *testing.T) {
 	t.Parallel()
 	const password = "s3cret-of-the-server"
@@ -79,6 +91,7 @@ func TestReplicasShareLimits(t *testing.T) {
 	if n := one.calls(t, 3) + two.calls(t, 3); n != 6 {
 		t.Fatalf("%d of 6 calls were answered", n)
 	}
+	late := one.alone(t)
 	one.signal(syscall.SIGTERM)
 	one.ends(exitOK)
 	two.shows(t, "/metrics", "toolgate_shared_replicas 1\n")
@@ -87,12 +100,13 @@ func TestReplicasShareLimits(t *testing.T) {
 		t.Errorf("%d of 2 calls were answered after a restart", n)
 	}
 	two.shows(t, "/metrics", "toolgate_shared_replicas 2\n")
+	late += one.alone(t) + two.alone(t)
 	server.Kill()
 	for _, r := range replicas {
 		r.shows(t, "/readyz?verbose", "the server of toolgate.shared is away")
 		r.shows(t, "/metrics", "toolgate_shared_up 0\n")
 	}
-	if n := one.calls(t, 10); n != 1 {
+	if n := one.calls(t, 10); n > 1 || n < 1 && late == 0 {
 		t.Errorf("%d calls were answered without the server, want 1 of 2 that were left", n)
 	}
 	code, found := toolgate(t, one.dir, "doctor")
@@ -103,7 +117,9 @@ func TestReplicasShareLimits(t *testing.T) {
 	for _, r := range replicas {
 		r.shows(t, "/metrics", "toolgate_shared_up 1\n")
 	}
-	if n := two.calls(t, 10) + one.calls(t, 10); n != 1 {
+	late -= one.alone(t) + two.alone(t)
+	n := two.calls(t, 10) + one.calls(t, 10)
+	if late += one.alone(t) + two.alone(t); n > 1+late || n < 1 && late == 0 {
 		t.Errorf("%d calls were answered at last, want 1: nine were answered before", n)
 	}
 	_, found2 := toolgate(t, one.dir, "doctor")

@@ -201,10 +201,14 @@ func (s *Shared) take(asks []ask) error {
 		keys[i] = a.b.lease.key
 		args = append(args, float64(a.rate.limit())/1e6, a.rate.burst(), a.spent, a.must, a.more)
 	}
-	ctx, stop := context.WithTimeout(context.Background(), s.opts.Patience)
+	ctx, stop := context.WithTimeout(context.Background(), s.patience())
 	defer stop()
 	s.trips.Add(1)
+	began := time.Now()
 	got, err := s.opts.Server.Run(ctx, takeScript, keys, args...)
+	if err == nil || ctx.Err() != nil { // an answer that did not come took at least as long
+		s.measured(time.Since(began))
+	}
 	if err == nil && len(got) != 3*len(asks) {
 		err = errAnswer
 	}

@@ -16,8 +16,6 @@ import (
 )
 
 const (
-	// DefaultPatience is how long a call waits for the server.
-	DefaultPatience = 25 * time.Millisecond
 	// beatEvery is the time between two signs of life of a replica, which counts as gone
 	// after missedBeats of them.
 	beatEvery   = 5 * time.Second
@@ -104,7 +102,8 @@ type SharedOptions struct {
 	// Open keeps the whole rate in each replica while the server is away. Otherwise each
 	// has its share, and a replica that has never reached the server refuses.
 	Open bool
-	// Patience is how long a call waits for the server; 0 = DefaultPatience.
+	// Patience is how much longer than usual a call waits for the server, at least;
+	// 0 = DefaultPatience. A call waits for LongestPatience, or for Patience if that is longer, at most.
 	Patience time.Duration
 	Log      hclog.Logger // nil = none
 }
@@ -128,6 +127,7 @@ type Shared struct {
 
 	mu       sync.Mutex // protects the fields below
 	limiters []*Limiter
+	usual    roundTrip
 	fault    error // why the server is away; nil = it is not
 	since    time.Time
 }
@@ -265,13 +265,13 @@ var errAnswer = errors.New("unexpected answer of the server")
 // errSlow is the cause of a server whose answers take longer than calls wait.
 var errSlow = errors.New("its answers are too slow")
 
-// beat sends a sign of life, or with alive 0 the end of it. The second answer, for which
-// nothing has to be connected, must come within the patience of a call.
+// beat sends a sign of life, or with alive 0 the end of it. A slow answer may be that of a new
+// connection, so the second one is measured then.
 func (s *Shared) beat(ctx context.Context, alive int) error {
 	var took time.Duration
 	for range 2 {
 		began := time.Now()
-		bounded, stop := context.WithTimeout(ctx, max(firstBeat, s.opts.Patience))
+		bounded, stop := context.WithTimeout(ctx, max(firstBeat, s.longest()))
 		got, err := s.opts.Server.Run(bounded, beatScript, []string{replicasKey}, s.id, missedBeats*beatEvery.Milliseconds(), alive)
 		stop()
 		switch {
@@ -281,11 +281,15 @@ func (s *Shared) beat(ctx context.Context, alive int) error {
 			return errAnswer
 		}
 		s.replicas.Store(max(1, got[0]))
-		if took = time.Since(began); took <= s.opts.Patience {
-			return nil
+		if took = time.Since(began); took <= s.patience() {
+			break
 		}
 	}
-	return fmt.Errorf("%w: %s, and calls wait for %s", errSlow, took.Round(time.Millisecond), s.opts.Patience)
+	if took > s.longest() {
+		return fmt.Errorf("%w: %s, and calls wait for %s at most", errSlow, took.Round(time.Millisecond), s.longest())
+	}
+	s.measured(took)
+	return nil
 }
 
 // Replicas returns how many replicas share limits on a server, without joining them.

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -406,23 +408,78 @@ func TestServerWasNeverReached(t *testing.T) {
 	}
 }
 
-// A server that answers too late is away as long as it does.
+// The wait for the server follows what is usual there: one that always answers in 60 ms is used, also
+// when it was quicker before, and one that always takes longer than calls wait is away.
 func TestServerIsSlow(t *testing.T) {
-	slow := &slowServer{}
-	slow.by.Store(int64(20 * time.Millisecond))
-	s := limit.NewShared(t.Context(), limit.SharedOptions{Server: slow, Patience: 5 * time.Millisecond})
-	defer s.Close()
-	if st := s.Status(); st.Fault == nil || !strings.Contains(st.Fault.Error(), "too slow") {
-		t.Errorf("a slow server is no fault: %v", st.Fault)
+	for _, tc := range []struct {
+		first, then time.Duration
+		local       uint64 // decisions without the server
+		fault       string
+	}{
+		{60 * time.Millisecond, 60 * time.Millisecond, 0, ""},
+		{time.Millisecond, 60 * time.Millisecond, 1, ""}, // the first that was slower
+		{time.Millisecond, 400 * time.Millisecond, 1, ""},
+		{700 * time.Millisecond, 700 * time.Millisecond, 101, "too slow"},
+	} {
+		t.Run(fmt.Sprintf("%s, then %s", tc.first, tc.then), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slow, now := &slowServer{}, time.Now()
+				slow.by.Store(int64(tc.first))
+				s := limit.NewShared(t.Context(), limit.SharedOptions{Server: slow})
+				defer s.Close()
+				calls := s.New("calls", everyCall("1/1s", 0))
+				for i := range 101 {
+					if i == 1 {
+						slow.by.Store(int64(tc.then))
+					}
+					_ = calls.Spend(now, policy.Principal{Subject: fmt.Sprint(i)}, policy.Tool{Exposed: "tool"}, nil)
+					time.Sleep(2 * time.Second) // for signs of life, and for one that follows a failure
+				}
+				if st := s.Status(); st.Local != tc.local || (st.Fault != nil) != (tc.fault != "") || st.Fault != nil && !strings.Contains(st.Fault.Error(), tc.fault) {
+					t.Errorf("%d decisions without the server, want %d; fault %v, want %q", st.Local, tc.local, st.Fault, tc.fault)
+				}
+			})
+		})
 	}
 }
 
-// slowServer answers every script with one replica.
+// A server that stops answering delays a call by half a second at most, whatever was usual, and is away then.
+func TestServerStopsAnswering(t *testing.T) {
+	for _, usual := range []time.Duration{time.Millisecond, 60 * time.Millisecond, 490 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			server, now := &slowServer{}, time.Now()
+			server.by.Store(int64(usual))
+			s := limit.NewShared(t.Context(), limit.SharedOptions{Server: server})
+			defer s.Close()
+			calls := s.New("calls", everyCall("1/1s", 0))
+			took := func(who string) time.Duration {
+				began := time.Now()
+				_ = calls.Spend(now, policy.Principal{Subject: who}, policy.Tool{Exposed: "tool"}, nil)
+				return time.Since(began)
+			}
+			for i := range 20 {
+				took(fmt.Sprint(i))
+			}
+			server.by.Store(int64(time.Hour))
+			if d := took("first"); d < usual || d > min(usual+25*time.Millisecond, 500*time.Millisecond) {
+				t.Errorf("usually %s: a call waited for %s", usual, d)
+			}
+			if d, st := took("second"), s.Status(); d != 0 || st.Fault == nil || st.Local != 2 {
+				t.Errorf("usually %s: the next call waited for %s, %d decisions without the server, fault %v", usual, d, st.Local, st.Fault)
+			}
+		})
+	}
+}
+
+// slowServer answers every script after a time: that of signs of life with one replica, all others with a token.
 type slowServer struct{ by atomic.Int64 }
 
-func (s *slowServer) Run(ctx context.Context, _ *valkey.Script, keys []string, _ ...any) ([]int64, error) {
+func (s *slowServer) Run(ctx context.Context, _ *valkey.Script, keys []string, args ...any) ([]int64, error) {
 	if !wait.For(ctx, time.Duration(s.by.Load())) {
 		return nil, fmt.Errorf("waiting: %w", ctx.Err())
 	}
-	return []int64{1}, nil
+	if len(args) == 3 {
+		return []int64{1}, nil
+	}
+	return slices.Repeat([]int64{1, 0, 0}, len(keys)), nil
 }
