@@ -496,7 +496,7 @@ func (t *toolCall) approve(ctx context.Context) *Failure {
 			t.note(span.EventDecided, string(claim.Ticket.State))
 		}
 	}
-	if f != nil || t.reply != nil {
+	if f != nil {
 		return f
 	}
 	switch claim.Outcome {

@@ -313,6 +313,32 @@ func TestACallThatHasWaitedIsJudgedAgain(t *testing.T) {
 	}
 }
 
+// Where nobody keeps a book of tickets, no ticket can be superseded: a call that would by
+// then need no approval is not made, because an approver may have denied it.
+func TestAWaitWithoutABook(t *testing.T) {
+	for _, tt := range []struct {
+		effect policy.Effect // by then
+		code   string
+	}{
+		{policy.Allow, signal.CodeApprovalExpired},
+		{policy.Deny, signal.CodePolicyDenied},
+	} {
+		t.Run(string(tt.effect), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newHoldingGate(t, 20*time.Second, proxy.Settings{})
+				g, err := proxy.New(proxy.Options{Identifier: d, Policy: d, Limiter: d, Tickets: d, Waiter: d, Recorder: d, Upstreams: d})
+				if err != nil {
+					t.Fatal(err)
+				}
+				d.Gate, d.change = g, func() { d.decision = policy.Decision{Effect: tt.effect} }
+				if _, f := d.call(t, plain); f == nil || f.Kernel.Code != tt.code || len(d.sent) != 0 || len(d.replaced) != 0 {
+					t.Errorf("got %v, sent %v, superseded %v, want %s", f, d.sent, d.replaced, tt.code)
+				}
+			})
+		})
+	}
+}
+
 // The second judgement is of the second moment, and what it asks for is what the
 // ticket is claimed under.
 func TestTheSecondJudgementHasItsOwnTime(t *testing.T) {

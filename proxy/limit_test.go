@@ -286,6 +286,7 @@ func TestWaitingCallIsJudgedByWhatIsUsedThen(t *testing.T) {
 		others float64
 		most   float64 // by then
 		race   float64 // what others use just before it is counted
+		sums   string  // what the policy counts by then, "" = as before
 		word   string
 		used   string
 		state  approval.State
@@ -294,6 +295,7 @@ func TestWaitingCallIsJudgedByWhatIsUsedThen(t *testing.T) {
 		{name: "too much by now", others: 900, most: 1000, word: signal.CodePolicyDenied, used: "1 900", state: approval.StateSuperseded},
 		{name: "nobody is asked any more", others: 100, most: 1500, word: "made", used: "2 1200", state: approval.StateSuperseded},
 		{name: "and then somebody is", others: 100, most: 1500, race: 400, word: signal.CodeRateLimited, used: "2 500", state: approval.StateSuperseded},
+		{name: "it cannot be counted any more", others: 100, most: 1500, sums: "/nothing", word: signal.CodeSchemaMismatch, used: "1 100", state: approval.StateSuperseded},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			withMeteredGate(t, proxy.Settings{Hold: &hold}, func(t *testing.T, u *meteredGate) {
@@ -305,6 +307,9 @@ func TestWaitingCallIsJudgedByWhatIsUsedThen(t *testing.T) {
 				u.mu.Lock()
 				u.most = tt.most
 				u.mu.Unlock()
+				if tt.sums != "" {
+					u.meters = []policy.Meter{{Name: "day", Window: 24 * time.Hour, Sum: tt.sums}}
+				}
 				if tt.race > 0 {
 					u.reserving = func() { u.others(t, tt.race) }
 				}
@@ -434,7 +439,7 @@ func TestMetersNeedAStore(t *testing.T) {
 	if _, f := g.Call(t.Context(), request(t, plain)); f == nil || f.Kernel.Code != signal.CodeInternal || len(u.sent) != 0 {
 		t.Errorf("nobody counts, and the call came to %v, sent %v", f, u.sent)
 	}
-	u.unmetered, u.readErr, u.reserveErr = true, errors.New("asked"), errors.New("asked")
+	u.meters, u.readErr, u.reserveErr = nil, errors.New("asked"), errors.New("asked")
 	u.Gate.SetPolicy(u.bench)
 	wantWord(t, "a policy without meters", u.pays(t, 1), "made")
 }
@@ -445,8 +450,9 @@ func BenchmarkMeteredCall(b *testing.B) {
 	for _, unmetered := range []bool{true, false} {
 		b.Run(fmt.Sprintf("metered=%v", !unmetered), func(b *testing.B) {
 			u := openMeteredGate(b)
-			u.most, u.unmetered = 1e12, unmetered
+			u.most = 1e12
 			if unmetered {
+				u.meters = nil
 				u.SetPolicy(u.bench)
 			}
 			in := request(b, plain)

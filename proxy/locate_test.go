@@ -221,6 +221,7 @@ func TestWhereThingsAre(t *testing.T) {
 		{"prompts/get", `{"name":"p"}`, `b prompts/get {"name":"p"}`, policy.Input{Prompt: &policy.Prompt{Server: "b", Name: "p"}}},
 		{"prompts/get", `{"name":"a__q"}`, `b prompts/get {"name":"a__q"}`, policy.Input{Prompt: &policy.Prompt{Server: "b", Name: "a__q"}}},
 		{"prompts/get", `{"name":"b__p"}`, "", policy.Input{}},
+		{"prompts/get", `{"name":"t:7"}`, "", policy.Input{}}, // templates describe resources only
 		{"completion/complete", `{"ref":{"type":"ref/prompt", "name":"a__p"},"argument":{}}`, `a completion/complete {"ref":{"type":"ref/prompt", "name":"p"},"argument":{}}`, policy.Input{Prompt: &policy.Prompt{Server: "a", Name: "p"}}},
 		{"completion/complete", `{"ref":{"type":"ref/resource","uri":"u:{+path}"}}`, `b completion/complete {"ref":{"type":"ref/resource","uri":"u:{+path}"}}`, policy.Input{Resource: &policy.Resource{Server: "b", URI: "u:{+path}"}}},
 		{"completion/complete", `{"ref":{"type":"ref/resource","uri":"x:1"}}`, `a completion/complete {"ref":{"type":"ref/resource","uri":"x:1"}}`, policy.Input{Resource: &policy.Resource{Server: "a", URI: "x:1"}}},

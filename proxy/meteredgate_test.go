@@ -31,7 +31,7 @@ type meteredGate struct {
 	tickets         *approval.Tickets
 	worker          *proxy.TicketWorker
 	most, tier, cap float64
-	unmetered       bool
+	meters          []policy.Meter
 
 	readErr, reserveErr, returnErr error
 	reserving                      func() // before a call is counted, once
@@ -47,7 +47,7 @@ var dayMeter = []policy.Meter{{Name: "day", Window: 24 * time.Hour, Sum: "/n"}}
 // when the test ends.
 func newMeteredGate(t testing.TB, path string, s proxy.Settings, withWorker bool) *meteredGate {
 	t.Helper()
-	u := &meteredGate{bench: newBench(t), most: 1000, tier: 1e9, cap: 1e9}
+	u := &meteredGate{bench: newBench(t), meters: dayMeter, most: 1000, tier: 1e9, cap: 1e9}
 	db, err := store.Open(t.Context(), path, store.Migrations())
 	if err != nil {
 		t.Fatal(err)
@@ -135,10 +135,7 @@ func withMeteredGate(t *testing.T, s proxy.Settings, test func(t *testing.T, u *
 }
 
 func (u *meteredGate) Meters(policy.Tool) []policy.Meter {
-	if u.unmetered {
-		return nil
-	}
-	return dayMeter
+	return u.meters
 }
 
 func (u *meteredGate) Decide(_ context.Context, in *policy.Input) (policy.Decision, error) {

@@ -69,7 +69,7 @@ func (t *toolCall) deniedCall() *Failure {
 	if err != nil {
 		t.gate.opts.Log.Error("validating arguments of a denied call", "decision", t.decisionID, "error", err)
 	}
-	if err != nil || len(faults) == 0 {
+	if len(faults) == 0 {
 		return f
 	}
 	return f.with("schema", faults).remedy(correct(faults, f.Remedy))

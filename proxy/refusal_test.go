@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/schema"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -98,6 +99,28 @@ func TestDenialNamesSchemaFaults(t *testing.T) {
 	b.hidden = true
 	if _, f = b.callAs(t, "", searcher.Exposed, `{"n":"x"}`); f == nil || f.Kernel.Code != signal.CodeToolNotFound || strings.Contains(f.Remedy, "schema") {
 		t.Errorf("hidden: %+v", f)
+	}
+}
+
+// Arguments of a denied call that cannot be validated leave the denial as it is, and the
+// cause in the log.
+func TestDenialWithoutAValidator(t *testing.T) {
+	b, log := newBench(t), &bytes.Buffer{}
+	b.decision = policy.Decision{Effect: policy.Deny, Rule: "R2", Reason: "no", Remedy: "ask"}
+	broken := *searcher
+	broken.Input = new(schema.Schema)
+	g, err := proxy.New(proxy.Options{Identifier: b, Policy: b, Limiter: b, Tickets: b, Recorder: b, Log: hclog.New(&hclog.LoggerOptions{Output: log}),
+		Upstreams: upstreams{bench: b, catalogue: registry.NewCatalogue([]string{"web"}, &broken)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Gate = g
+	_, f := b.call(t, plain)
+	if f == nil || f.Kernel.Code != signal.CodePolicyDenied || f.Kernel.Detail["schema"] != nil || f.Remedy != "ask" {
+		t.Errorf("got %+v", f)
+	}
+	if text := log.String(); !strings.Contains(text, "validating against the schema: ") || !strings.Contains(text, "decision=dec_") {
+		t.Errorf("log:\n%s", text)
 	}
 }
 
