@@ -288,3 +288,24 @@ func TestRefusalsAreLogged(t *testing.T) {
 		}
 	}
 }
+
+// A transient error that a retry may fix suggests the configured delay, unless it
+// knows its own.
+func TestTransientErrorsSuggestTheConfiguredDelay(t *testing.T) {
+	for name, tt := range map[string]struct {
+		set  func(*bench)
+		want time.Duration
+	}{
+		"a server that is down": {func(b *bench) { b.forwardErr = &registry.ForwardError{Kind: registry.Unavailable} }, 3 * time.Second},
+		"a limit":               {func(b *bench) { b.exceeded = &limit.Exceeded{RetryAfter: time.Minute} }, time.Minute},
+		"a failed tool":         {func(b *bench) { b.forwardErr = &registry.ForwardError{Kind: registry.Timeout, Sent: true} }, 0},
+		"a denial":              {func(b *bench) { b.decision.Effect = policy.Deny }, 0},
+	} {
+		b := newBench(t)
+		b.Apply(proxy.Settings{RetryAfter: 3 * time.Second})
+		tt.set(b)
+		if _, f := b.call(t, plain); f == nil || f.RetryAfter != tt.want {
+			t.Errorf("%s: got %v, want %v", name, f, tt.want)
+		}
+	}
+}
