@@ -43,6 +43,20 @@ type plan struct {
 	held                           float64 // share of the calls that people approve
 	waits                          float64 // seconds for which a held call waits at its replica
 	asks                           float64 // share of the calls that ask the server of limits
+	everyCall                      float64 // seconds between two calls of a session at replicas that do not have it; 0 = all have theirs
+	inTurn                         bool    // a session's calls go to all replicas in turn
+}
+
+// lookUps returns the share of the calls that ask who has their session.
+func (p plan) lookUps() float64 {
+	between := p.everyCall
+	if p.inTurn {
+		between *= float64(p.replicas)
+	}
+	if between == 0 {
+		return 0
+	}
+	return 1 / (1 + sessionKept/between)
 }
 
 // Facts of the code.
@@ -54,6 +68,7 @@ const (
 	connections    = 11     // of a replica in all
 	idleReads      = 4      // of an idle replica a second: revocations, tickets, lease, report
 	idleChanges    = 1 / 5. // of an idle replica a second: the end of its chain
+	sessionKept    = 5      // seconds for which a replica remembers who has a session
 	busiest        = 0.7    // load of a queue from which on waits grow steeply
 )
 
@@ -79,7 +94,7 @@ var queues = []struct {
 	{"database: commits", func(p plan, c costs) float64 { return p.changes() * c.flush }},
 	{"readers of a replica", func(p plan, c costs) float64 { return p.reads() * c.statement / float64(p.replicas*readers) }},
 	{"database: reads", func(p plan, c costs) float64 { return p.reads() * c.statement / float64(p.databaseCores) }},
-	{"server of limits", func(p plan, c costs) float64 { return p.calls * p.asks * c.script }},
+	{"server of limits", func(p plan, c costs) float64 { return p.calls * (p.asks + p.lookUps()) * c.script }},
 }
 
 // bends returns the queue that is the first to be as busy as it should be at most, and at
@@ -119,6 +134,10 @@ func TestCapacity(t *testing.T) {
 	}{
 		{"nothing held, leases of many tokens", plan{}},
 		{"nothing held, each call asks for its token", plan{asks: 1}},
+		{"each client keeps to one replica, a call every 10 s", plan{everyCall: 10}},
+		{"each client keeps to one replica, 1 call/s", plan{everyCall: 1}},
+		{"each client keeps to one replica, 10 calls/s", plan{everyCall: 0.1}},
+		{"calls go to all replicas in turn, 1 call/s of a client", plan{everyCall: 1, inTurn: true}},
 		{"1 % held, decided at once", plan{held: 0.01}},
 		{"0.1 % held, each waits 30 s", plan{held: 0.001, waits: 30}},
 		{"1 % held, each waits 30 s", plan{held: 0.01, waits: 30}},

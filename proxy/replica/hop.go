@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -27,28 +28,50 @@ func (r *Router) passOn(w http.ResponseWriter, q *http.Request, owner, session s
 		return owner, true
 	}
 	defer r.work.Leave()
-	replica, address, err := r.find(q.Context(), owner, session)
-	switch {
-	case err != nil:
-		http.Error(w, "the replica that has the session or the call cannot be looked up: try again", http.StatusServiceUnavailable)
-		return owner, true
-	case replica == r.names.self || address == "": // the session was taken over just now, or its replica is gone
-		return replica, false
-	case r.send(w, q, replica, address):
-		return replica, true
-	case session != "": // the door looks whether it may take it over
-		return replica, false
+	body := keepBody(q)
+	for ask := body == nil; ; ask = true {
+		found, address, kept, err := r.find(q.Context(), owner, session, ask)
+		replica = found
+		switch {
+		case err != nil:
+			http.Error(w, "the replica that has the session or the call cannot be looked up: try again", http.StatusServiceUnavailable)
+			return owner, true
+		case replica == r.names.self || address == "": // the session was taken over just now, or its replica is gone
+			return replica, false
+		case r.send(w, q, body, owner+session, replica, address):
+			return replica, true
+		case kept:
+			continue
+		case session != "": // the door looks whether it may take it over
+			return replica, false
+		}
+		break
 	}
-	if _, address, err = r.opts.Directory.Find(q.Context(), owner, ""); err == nil && address == "" {
+	if _, address, err := r.opts.Directory.Find(q.Context(), owner, ""); err == nil && address == "" {
 		return replica, false
 	}
 	http.Error(w, "the replica that has the call cannot be reached: try again", http.StatusServiceUnavailable) // only the network may be away
 	return replica, true
 }
 
+// keepBody returns the body of q, which can then be sent several times, nil for one that is not small.
+func keepBody(q *http.Request) []byte {
+	if q.ContentLength < 0 || q.ContentLength > smallBody {
+		return nil
+	}
+	body, err := io.ReadAll(q.Body)
+	if err != nil { // the next reader gets it again
+		q.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), q.Body))
+		return nil
+	}
+	q.Body = io.NopCloser(bytes.NewReader(body))
+	return body
+}
+
 // send sends q to a replica at an address, as passOn does, and reports the result to
-// Options.Passed. The body of q is not read, and not closed, before there is a connection.
-func (r *Router) send(w http.ResponseWriter, q *http.Request, owner, address string) (answered bool) {
+// Options.Passed. Without a body from keepBody, that of q is not read, and not closed, before there is a
+// connection. When the hop fails, the place kept for key is forgotten.
+func (r *Router) send(w http.ResponseWriter, q *http.Request, body []byte, key, owner, address string) (answered bool) {
 	ctx, cancel := context.WithCancel(q.Context())
 	defer cancel()
 	ending := r.calls
@@ -70,15 +93,22 @@ func (r *Router) send(w http.ResponseWriter, q *http.Request, owner, address str
 			p.Out.URL.Scheme, p.Out.URL.Host = "https", address
 			p.Out.Header.Set(headerClient, q.RemoteAddr)
 			p.Out.Header.Set(headerOwner, owner)
+			if len(body) > 0 {
+				p.Out.Body = io.NopCloser(bytes.NewReader(body))
+			}
 		},
 		ModifyResponse: func(res *http.Response) error {
-			if res.StatusCode == http.StatusMisdirectedRequest {
+			switch res.StatusCode {
+			case http.StatusMisdirectedRequest:
 				return errOther
+			case http.StatusNotFound, http.StatusServiceUnavailable: // the session may have ended, or have another owner
+				r.kept.Remove(key)
 			}
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, q *http.Request, err error) {
-			failure, answered = r.fail(w, q, owner, address, err)
+			r.kept.Remove(key)
+			failure, answered = r.fail(w, q, body != nil, owner, address, err)
 		},
 	}
 	hop.ServeHTTP(bounded{w, http.NewResponseController(w)}, q.WithContext(ctx))
@@ -86,15 +116,16 @@ func (r *Router) send(w http.ResponseWriter, q *http.Request, owner, address str
 	return answered
 }
 
-// fail answers a request that got no answer of the replica at address, unless nothing was sent
-// to that replica because it is gone. It returns the result for Options.Passed.
-func (r *Router) fail(w http.ResponseWriter, q *http.Request, owner, address string, err error) (result string, answered bool) {
+// fail answers a request that got no answer of the replica at address, unless that replica is gone and
+// q can be sent to another: nothing was sent, or again says that its body was kept. It returns the result
+// for Options.Passed.
+func (r *Router) fail(w http.ResponseWriter, q *http.Request, again bool, owner, address string, err error) (result string, answered bool) {
 	other := errors.Is(err, errOther)
 	if other || errors.Is(err, syscall.ECONNREFUSED) { // its process has ended; it comes back when it has not
 		_ = r.opts.Directory.Delete(q.Context(), keyPrefix+owner)
 	}
 	switch left := q.Context().Err() != nil; {
-	case unreached(err) && !left:
+	case (unreached(err) || other && again) && !left:
 		return "gone", false
 	case other && !left:
 		http.Error(w, "the replica that has the session or the call is gone: try again", http.StatusServiceUnavailable)

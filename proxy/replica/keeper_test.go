@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -267,4 +268,62 @@ func TestTakenSessionIsFound(t *testing.T) {
 	}
 	two.kill() // its lease is not over, and its process has ended
 	serves(three, "three")
+}
+
+// Where a session was found is kept for five seconds, and forgotten when the hop fails: by the server's own
+// count. A replica that leaves loses no request of those that still have its address.
+func TestFoundSessionsAreKept(t *testing.T) {
+	server := redis.Start(t, "")
+	c := newCluster(t)
+	c.shared = replica.Shared{Client: connect(t, server)}
+	var passed atomic.Int64
+	began := time.Now()
+	c.now = func() time.Time { return began.Add(time.Duration(passed.Load())) }
+	one := c.join(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodDelete {
+			http.NotFound(w, r)
+			return
+		}
+		echo("one")(w, r)
+	})
+	two, three := c.join(echo("two")), c.join(echo("three"))
+	id, leaving, body := one.SessionID(), three.SessionID(), "small"
+	asks := func(what string, want int64, session, by string, n int) {
+		t.Helper()
+		const found = `return {tonumber(string.match(redis.call('INFO', 'commandstats'), 'cmdstat_hget:calls=(%d+)') or 0)}`
+		before := server.Run(found)[0]
+		for range n {
+			if _, text := two.send(t, "POST", "/mcp", session, body); !strings.HasPrefix(text, by+" ") || !strings.HasSuffix(text, ": "+body) {
+				t.Errorf("%s: served as %.100s, want %s", what, text, by)
+			}
+		}
+		if got := server.Run(found)[0] - before; got != want {
+			t.Errorf("%s: %d requests asked %d times, want %d", what, n, got, want)
+		}
+	}
+	asks("the first requests", 1, id, "one", 20)
+	asks("another session", 1, one.SessionID(), "one", 20)
+	passed.Add(int64(5 * time.Second))
+	asks("after five seconds", 1, id, "one", 20)
+	body = strings.Repeat("a", 100_000)
+	asks("a large body", 2, id, "one", 2)
+	body = "small"
+	asks("a replica that will leave", 1, leaving, "three", 2)
+	three.Leave()
+	hops := two.hops.Load()
+	asks("after it has left", 2, leaving, "two", 2)
+	if n := two.hops.Load() - hops; n != 1 {
+		t.Errorf("%d requests were sent to a replica that has left, want 1", n)
+	}
+	two.send(t, "DELETE", "/mcp", id, "")
+	asks("after its owner did not know it", 1, id, "one", 2)
+	asks("before its owner ends", 0, id, "one", 1)
+	one.agents.Close()
+	one.Leave()
+	one.kill()
+	program.Await(t, "the owner is gone", func() bool {
+		_, text := two.send(t, "POST", "/mcp", id, body)
+		return strings.HasPrefix(text, "two ")
+	})
+	asks("after its owner has ended", 1, id, "two", 1)
 }

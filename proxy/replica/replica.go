@@ -32,9 +32,11 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/toolgate/toolgate/internal/wait"
 )
@@ -47,6 +49,9 @@ const (
 	idleTimeout = time.Minute     // of a connection between two requests; the owner closes it later
 	idlePerPeer = 64
 	writeWithin = 30 * time.Second // one part of an answer, to a client that reads slowly
+	keptFor     = 5 * time.Second  // where a session was found
+	mostKept    = 64 << 10
+	smallBody   = 64 << 10 // a larger one is sent once, to where the directory says
 )
 
 // Directory tells replicas where the others are. Its methods are safe for concurrent use.
@@ -76,7 +81,8 @@ type Options struct {
 	// there was no connection to it, so that nothing was sent; unknown = the answer did not come
 	// or broke off; left = the client has gone, or this replica stops. nil = none.
 	Passed func(result string)
-	Log    hclog.Logger // nil = nothing is logged
+	Now    func() time.Time // nil = time.Now
+	Log    hclog.Logger     // nil = nothing is logged
 }
 
 // Router passes requests on to the replicas that own their sessions, and serves those of
@@ -87,7 +93,9 @@ type Router struct {
 	names     names
 	transport *http.Transport
 	known     sync.Map // :: ID of a replica -> its last known address
-	taken     sync.Map // :: ID of a session of another replica that this one has taken over
+	kept      *lru.Cache[string, place]
+	left      atomic.Bool // the directory: Own serves no more requests
+	taken     sync.Map    // :: ID of a session of another replica that this one has taken over
 
 	work             wait.Drain      // requests that are being passed on
 	calls, streams   context.Context // ended by Close: what is passed on ends, GET requests first
@@ -102,11 +110,15 @@ func New(o Options) (*Router, error) {
 	if o.Passed == nil {
 		o.Passed = func(string) {}
 	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	n, err := newNames(o.Secret)
 	if err != nil {
 		return nil, err
 	}
 	r := &Router{opts: o, names: n}
+	r.kept, _ = lru.New[string, place](mostKept) // an error means a size below 1
 	r.transport = &http.Transport{DialTLSContext: r.dial, DisableCompression: true, MaxIdleConnsPerHost: idlePerPeer, IdleConnTimeout: idleTimeout}
 	r.calls, r.endCalls = context.WithCancel(context.Background())
 	r.streams, r.hangUp = context.WithCancel(r.calls)
@@ -152,6 +164,7 @@ func (r *Router) Leave() {
 	if r == nil || r.leave == nil {
 		return
 	}
+	r.left.Store(true)
 	r.leave()
 	r.announcing.Wait()
 	ctx, stop := context.WithTimeout(context.Background(), leaveWithin)
@@ -178,10 +191,11 @@ func (r *Router) Close(ctx context.Context) error {
 type passedOn struct{}
 
 // Own serves the requests that other replicas passed on to this one, with next. Any other
-// request is refused: at its address may have been another replica.
+// request is refused: at its address may have been another replica. After Leave all are refused, because
+// a replica that still has the address would pass on what this one no longer serves.
 func (r *Router) Own(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		if q.Header.Get(headerOwner) != r.names.self {
+		if q.Header.Get(headerOwner) != r.names.self || r.left.Load() {
 			http.Error(w, "the request is not for this replica", http.StatusMisdirectedRequest)
 			return
 		}
@@ -245,19 +259,31 @@ func sessionOf(q *http.Request) string {
 	return ids[0]
 }
 
-// find returns the replica that has a session of owner, and its address, "" when it is gone. While
-// the directory is away, the replica is owner, where it was last known.
-func (r *Router) find(ctx context.Context, owner, session string) (replica, address string, err error) {
+// A place is where a session was found.
+type place struct {
+	replica, address string
+	until            time.Time
+}
+
+// find returns the replica that has a session of owner, and its address, "" when it is gone; kept
+// = both were found some seconds ago. With ask, they never are. While the directory is away, the replica
+// is owner, where it was last known.
+func (r *Router) find(ctx context.Context, owner, session string, ask bool) (replica, address string, kept bool, err error) {
+	now := r.opts.Now()
+	if p, ok := r.kept.Get(owner + session); ok && !ask && now.Before(p.until) {
+		return p.replica, p.address, true, nil
+	}
 	replica, address, err = r.opts.Directory.Find(ctx, owner, session)
 	switch last, ok := r.known.Load(owner); {
 	case err == nil && address != "":
 		r.known.Store(replica, address)
+		r.kept.Add(owner+session, place{replica, address, now.Add(keptFor)})
 	case err == nil:
 		r.known.Delete(replica)
 	case ok:
-		return owner, last.(string), nil
+		return owner, last.(string), false, nil
 	}
-	return replica, address, err
+	return replica, address, false, err
 }
 
 // dial connects to a replica, whose certificate must be of the common authorities and name
