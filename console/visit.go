@@ -25,14 +25,14 @@ type page func(w http.ResponseWriter, r *http.Request, v visitor) error
 func (c *Console) visit(h page) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		v, err := c.visitor(w, r)
-		if err != nil && r.Header.Get("HX-Request") != "" || store.Away(err) { // an open page fetches itself again: it stays as it is
+		switch {
+		case err == nil:
+			return c.serveInSession(w, r, v, h)
+		case store.Away(err), r.Header.Get("HX-Request") != "": // an open page fetches itself again: it stays as it is
 			return c.refusePage(w, r, err)
 		}
-		if err != nil {
-			http.Redirect(w, r, "/console/login?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
-			return nil
-		}
-		return c.serveInSession(w, r, v, h)
+		http.Redirect(w, r, "/console/login?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
+		return nil
 	}
 }
 

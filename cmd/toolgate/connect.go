@@ -129,7 +129,7 @@ func present(path, project string) error {
 	if err != nil {
 		return err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }() // it was only read
 	name, err := filepath.Rel(project, path)
 	if err == nil {
 		_, err = root.Stat(name)

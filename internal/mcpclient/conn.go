@@ -348,7 +348,7 @@ func (c *Conn) receive(raw []byte, from source) error {
 	default:
 		if from.any && p.Bytes.Grow(p.ctx, len(raw)) != nil { // streams of one call count while they are read
 			p.answer(nil, ContextError(p.ctx, true))
-			return nil
+			return nil //nolint:nilerr // the message is right
 		}
 		p.Plain = msg.Plain()
 		p.answer(msg.Result, nil)

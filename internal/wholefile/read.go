@@ -26,7 +26,7 @@ func ReadIn(dir, name string, most int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }() // it was only read
 	return read(root.Stat, root.OpenFile, name, most)
 }
 

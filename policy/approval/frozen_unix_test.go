@@ -19,7 +19,7 @@ func TestAFrozenProcessStopsNobody(t *testing.T) {
 	k := w.claim(transfer(hundred), approval.Pending)
 	w.approve(k.ID, ann)
 	frozen := start(t, "freeze", w.path)
-	defer frozen.Process.Kill() //nolint:errcheck // it may have ended
+	defer frozen.Process.Kill() // it may have ended
 	signal := func(s syscall.Signal) {
 		t.Helper()
 		if err := frozen.Process.Signal(s); err != nil {

@@ -340,12 +340,13 @@ func (f *follower) startHere(ctx context.Context) error {
 		f.after = now.changes
 		f.marked, err = t.db.Now(ctx)
 	}
-	for settled := false; err == nil; {
-		if settled, err = t.db.Settled(ctx, t.db.Read, f.marked); settled {
-			break
-		}
-		if err == nil && !wait.For(ctx, heldEvery) {
-			err = ctx.Err()
+	for err == nil {
+		settled, fault := t.db.Settled(ctx, t.db.Read, f.marked)
+		switch {
+		case fault != nil || settled:
+			return fault
+		case !wait.For(ctx, heldEvery):
+			return ctx.Err()
 		}
 	}
 	return err
