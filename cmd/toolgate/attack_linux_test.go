@@ -44,7 +44,7 @@ func attackFiles(t *testing.T, dir, toolgate string) {
 	write(t, dir, map[string]string{
 		"policy/p.rego": lowPolicy, "up.json": `{"Tools": [{"Name": "say"}]}`,
 		"mcp.json": `{"mcpServers": {"up": {"command": "recorder", "args": ["up.json", "record"]}},
-			"toolgate": {"policy": {"path": "policy", "timeout": "10s"}, "limits": {"default": "off"}` + toolgate + `}}`,
+			"toolgate": {"policy": {"path": "policy", "timeout": "10s"}, "limits": {"default": "off", "refused": "600/1m"}` + toolgate + `}}`,
 	})
 }
 

@@ -161,7 +161,7 @@ func TestExitCodes(t *testing.T) {
 	want := map[wire.Code]int{
 		wire.ParseError: 2, wire.InvalidEnvelope: 2, wire.MethodNotFound: 2, wire.ToolNotFound: 2, wire.NotFound: 2, wire.InvalidToolInput: 2, wire.TooLarge: 2, wire.InvalidParams: 2,
 		wire.Unauthenticated:     3,
-		wire.UpstreamUnavailable: 4, wire.SessionLost: 4,
+		wire.UpstreamUnavailable: 4, wire.SessionLost: 4, wire.StoreUnavailable: 4,
 		wire.ToolFailed: 5, wire.ToolTimeout: 5, wire.OutputInvalid: 5,
 		wire.PolicyDenied: 10, wire.ApprovalDenied: 10, wire.ApprovalExpired: 10, wire.RateLimited: 10, wire.Overloaded: 10, wire.ToolQuarantined: 10,
 		wire.ApprovalPending:  11,

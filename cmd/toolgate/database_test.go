@@ -163,9 +163,10 @@ func TestReplicas(t *testing.T) {
 		if how, answer := one.say(ctx, 9_999); how != "STORE_UNAVAILABLE" || !strings.Contains(answer, `"retry_eligible":true`) {
 			t.Errorf("while the server is away: %s", answer)
 		}
-		if status, text, err := visit("http://"+two.admin+"/readyz", ""); text != "degraded\n" || err != nil || status != http.StatusOK {
-			t.Errorf("readiness while the server is away: %d, %v", status, err)
-		}
+		program.Await(t, "toolgate is degraded while the server is away", func() bool {
+			status, text, err := visit("http://"+two.admin+"/readyz", "")
+			return err == nil && status == http.StatusOK && text == "degraded\n"
+		})
 		if err := server.Restart(); err != nil {
 			t.Fatal(err)
 		}

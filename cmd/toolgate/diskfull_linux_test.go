@@ -61,7 +61,7 @@ func TestFullDisk(t *testing.T) {
 	write(t, dir, map[string]string{
 		"policy/p.rego": allowAll, "up.json": `{"Tools": [{"Name": "say"}]}`,
 		"mcp.json": `{"mcpServers": {"up": {"command": "recorder", "args": ["up.json", "record"]}},
-			"toolgate": {"policy": {"path": "policy", "timeout": "10s"}, "limits": {"default": "off"}, "servers": {"up": {"isolation": "shared"}}}}`,
+			"toolgate": {"policy": {"path": "policy", "timeout": "10s"}, "limits": {"default": "off", "refused": "off"}, "servers": {"up": {"isolation": "shared"}}}}`,
 	})
 	p := start(t, dir, "serve", "--state", state, "--listen", agents, "--admin", admin)
 	ready(t, admin)

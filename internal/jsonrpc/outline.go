@@ -63,9 +63,15 @@ func (o *Outline) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// ReadBounded reads a message of at most most bytes. Of a longer one it returns the
-// outline, for which it reads up to further bytes behind the limit.
-func ReadBounded(in io.Reader, most, further int) (message []byte, long *Outline, err error) {
+// ReadBounded reads a message of at most most bytes; size is how many it has, -1 = unknown.
+// Of a longer one it returns the outline, for which it reads up to further bytes behind the
+// limit.
+func ReadBounded(in io.Reader, size int64, most, further int) (message []byte, long *Outline, err error) {
+	if size >= 0 && size <= int64(most) {
+		message = make([]byte, size)
+		_, err = io.ReadFull(in, message)
+		return message, nil, err
+	}
 	message, err = io.ReadAll(io.LimitReader(in, int64(most)+1))
 	if len(message) <= most {
 		return message, nil, err

@@ -91,7 +91,7 @@ func (b *Budget) Refused() uint64 {
 
 // Shrink gives back what the request claimed beyond n bytes.
 func (c *Claim) Shrink(n int64) {
-	if c == nil || c.budget == nil {
+	if c == nil || c.budget == nil || c.request == n {
 		return
 	}
 	b := c.budget

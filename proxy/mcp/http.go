@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -231,9 +230,9 @@ func (d *Door) readBody(out *response, r *http.Request, x *exchange) (body []byt
 	if x.denied != nil {
 		limit, further = min(limit, maxUnauthenticatedBytes), 0
 	}
-	size, known := int64(limit), r.ContentLength >= 0 && r.ContentLength <= int64(limit)
-	if known {
-		size = r.ContentLength
+	size := int64(limit)
+	if r.ContentLength >= 0 {
+		size = min(size, r.ContentLength)
 	}
 	if !d.opts.Budget.Take(&x.claim, ownerOf(x.call.Principal), size) {
 		d.overloaded(out.w, x)
@@ -241,17 +240,11 @@ func (d *Door) readBody(out *response, r *http.Request, x *exchange) (body []byt
 	}
 	x.call.Bytes = &x.claim
 	var err error
-	if known {
-		body = make([]byte, size)
-		_, err = io.ReadFull(r.Body, body)
-	} else {
-		body, x.long, err = jsonrpc.ReadBounded(r.Body, limit, further)
-		x.claim.Shrink(int64(len(body)))
-	}
-	if err != nil {
+	if body, x.long, err = jsonrpc.ReadBounded(r.Body, r.ContentLength, limit, further); err != nil {
 		problem(out.w, http.StatusBadRequest, "the body ended early")
 		return nil, false
 	}
+	x.claim.Shrink(int64(len(body)))
 	return body, true
 }
 

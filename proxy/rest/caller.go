@@ -79,7 +79,7 @@ func (h *Handler) readRequest(w http.ResponseWriter, r *http.Request, refuse fun
 	}
 	in.call.Bytes = &in.claim
 	var err error
-	if in.body, in.long, err = jsonrpc.ReadBounded(r.Body, in.limits.Bytes, further); err != nil {
+	if in.body, in.long, err = jsonrpc.ReadBounded(r.Body, r.ContentLength, in.limits.Bytes, further); err != nil {
 		in.claim.Release()
 		h.refuse(w, problem{http.StatusBadRequest, "BODY_INCOMPLETE", "the body ended early"})
 		return nil, false
