@@ -108,7 +108,7 @@ func installUnit(t *testing.T) (root, agents, admin string) {
 // and the sandbox.
 const config = `{"mcpServers": {"standard": {"command": "/usr/bin/toolgate", "args": ["tools", "--dir", "/var/lib/toolgate-servers/tools"]}},
 	"toolgate": {"listen": %q, "admin": %q, "sandbox": %q, "servers": {"standard": {"prefix": ""}},
-		"identity": {"tokens": [{"subject": "agent", "roles": ["researcher"], "sha256": "1e85597643745a860ddf8fa29ac9c6287331cb3e69435d56060df71a13709316"}]}}}`
+		"identity": {"tokens": [{"subject": "agent", "person": "owner", "roles": ["researcher"], "sha256": "1e85597643745a860ddf8fa29ac9c6287331cb3e69435d56060df71a13709316"}]}}}`
 
 // serves waits until toolgate and its server are ready, and makes a governed call.
 func serves(t testing.TB, agents, admin string) {
