@@ -198,6 +198,7 @@ func (h *Handler) rpc(w http.ResponseWriter, r *http.Request) {
 	defer in.claim.Release()
 	envelope := h.opts.Envelope
 	envelope.Limits = in.limits
+	envelope.Limits.Owned = true // nobody else has the body
 	m, fault := envelope.Validate(in.body)
 	if in.long != nil {
 		fault = in.long.TooLarge(in.limits.Bytes)
