@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"sync"
@@ -17,8 +19,12 @@ import (
 // A principal who may call nothing sends 256 calls of 3.9 MB at once: each is refused as unknown, or
 // refused before it is read, and the process stays below 200 MB.
 func TestDeniedBodiesAtOnce(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
+	binary := filepath.Join(dir, "toolgate") // the race detector takes memory of its own
+	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("building toolgate: %v\n%s", err, out)
+	}
+	t.Setenv(program.BinaryVar, binary)
 	write(t, dir, map[string]string{
 		"up.json":  `{"Tools": [{"Name": "say"}]}`,
 		"mcp.json": `{"mcpServers": {"up": {"command": "recorder", "args": ["up.json", "record"]}}, "toolgate": {"limits": {"refused": "off"}}}`,
