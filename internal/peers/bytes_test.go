@@ -117,7 +117,7 @@ func TestJudgedBytes(t *testing.T) {
 	recorders := map[string]*recorder.Recorder{"http": recorder.HTTP(t, offered), "stdio": recorder.Stdio(t, offered)}
 	dir := configure(t, setup{
 		policy: bytesPolicy,
-		limits: `{"default": "100000/1m", "rules": [{"tool": "http__limited", "rate": "1/1h"}, {"tool": "stdio__limited", "rate": "1/1h"}]}`,
+		limits: `{"default": "100000/1m", "refused": "off", "rules": [{"tool": "http__limited", "rate": "1/1h"}, {"tool": "stdio__limited", "rate": "1/1h"}]}`,
 		servers: []server{
 			httpOf("http", recorders["http"], shared()), stdioOf("stdio", recorders["stdio"], shared()),
 		},
