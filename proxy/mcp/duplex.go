@@ -139,8 +139,8 @@ func (c *duplex) start(x *exchange, work func()) {
 	}
 }
 
-// claim returns what x holds of the budget, once more than before: what its transport has
-// claimed for its body, or else size bytes; nil when there is no room.
+// claim returns the claim of x, which the caller releases: that of its HTTP request, or a new
+// one of size bytes. It returns nil when the budget has no room.
 func (c *duplex) claim(x *exchange, size int64) *share.Claim {
 	if claim := x.call.Bytes; claim.Hold() {
 		return claim
@@ -549,7 +549,10 @@ func (d *Door) answerBatch(out *response, x *exchange, body []byte) {
 // like the stream of a single request.
 func (d *Door) answerBatchOnStream(out *response, parts []*exchange) {
 	out.plain = false // nothing is gained by waiting
+	claim := parts[0].call.Bytes
+	claim.Hold()
 	d.answerOnStream(out, parts[0].session, nil, func(t *stream) answer {
+		defer claim.Release()
 		for _, x := range parts {
 			x.useStream(t)
 		}
