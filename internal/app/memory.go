@@ -66,7 +66,7 @@ func groupMemory(root fs.FS) (most int64) {
 	for dir := path.Join("sys/fs/cgroup", group); dir != "sys/fs"; dir = path.Dir(dir) {
 		text, _ := fs.ReadFile(root, path.Join(dir, "memory.max"))
 		if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 && (most == 0 || n < most) {
-			most = n // the root has no such file, and "max" is no limit
+			most = n // "max" means no limit, and the root group has no such file
 		}
 	}
 	return most

@@ -141,7 +141,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestLongNumbers holds that a number of too many digits is no argument.
+// TestLongNumbers: a number of too many digits is refused as an argument.
 func TestLongNumbers(t *testing.T) {
 	e, err := tryLoad(t, "p.rego", module(`allow contains {"rule": "ok"} if is_number(input.arguments.n)`))
 	if err != nil {

@@ -300,7 +300,7 @@ type Limits struct {
 	MaxDepth   int `json:"max_depth"`       // how many arrays and objects of one may be in each other; 16 to 1000
 
 	InFlight      int     `json:"in_flight_mib"`   // most that bodies of requests have together, in MiB; at least 1
-	InFlightShare float64 `json:"in_flight_share"` // most of those of one principal, as a part of it; above 0, at most 1
+	InFlightShare float64 `json:"in_flight_share"` // part of InFlight that one principal may have; above 0, at most 1
 }
 
 // Shared is the Valkey or Redis server on which replicas share limits. It holds a secret (URL).
