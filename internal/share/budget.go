@@ -129,7 +129,9 @@ func (c *Claim) Release() {
 	}
 	b.addRequest(c, -c.request)
 	c.request = 0
-	c.giveAnswer()
+	if c.answer > 0 {
+		c.giveAnswer()
+	}
 }
 
 // giveAnswer gives back the bytes of the answer. The caller must hold the lock of the budget.
