@@ -12,10 +12,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // pkg is a package of the project, as go list says it.
@@ -126,9 +130,31 @@ func run(all packages, p *pkg, checks, chosen []*check, s settings) ([]*check, e
 		if err := t.measure(); err != nil {
 			return nil, err
 		}
-		alive = slices.DeleteFunc(slices.Clone(alive), t.kills)
+		killed := make([]bool, len(alive))
+		_ = each(len(alive), func(i int) error {
+			killed[i] = t.kills(alive[i])
+			return nil
+		})
+		var left []*check
+		for i, c := range alive {
+			if !killed[i] {
+				left = append(left, c)
+			}
+		}
+		alive = left
 	}
 	return alive, nil
+}
+
+// each calls do with 0 to n-1 from as many goroutines as there are processors, and returns
+// the first error.
+func each(n int, do func(i int) error) error {
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i := range n {
+		g.Go(func() error { return do(i) })
+	}
+	return g.Wait()
 }
 
 // writeOverlay writes the package with mutants and returns the file for -overlay.
@@ -160,14 +186,17 @@ func writeOverlay(dir string, p *pkg, checks []*check) (string, error) {
 	return overlay, os.WriteFile(overlay, text, 0o600)
 }
 
-// A tester is the test program of one package, with mutants inside.
+// A tester is the test program of one package, with mutants inside. Its kills is safe for
+// concurrent use.
 type tester struct {
 	of     *pkg
 	binary string
 	tests  string // a regular expression
 	limit  time.Duration
 	cache  string
-	known  results
+
+	mu    sync.Mutex // protects known.Killed and the file of the cache
+	known results
 }
 
 // results are what is known of a test program. They are kept in a file that has the
@@ -243,36 +272,50 @@ func (t *tester) measure() error {
 	if err != nil {
 		return fmt.Errorf("listing the tests of %s: %w", t.of.name(), err)
 	}
-	hits := t.binary + ".hits"
-	for _, name := range strings.Fields(string(out)) {
-		if strings.HasPrefix(name, "Benchmark") {
-			continue
+	names := slices.DeleteFunc(strings.Fields(string(out)), func(name string) bool { return strings.HasPrefix(name, "Benchmark") })
+	tests := make([]*measured, len(names))
+	if err := each(len(names), func(i int) (err error) {
+		tests[i], err = t.measureTest(names[i])
+		return err
+	}); err != nil {
+		return err
+	}
+	for _, m := range tests {
+		if m != nil {
+			t.known.Tests = append(t.known.Tests, *m)
 		}
-		_ = os.Remove(hits) // the file of the test before
-		began := time.Now()
-		if !t.test([]string{name}, "TOOLGATE_MUTANT_HITS="+hits) {
-			fmt.Fprintf(os.Stderr, "left out, for it fails or takes longer than %v without a mutant: %s\n", t.limit, name)
-			continue
-		}
-		m := measured{Name: name, Took: time.Since(began)}
-		text, _ := os.ReadFile(hits) // no file: the test reaches nothing
-		for _, field := range strings.Fields(string(text)) {
-			n, err := strconv.Atoi(field)
-			if err != nil {
-				return fmt.Errorf("reading what %s reaches: %w", name, err)
-			}
-			m.Reaches = append(m.Reaches, n)
-		}
-		t.known.Tests = append(t.known.Tests, m)
 	}
 	slices.SortStableFunc(t.known.Tests, func(a, b measured) int { return int(a.Took - b.Took) })
 	return t.save()
 }
 
+// measureTest runs one test alone. It returns nil when the test fails or takes too long.
+func (t *tester) measureTest(name string) (*measured, error) {
+	hits := t.binary + "." + name + ".hits"
+	began := time.Now()
+	if !t.test([]string{name}, "TOOLGATE_MUTANT_HITS="+hits) {
+		fmt.Fprintf(os.Stderr, "left out, for it fails or takes longer than %v without a mutant: %s\n", t.limit, name)
+		return nil, nil
+	}
+	m := &measured{Name: name, Took: time.Since(began)}
+	text, _ := os.ReadFile(hits) // no file: the test reaches nothing
+	for _, field := range strings.Fields(string(text)) {
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			return nil, fmt.Errorf("reading what %s reaches: %w", name, err)
+		}
+		m.Reaches = append(m.Reaches, n)
+	}
+	return m, nil
+}
+
 // kills reports whether a test fails once c is removed. Tests that are quick run
 // first, and as many together as can run in a quarter of the limit.
 func (t *tester) kills(c *check) bool {
-	if t.known.Killed[c.id] {
+	t.mu.Lock()
+	known := t.known.Killed[c.id]
+	t.mu.Unlock()
+	if known {
 		return true
 	}
 	var batch []string
@@ -295,6 +338,8 @@ func (t *tester) kills(c *check) bool {
 	}
 	killed = killed || run()
 	if killed {
+		t.mu.Lock()
+		defer t.mu.Unlock()
 		t.known.Killed[c.id] = true
 		_ = t.save() // what is not saved is measured again
 	}
