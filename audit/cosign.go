@@ -24,7 +24,7 @@ type WitnessAnchor struct {
 // Publish implements Anchor. A note without a cosignature, or with a bad one, is not kept.
 // The error says so when the witness refuses the checkpoint for one that it has seen.
 func (a WitnessAnchor) Publish(ctx context.Context, c Checkpoint, signed []byte) error {
-	lines, err := post(ctx, a.URL, "text/plain; charset=utf-8", signed, maxStamp)
+	lines, err := post(ctx, a.URL, signed)
 	if errors.Is(err, statusError(http.StatusConflict)) {
 		err = errors.New("ALARM: the witness has signed a later or another checkpoint of this chain: the trail was rewritten, or somebody else signs with its key")
 	}

@@ -217,7 +217,7 @@ func (x *exhibits) readNotes(path, source string) (found int, err error) {
 		case c.Segment == 0 && (!named || x.trails[c.Trail]):
 			found++
 			if source != ledgerSource && !x.cosigned(signed) {
-				x.problem(ByIndependence, "%s: no valid time-stamp or signature of a witness", path)
+				x.problem(ByIndependence, "%s: no valid signature of a witness", path)
 				continue
 			}
 			x.addNote(c, ByIndependence, source)

@@ -131,7 +131,7 @@ func (w *Witness) answer(rw http.ResponseWriter, r *http.Request) (status int, a
 	if r.Method != http.MethodPost {
 		return http.StatusMethodNotAllowed, "post a signed checkpoint", nil
 	}
-	signed, err := io.ReadAll(http.MaxBytesReader(rw, r.Body, maxStamp))
+	signed, err := io.ReadAll(http.MaxBytesReader(rw, r.Body, maxReply))
 	if err != nil {
 		return http.StatusBadRequest, "the note breaks off or is too long", nil
 	}

@@ -107,7 +107,7 @@ func eachLine(ctx context.Context, r io.Reader, do func(line []byte) error) erro
 func auditVerify(e *env) *cobra.Command {
 	var files, anchors []string
 	var trailOnly bool
-	var archive, tsaCA, witnessKey, require string
+	var archive, witnessKey, require string
 	c := command("verify [DIR...]", "verify every chain of the trail, its signatures, and the checkpoints that others hold", func(ctx context.Context, args []string) error {
 		dirs, err := e.trails(args, archive)
 		if err != nil {
@@ -123,13 +123,6 @@ func auditVerify(e *env) *cobra.Command {
 			}
 		}
 		evidence.Anchors, evidence.Archive, evidence.Replica = anchors, archive != "", len(args) == 0
-		roots, err := app.ReadRoots(tsaCA)
-		if err != nil {
-			return usage(err)
-		}
-		if roots != nil {
-			evidence.Cosigners = append(evidence.Cosigners, audit.TimestampVerifier(roots))
-		}
 		if witnessKey != "" {
 			v, err := audit.ReadWitnessKey(witnessKey)
 			if err != nil {
@@ -149,8 +142,7 @@ func auditVerify(e *env) *cobra.Command {
 	})
 	c.Flags().StringArrayVar(&files, "key", nil, "PEM `FILE` of a public key that signs checkpoints (default: those of the key directory); may be repeated")
 	c.Flags().StringArrayVar(&anchors, "anchor", nil, "`FILE|DIR` with checkpoints from an anchor; may be repeated")
-	c.Flags().StringVar(&tsaCA, "tsa-ca", "", "PEM `FILE` with root certificates; the notes of anchors need a time-stamp of an authority below them")
-	c.Flags().StringVar(&witnessKey, "witness-key", "", "`FILE` with the key of a witness; the notes of anchors need its signature, or a time-stamp with --tsa-ca")
+	c.Flags().StringVar(&witnessKey, "witness-key", "", "`FILE` with the key of a witness; the notes of anchors need its signature")
 	c.Flags().StringVar(&archive, "archive", "", "verify the archive in `DIR` instead of the trail")
 	c.Flags().StringVar(&require, "require", string(audit.ByContent), "what has to be proved: `content|independence`, the latter in addition to the former")
 	c.Flags().BoolVar(&trailOnly, "trail-only", false, "do not compare the trail with the store")

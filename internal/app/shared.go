@@ -37,7 +37,7 @@ func (a *App) openShared(ctx context.Context, cfg *config.Config) error {
 }
 
 func openValkey(s *config.Shared) (*valkey.Client, error) {
-	roots, err := ReadRoots(s.CA)
+	roots, err := readRoots(s.CA)
 	if err == nil {
 		var client *valkey.Client
 		if client, err = valkey.Open(s.URL, roots); err == nil {

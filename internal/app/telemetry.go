@@ -21,7 +21,7 @@ func (a *App) openTelemetry(ctx context.Context, cfg *config.Config) error {
 	if t == nil {
 		return nil
 	}
-	roots, err := ReadRoots(t.CA)
+	roots, err := readRoots(t.CA)
 	if err != nil {
 		return configError(err)
 	}

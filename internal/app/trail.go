@@ -43,12 +43,6 @@ func signing(cfg *config.Config, k *keys.Dir, dir string) (s audit.Signing, err 
 	for _, a := range cfg.Audit.Anchors {
 		anchoring := audit.Anchoring{Anchor: audit.DirectoryAnchor(a.Directory), Name: a.Directory}
 		switch {
-		case a.Timestamp != "":
-			roots, err := ReadRoots(a.CA)
-			if err != nil {
-				return s, err
-			}
-			anchoring.Anchor, anchoring.Every = audit.TimestampAnchor{DirectoryAnchor: audit.DirectoryAnchor(a.Directory), URL: a.Timestamp, Roots: roots}, time.Minute
 		case a.Witness != "":
 			witness := audit.WitnessAnchor{DirectoryAnchor: audit.DirectoryAnchor(a.Directory), URL: a.Witness}
 			if a.WitnessKey != "" {
@@ -68,9 +62,9 @@ func signing(cfg *config.Config, k *keys.Dir, dir string) (s audit.Signing, err 
 	return s, err
 }
 
-// ReadRoots reads root certificates from a PEM file. The file "" has none, and the result
+// readRoots reads root certificates from a PEM file. The file "" has none, and the result
 // is nil.
-func ReadRoots(file string) (*x509.CertPool, error) {
+func readRoots(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil
 	}

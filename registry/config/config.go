@@ -444,12 +444,10 @@ type Arguments struct {
 }
 
 // Anchor is a place outside the state directory that receives checkpoints of the audit
-// trail: Directory or Webhook is set, and Timestamp or Witness only with Directory.
+// trail: Directory or Webhook is set, and Witness only with Directory.
 type Anchor struct {
 	Directory  string `json:"directory,omitempty"`   // absolute path
 	Webhook    string `json:"webhook,omitempty"`     // URL
-	Timestamp  string `json:"timestamp,omitempty"`   // URL of an RFC 3161 authority that time-stamps what Directory keeps
-	CA         string `json:"ca,omitempty"`          // absolute path of the authority's root certificates in PEM; "" = any
 	Witness    string `json:"witness,omitempty"`     // URL of a witness that signs what Directory keeps
 	WitnessKey string `json:"witness_key,omitempty"` // absolute path of the key of the witness; "" = any
 }

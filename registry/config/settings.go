@@ -26,10 +26,7 @@ func (l *loader) finishSettings() {
 	}
 	for i := range l.cfg.Audit.Anchors {
 		a, at := &l.cfg.Audit.Anchors[i], n.at("audit", "anchors", strconv.Itoa(i))
-		a.Directory, a.CA, a.WitnessKey = at.get("directory").resolve(a.Directory), at.get("ca").resolve(a.CA), at.get("witness_key").resolve(a.WitnessKey)
-		if a.Timestamp != "" && a.Witness != "" {
-			l.fault(at.get("witness"), "cannot stand next to timestamp", "write two anchors, with two directories")
-		}
+		a.Directory, a.WitnessKey = at.get("directory").resolve(a.Directory), at.get("witness_key").resolve(a.WitnessKey)
 	}
 	if s := l.cfg.Audit.Signer; s != nil {
 		s.PublicKey = n.at("audit", "signer", "public_key").resolve(s.PublicKey)
