@@ -61,6 +61,7 @@ type Ticket struct {
 	DecidedBy      string          `json:"decided_by,omitempty"`
 	DecisionReason string          `json:"decision_reason,omitempty"`
 	Note           string          `json:"note,omitempty"`
+	ToolError      bool            `json:"tool_error,omitempty"` // it is done, and the tool answered with an error
 	Attached       int             `json:"attached"`
 	MayDecide      bool            `json:"may_decide"`    // whoever asks, as things stand
 	MayReconcile   bool            `json:"may_reconcile"` // likewise, once the outcome is unknown
@@ -96,7 +97,7 @@ func view(k approval.Ticket, p policy.Principal) Ticket {
 		ArgumentsText: argumentsText(k), ArgumentBytes: k.ArgumentBytes,
 		Revision: k.Revision, Rule: Visible(k.Rule), Reason: Visible(k.Reason), Roles: k.Roles, Quorum: k.Quorum, Each: k.Each, Given: k.Given,
 		Created: k.Created, Expires: k.Expires, DecisionID: Visible(k.DecisionID), TraceID: Visible(k.TraceID),
-		DecidedBy: Visible(k.DecidedBy), DecisionReason: Visible(k.DecisionReason), Note: Visible(k.Note), Attached: k.Attached,
+		DecidedBy: Visible(k.DecidedBy), DecisionReason: Visible(k.DecisionReason), Note: Visible(k.Note), ToolError: k.ToolFailed(), Attached: k.Attached,
 		Transport: k.Transport, Era: k.Era, Execute: k.Execute, Approvals: k.Approvals,
 		MayDecide:    k.State == approval.StateProposed && k.MayDecide(p),
 		MayReconcile: k.State == approval.StateUnknown && k.MayDecide(p),

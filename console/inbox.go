@@ -34,13 +34,19 @@ func (c *Console) shell(ctx context.Context, v visitor, title, view, path string
 type face struct {
 	Said           []phrase
 	Standing, Left string
-	Open, Own      bool // Open: its expiry still matters
-	Seconds        int  // to the expiry
+	Look           string // the class of Standing in style.css
+	Open, Own      bool   // Open: its expiry still matters
+	Seconds        int    // to the expiry
 }
 
 func (c *Console) face(k approval.Ticket, v visitor) face {
 	now := c.opts.Now()
+	look := string(k.State)
+	if k.ToolFailed() {
+		look = string(approval.StateFailed)
+	}
 	return face{
+		Look: look,
 		Said: sentence(k), Standing: describeState(k), Left: timeLeft(now, k.Expires), Seconds: int(k.Expires.Sub(now) / time.Second),
 		Open: k.State == approval.StateProposed || k.State == approval.StateApproved,
 		Own:  k.Principal.Tenant == v.Tenant && v.SameParty(k.Principal),

@@ -50,12 +50,18 @@ func (b *browser) cards(target string) (ids []string) {
 // unknown makes a ticket whose call may or may not have run.
 func (l *listener) unknown(arguments string) approval.Ticket {
 	l.t.Helper()
+	return l.ends(arguments, approval.StateUnknown, "it timed out")
+}
+
+// ends gives a ticket whose call was approved and ended so.
+func (l *listener) ends(arguments string, state approval.State, note string) approval.Ticket {
+	l.t.Helper()
 	k := l.hold(arguments)
 	l.approves(k.ID)
 	if c, err := l.tickets.Claim(l.t.Context(), held(arguments)); err != nil || c.Outcome != approval.Granted {
 		l.t.Fatalf("%q, %v", c.Outcome, err)
 	}
-	if err := l.tickets.Finish(l.t.Context(), k.ID, approval.StateUnknown, nil, "it timed out"); err != nil {
+	if err := l.tickets.Finish(l.t.Context(), k.ID, state, nil, note); err != nil {
 		l.t.Fatal(err)
 	}
 	return k
@@ -367,38 +373,6 @@ func TestVoteAgain(t *testing.T) {
 	w := b.do("POST", "/console/approvals/"+other.ID+"/vote", b.form("/console/approvals/"+other.ID, "vote", "deny", "digest", "sha256:0", "reason", "typed <words>"))
 	if w.Code != 409 || !strings.Contains(w.Body.String(), "typed &lt;words&gt;</textarea>") {
 		t.Errorf("%d %s", w.Code, w.Body)
-	}
-}
-
-func TestReconcilePage(t *testing.T) {
-	l := newListener(t, nil)
-	for name, tt := range map[string]struct {
-		token, outcome, reason string
-		status                 int
-		want                   approval.State
-	}{
-		"it took effect": {"t-ann", "done", "seen on the statement", 303, approval.StateDone}, "it did not": {"t-ann", "failed", "nothing on the statement", 303, approval.StateFailed},
-		"no reason": {"t-ann", "done", " ", 422, approval.StateUnknown}, "another word": {"t-ann", "approved", "x", 400, approval.StateUnknown},
-		"the requester": {"t-agent", "done", "x", 403, approval.StateUnknown}, "the requester, an approver": {"t-self", "done", "x", 403, approval.StateUnknown},
-	} {
-		l.advance(time.Hour)
-		k := l.unknown(`{"name":"` + name + `"}`)
-		b := newBrowser(l).signIn(tt.token)
-		path := "/console/approvals/" + k.ID
-		page := b.do("GET", path, nil).Body.String()
-		if offered := strings.Contains(page, `name="outcome"`); offered != (tt.token == "t-ann") || strings.Contains(page, `name="vote"`) {
-			t.Errorf("%s: offered %v", name, offered)
-		}
-		w := b.do("POST", path+"/reconcile", b.form(path, "outcome", tt.outcome, "reason", tt.reason))
-		got, err := l.tickets.Get(t.Context(), k.ID)
-		if err != nil || w.Code != tt.status || got.State != tt.want {
-			t.Errorf("%s: %d, the ticket is %s, %v: %s", name, w.Code, got.State, err, w.Body)
-		}
-	}
-	k := l.hold(`{"n":1}`)
-	b := newBrowser(l).signIn("t-ann")
-	if w := b.do("POST", "/console/approvals/"+k.ID+"/reconcile", b.form("/console/approvals", "outcome", "done", "reason", "x")); w.Code != 409 {
-		t.Errorf("a ticket that is in no doubt: %d %s", w.Code, w.Body)
 	}
 }
 

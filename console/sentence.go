@@ -107,8 +107,11 @@ var standings = map[approval.State]string{
 	approval.StateUnknown:     "may or may not have run: somebody has to find out",
 }
 
-// describeState describes the state of k.
+// describeState describes the state of k, and how its tool failed.
 func describeState(k approval.Ticket) string {
+	if k.ToolFailed() {
+		return "ran; " + Visible(k.Note)
+	}
 	return strings.Replace(cmp.Or(standings[k.State], string(k.State)), "%", Visible(k.DecidedBy), 1)
 }
 

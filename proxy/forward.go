@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/mcpclient"
@@ -276,6 +277,9 @@ type outcome struct {
 	links  []byte          // to what was kept as artifacts, for mode signals: content blocks, each after a comma
 }
 
+// noteRunes bounds how much of a tool's error its ticket shows, in characters.
+const noteRunes = 200
+
 // replyResult replies with a result as Signals, in the configured mode. It says how
 // the call went (seed 002, Result): the tool's own isError is an error that carries
 // its one error signal, the first warning next to signals is partial success, and a
@@ -303,6 +307,7 @@ func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, view
 	case failed != nil:
 		o.kernel = signal.Fail(failed, m)
 		o.kernel.Signals = signals
+		t.hold.note = approval.ToolError + ": " + clip.Runes(failed.Message, noteRunes)
 	case t.warnings == nil:
 		o.kernel = signal.OK(signals, m)
 	case len(signals) == 0:

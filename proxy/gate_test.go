@@ -132,7 +132,11 @@ func (b *bench) Release(_ context.Context, id string) error {
 }
 
 func (b *bench) Finish(_ context.Context, id string, s approval.State, result []byte, note string) error {
-	b.finished = append(b.finished, id+" "+string(s))
+	ended := id + " " + string(s)
+	if s == approval.StateDone && note != "" {
+		ended += ": " + note
+	}
+	b.finished = append(b.finished, ended)
 	return nil
 }
 
@@ -365,7 +369,10 @@ func TestSpentGrants(t *testing.T) {
 		want string
 	}{
 		{"answered", func(*bench) {}, "apr_1 done"},
-		{"isError is an answer", func(b *bench) { b.result = `{"content":[],"isError":true}` }, "apr_1 done"},
+		{"isError is an answer", func(b *bench) { b.result = `{"content":[],"isError":true}` }, "apr_1 done: the tool answered with an error: the tool reported an error without text"},
+		{"a long error is cut", func(b *bench) {
+			b.result = `{"content":[{"type":"text","text":"` + strings.Repeat("é", 500) + `"}],"isError":true}`
+		}, "apr_1 done: the tool answered with an error: " + strings.Repeat("é", 199) + "…"},
 		{"upstream's error", func(b *bench) {
 			b.forwardErr = &registry.ForwardError{Kind: registry.Failed, Sent: true, RPC: json.RawMessage(`{"code":1,"message":"no"}`)}
 		}, "apr_1 failed"},

@@ -15,6 +15,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/schema"
+	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -101,6 +102,9 @@ func (k *argumentKeeper) hide(out, r *audit.Record) {
 	if r.Change != nil {
 		change := *r.Change
 		change.Digest = "hmac-sha256:" + out.ArgumentsHMAC
+		if change.From == string(approval.StateDispatching) { // the reason may be the answer of the tool
+			change.Reason = withheldText
+		}
 		out.Change = &change
 	}
 	if out.ArgumentsExcerpt = ""; len(r.Input) > 0 {

@@ -64,7 +64,7 @@ func TestKeptArguments(t *testing.T) {
 			r.Arguments, r.ArgumentsSHA256, r.Stage, r.Warnings = nil, "SECRET", "close", []string{"SECRET"}
 		}), []config.Arguments{digest}, "", ""},
 		{"a ticket", login(func(r *audit.Record) {
-			r.Arguments, r.ArgumentsSHA256, r.Change = nil, "SECRET", &audit.Change{Digest: "SECRET"}
+			r.Arguments, r.ArgumentsSHA256, r.Change = nil, "SECRET", &audit.Change{Digest: "SECRET", From: "dispatching", To: "done", Reason: "the tool answered with an error: SECRET"}
 		}), []config.Arguments{digest}, "", ""},
 	} {
 		before, _ := json.Marshal(tt.record)

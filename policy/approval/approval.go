@@ -34,6 +34,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/toolgate/toolgate/policy"
@@ -66,6 +67,16 @@ var moves = map[State][]State{
 	StateApproved:    {StateDispatching, StateExpired, StateSuperseded},
 	StateDispatching: {StateApproved, StateDone, StateFailed, StateUnknown},
 	StateUnknown:     {StateDone, StateFailed},
+}
+
+// ToolError begins the note of a call that ran and that its tool answered with an error, a
+// result with isError (MCP, server/tools, "Error Handling"). The beginning of the answer follows.
+const ToolError = "the tool answered with an error"
+
+// ToolFailed reports whether the call of t ran and its tool answered with an error. Such a ticket
+// is done: whether the call took effect is for the tool to say.
+func (t Ticket) ToolFailed() bool {
+	return t.State == StateDone && strings.HasPrefix(t.Note, ToolError)
 }
 
 // Moves returns the states that from may change to, nil when it is final.

@@ -240,8 +240,8 @@ func (t *Tickets) Finish(ctx context.Context, id string, state State, result []b
 		return fmt.Errorf("ending the run of ticket %s: %q is no outcome", id, state)
 	}
 	if len(result) > MaxResultBytes {
-		note = fmt.Sprintf("the result of %d bytes is too large to keep", len(result))
-		result = nil
+		large := fmt.Sprintf("the result of %d bytes is too large to keep", len(result))
+		note, result = strings.TrimPrefix(note+"; "+large, "; "), nil
 	}
 	return t.end(ctx, id, change{to: state, reason: cmp.Or(note, "the upstream answered"), result: result, note: note})
 }

@@ -45,7 +45,9 @@ func TestMessages(t *testing.T) {
 	decided.Type, decided.Data.State, decided.Data.By, decided.Data.Because = notice.Decided, approval.StateDenied, "ann", "not today"
 	decided.Data.Quorum, decided.Data.Approvals = 3, 1
 	decided.Data.Each, decided.Data.Given = map[string]int{"approver": 2, "cfo": 1}, map[string]int{"approver": 1}
-	for name, b := range map[string]notice.Body{"requested": asked, "decided": decided} {
+	failed := example()
+	failed.Type, failed.Data.State, failed.Data.ToolError = notice.Ended, approval.StateDone, true
+	for name, b := range map[string]notice.Body{"requested": asked, "decided": decided, "tool_error": failed} {
 		for _, f := range []notice.Format{notice.JSON, notice.Slack, notice.Teams} {
 			got, err := notice.Render(f, marshal(t, b))
 			if err != nil {

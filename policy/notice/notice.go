@@ -77,8 +77,9 @@ type Body struct {
 // upstreams, which may be secrets. Texts are cut to 500 characters.
 type Data struct {
 	Ticket    string         `json:"ticket"`
-	State     approval.State `json:"state"` // after the change
-	URL       string         `json:"url"`   // of the page of the ticket
+	State     approval.State `json:"state"`                // after the change
+	URL       string         `json:"url"`                  // of the page of the ticket
+	ToolError bool           `json:"tool_error,omitempty"` // the call ran, and the tool answered with an error
 	Requester string         `json:"requester"`
 	Tenant    string         `json:"tenant,omitempty"`
 	Server    string         `json:"server"`
@@ -99,7 +100,7 @@ type Data struct {
 // bodyOf is the body of a notice of change c, after which the ticket is t.
 func bodyOf(event Event, t approval.Ticket, c approval.Change, link string) ([]byte, error) {
 	d := Data{
-		Ticket: t.ID, State: c.To, URL: link, Requester: bound(t.Principal.Subject), Tenant: bound(t.Principal.Tenant),
+		Ticket: t.ID, State: c.To, ToolError: t.ToolFailed(), URL: link, Requester: bound(t.Principal.Subject), Tenant: bound(t.Principal.Tenant),
 		Server: bound(t.Server), Tool: bound(t.Exposed), Rule: bound(t.Rule), Reason: bound(t.Reason),
 		Roles: t.Roles, Quorum: t.Quorum, Approvals: t.Approvals, Each: t.Each, Given: t.Given, Created: t.Created.UTC(), Expires: t.Expires.UTC(),
 	}
@@ -136,6 +137,9 @@ func (b Body) title() string {
 	case Requested:
 		return fmt.Sprintf("%s asks to call %s", who, tool)
 	case Ended:
+		if d.ToolError {
+			return fmt.Sprintf("ran; the tool answered with an error: %s, called by %s", tool, who)
+		}
 		return fmt.Sprintf("%s: %s, called by %s", d.State, tool, who)
 	}
 	return fmt.Sprintf("%s: call of %s by %s", d.State, tool, who)

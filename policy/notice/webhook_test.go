@@ -103,8 +103,10 @@ func TestBody(t *testing.T) {
 		{done, notice.Ended, "toolgate", ""},
 		{reconciled, notice.Ended, "ann", "the bank has no such transfer"},
 	} {
+		k.Note = approval.ToolError + ": hunter2"
 		w.change(s, k, step.change)
 		p := r.wait(t, i+1)[i]
+		want.ToolError = step.change.To == approval.StateDone
 		want.State, want.By, want.Because = step.change.To, step.by, step.because
 		if diff := cmp.Diff(notice.Body{Type: step.event, Timestamp: noon, Data: want}, p.decode(t)); diff != "" {
 			t.Errorf("%s:\n%s", step.change.To, diff)
