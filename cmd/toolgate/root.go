@@ -52,6 +52,7 @@ type env struct {
 	role, token, addr            string
 	ca, clientCert               string
 	logLevel, logFormat          string
+	logCalls                     bool
 	log                          *logfold.Writer
 
 	args      []string        // the command line
@@ -262,7 +263,17 @@ func (e *env) logger() hclog.Logger {
 
 // appOptions are what the flags say to a toolgate that this command opens.
 func (e *env) appOptions() app.Options {
-	return app.Options{Role: e.role, Version: version, Log: e.logger()}
+	o := app.Options{Role: e.role, Version: version, Log: e.logger()}
+	if e.logCalls { // each line counts, so that none is folded
+		o.Calls = hclog.New(&hclog.LoggerOptions{Name: "toolgate", Output: e.err, JSONFormat: e.logFormat == "json"})
+	}
+	return o
+}
+
+// withLogCalls gives c the flag --log-calls.
+func (e *env) withLogCalls(c *cobra.Command) *cobra.Command {
+	c.Flags().BoolVar(&e.logCalls, "log-calls", false, "log each call at info: principal, tool, outcome and decision id, without arguments")
+	return c
 }
 
 // load reads the configuration.

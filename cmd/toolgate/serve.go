@@ -32,7 +32,7 @@ func serveCommand(e *env) *cobra.Command {
 	c := withForms(command("serve", "serve agents and people", func(ctx context.Context, _ []string) error { return e.serve(ctx, listen, adminAddr) }), noReport)
 	c.Flags().StringVar(&listen, "listen", "", "`ADDRESS` for agents, HOST:PORT (default: as configured)")
 	c.Flags().StringVar(&adminAddr, "admin", "", "`ADDRESS` for people, HOST:PORT (default: as configured)")
-	return c
+	return e.withLogCalls(c)
 }
 
 func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
@@ -142,12 +142,12 @@ func stdioCommand(e *env) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&address, "connect", "", "`URL` of the MCP endpoint to connect the client to")
-	return c
+	return e.withLogCalls(c)
 }
 
 // bridge connects the client on stdin and stdout to a running endpoint.
 func (e *env) bridge(c *cobra.Command, address string) error {
-	for _, name := range []string{"config", "overlay", "state", "role"} {
+	for _, name := range []string{"config", "overlay", "state", "role", "log-calls"} {
 		if c.Flags().Changed(name) {
 			return usage(fmt.Errorf("--%s means nothing with --connect\nhint: the endpoint has its own configuration, and knows the caller by --token", name))
 		}
@@ -224,11 +224,11 @@ func (e *env) client() io.Reader {
 func surviveClosedPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 func ndjsonCommand(e *env) *cobra.Command {
-	return withForms(command("ndjson", "serve the NDJSON action protocol on stdin and stdout", func(ctx context.Context, _ []string) error {
+	return e.withLogCalls(withForms(command("ndjson", "serve the NDJSON action protocol on stdin and stdout", func(ctx context.Context, _ []string) error {
 		return e.attached(ctx, func(a *app.App, who identity.Credential) error {
 			return a.ServeNDJSON(ctx, who, e.client(), e.out)
 		})
-	}), noReport)
+	}), noReport))
 }
 
 func toolsCommand(e *env) *cobra.Command {

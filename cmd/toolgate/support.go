@@ -137,10 +137,14 @@ func (b *supportBundle) add(name string, content any, failed error) {
 // serverStderr matches why a server ended, and what it wrote last on stderr.
 var serverStderr = regexp.MustCompile(`(the server ended: (?:signal: )?[^:\n]*): [^\n]*`)
 
-// clean returns a text without secrets and without what servers write on stderr, of which
-// toolgate does not know whether it is secret.
+// mailAddress matches addresses of persons, and no version of a package (name@1.2.3).
+var mailAddress = regexp.MustCompile(`[\pL\pN._%+'-]+@(?:[\pL\pN-]+\.)+\pL{2,}`)
+
+// clean returns a text without secrets, without mail addresses, and without what servers write
+// on stderr, of which toolgate does not know whether it is secret.
 func (b *supportBundle) clean(text string) string {
-	return b.redact(serverStderr.ReplaceAllString(text, "$1: (stderr is left out)"))
+	text = serverStderr.ReplaceAllString(text, "$1: (stderr is left out)")
+	return mailAddress.ReplaceAllString(b.redact(text), "[mail address]")
 }
 
 func (b *supportBundle) versions(context.Context) (any, error) {

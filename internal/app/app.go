@@ -59,6 +59,7 @@ type Options struct {
 	Role    string       // of the principal local
 	Version string       // of the program, for records, metrics and handshakes
 	Log     hclog.Logger // nil = nothing is logged
+	Calls   hclog.Logger // gets one line at info for each call; nil = calls are not logged
 
 	// Draining is called once, when toolgate begins to stop; nil = nobody has to know.
 	Draining func()

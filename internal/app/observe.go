@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -121,6 +122,23 @@ func (m *metrics) observe(o proxy.Observation) {
 	if o.Limit != "" {
 		m.limited.WithLabelValues(ruleLabel(o.Limit)).Inc()
 	}
+}
+
+// A callLog is a recorder that also logs each call whose outcome has been recorded: who called
+// what, and the result. Arguments and answers are only in the trail, by the decision id.
+type callLog struct {
+	recorder
+	log hclog.Logger
+}
+
+// Write implements proxy.Recorder.
+func (l callLog) Write(kind audit.Kind, r *audit.Record) error {
+	err := l.recorder.Write(kind, r)
+	if err == nil && kind == audit.KindOutcome {
+		l.log.Info("call", "principal", r.Principal.Subject, "called", cmp.Or(r.Method, r.Exposed), "outcome", string(r.Outcome), "code", r.Code,
+			"server", r.Server, "ms", r.DurationMS, "decision", r.DecisionID)
+	}
+	return err
 }
 
 // observeSeconds adds a duration to a histogram, with an exemplar of a trace unless that

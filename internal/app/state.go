@@ -156,6 +156,9 @@ func (a *App) openTrail(ctx context.Context, cfg *config.Config) (err error) {
 	if s.records, err = a.keepArguments(cfg, s.keys, s.trail); err != nil {
 		return err
 	}
+	if a.options.Calls != nil {
+		s.records = callLog{s.records, a.options.Calls}
+	}
 	s.fold = audit.NewFold(s.trail.Write)
 	s.ledger = s.trail.Signing().Ledger.Dir
 	if s.envelopes, err = audit.OpenEnvelopes(filepath.Join(cfg.State, "runs", "mcp_server", "envelope_validation"), audit.EnvelopeOptions{
