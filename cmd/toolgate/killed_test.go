@@ -235,6 +235,39 @@ func TestKilledInACall(t *testing.T) {
 	}
 }
 
+// A replica is killed in a call that was approved, and starts again before its lease has run
+// out. Its trail shows whether the call was sent: if not, the call runs with the same grant.
+func TestKilledAndStartedAgain(t *testing.T) {
+	t.Parallel()
+	server := postgres.Started(t)
+	database, err := server.Database(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	relay := server.Relay(t, database)
+	dir := t.TempDir()
+	up, address := startCountingUpstream(t, dir)
+	write(t, dir, withUpstream(relay.URL, address))
+	one := startReplica(t, dir, "one")
+	for n, step := range []struct {
+		name string
+		at   func(kill func())
+		ran  int
+		how  string
+	}{
+		{"after the grant is spent", func(kill func()) { relay.Interrupt("dispatching", true, kill) }, 1, "done"},
+		{"after the record", func(kill func()) { up.onArrival(func() bool { kill(); return true }) }, 0, "TOOL_FAILED"},
+		{"after the call was forwarded", func(kill func()) { up.onArrival(func() bool { kill(); return false }) }, 1, "TOOL_FAILED"},
+	} {
+		one.held(t, n)
+		sayUntil(t, one, n, step.at, func() { one.signal(syscall.SIGKILL); <-one.done })
+		one = startReplica(t, dir, "one")
+		if how := outcome(t, n, one); how != step.how || up.ran(n) != step.ran {
+			t.Errorf("killed %s: %s, want %s; ran %d times, want %d", step.name, how, step.how, up.ran(n), step.ran)
+		}
+	}
+}
+
 // Every approved call is resumed at three replicas at once, and runs once. The long form
 // has 1,000 calls.
 func TestRacesOfReplicas(t *testing.T) {

@@ -126,7 +126,7 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 	// The trail and the outbox are there already: tickets that a dead process was
 	// running change as they are opened.
 	if s.tickets, err = approval.New(ctx, s.db, approval.Options{
-		Dir: filepath.Join(cfg.State, "instances"), TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive, Keep: cfg.Approvals.Keep, RequirePerson: cfg.Approvals.RequirePerson,
+		Dir: lockDir(cfg), TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive, Keep: cfg.Approvals.Keep, RequirePerson: cfg.Approvals.RequirePerson,
 		Instance: s.instance, Keys: s.keys, LastWord: newTicketWords(cfg).of, Alarm: a.doubt,
 		Changed: s.recordTicket, Standing: a.standing,
 	}); err != nil {
@@ -144,6 +144,16 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 		TTL: cfg.Artifacts.TTL, MaxBytes: int64(cfg.Artifacts.MaxMiB) << 20, Log: a.log.Named("artifacts"),
 	})
 	return err
+}
+
+// lockDir returns the directory of the locks of processes. With a store on a server, they show
+// that a process has left every record of a call that it sent, so there are none where a power
+// failure can lose records.
+func lockDir(cfg *config.Config) string {
+	if cfg.Store != "" && audit.Durability(cfg.Audit.Durability) != audit.Sync {
+		return ""
+	}
+	return filepath.Join(cfg.State, "instances")
 }
 
 // openTrail opens the audit trail, the log of envelopes, and the log of decisions

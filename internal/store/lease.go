@@ -3,7 +3,9 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -18,16 +20,18 @@ const (
 // Instances are the processes that share a DB. Processes that share a file hold locks in
 // a directory of their machine. Processes that share a server hold leases there: one that
 // was killed, or that has not reached the server for 30 s, counts as ended. After the
-// server itself was away, all leases have this time to be renewed.
+// server itself was away, all leases have this time to be renewed. With a directory, they hold
+// locks there as well, by which the other processes of the directory find at once, and for
+// certain, that one has ended: see [Instances.Ended].
 type Instances struct {
 	db  *DB
 	dir string
 }
 
-// Instances returns the processes that share db; dir is used with a file only, and "" is
-// the directory instances next to the file.
+// Instances returns the processes that share db; dir holds the locks. "" is the directory
+// instances next to a file, and none with a server.
 func (db *DB) Instances(dir string) *Instances {
-	if dir == "" {
+	if dir == "" && !db.Shared() {
 		dir = filepath.Join(filepath.Dir(db.path), instancesDir)
 	}
 	return &Instances{db, dir}
@@ -38,9 +42,16 @@ func (i *Instances) Hold(ctx context.Context, id string) (*Instance, error) {
 	if i.db.beats == nil {
 		return HoldInstance(i.dir, id)
 	}
-	who := Who()
+	who, unlock := Who(), func() error { return nil }
+	if i.dir != "" {
+		lock, err := HoldInstance(i.dir, id)
+		if err != nil {
+			return nil, err
+		}
+		unlock = lock.Close
+	}
 	if _, err := i.db.beats.ExecContext(ctx, insertLease, id, who); err != nil {
-		return nil, fmt.Errorf("holding instance lease: %w", err)
+		return nil, errors.Join(fmt.Errorf("holding instance lease: %w", err), unlock())
 	}
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var beat sync.WaitGroup
@@ -51,7 +62,7 @@ func (i *Instances) Hold(ctx context.Context, id string) (*Instance, error) {
 		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), leaseEvery)
 		defer stop()
 		_, err := i.db.beats.ExecContext(ctx, "DELETE FROM instances WHERE id = ?", id)
-		return err
+		return errors.Join(err, unlock())
 	}}, nil
 }
 
@@ -79,6 +90,9 @@ func (i *Instances) Alive(ctx context.Context, id string) (alive bool, err error
 	if i.db.beats == nil {
 		return InstanceAlive(i.dir, id)
 	}
+	if ended, err := i.Ended(id); ended && err == nil {
+		return false, nil
+	}
 	err = i.db.Read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM instances WHERE id = ? AND "+leased+")", id, i.db.lease).Scan(&alive)
 	if err != nil {
 		return false, fmt.Errorf("looking for instance %s: %w", id, err)
@@ -86,10 +100,29 @@ func (i *Instances) Alive(ctx context.Context, id string) (alive bool, err error
 	return alive, nil
 }
 
+// Ended reports whether a process has ended for certain: the kernel has released its lock.
+// With a server, it reports false for a process whose lock was never in the directory, and for
+// one that has closed: a lease that ran out does not prove it, because a process that was
+// frozen or could not reach the server goes on.
+func (i *Instances) Ended(id string) (bool, error) {
+	if i.db.Shared() {
+		if _, err := os.Stat(filepath.Join(i.dir, id+".lock")); i.dir == "" || err != nil {
+			return false, nil //nolint:nilerr // without a lock nothing is proved
+		}
+	}
+	alive, err := InstanceAlive(i.dir, id)
+	return err == nil && !alive, err
+}
+
 // Sweep removes what ended processes left, as [SweepInstances] does.
 func (i *Instances) Sweep(ctx context.Context) (alive []string, err error) {
 	if i.db.beats == nil {
 		return SweepInstances(i.dir)
+	}
+	if i.dir != "" {
+		if _, err := SweepInstances(i.dir); err != nil {
+			return nil, err
+		}
 	}
 	err = i.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		alive, err = i.db.sweepLeases(ctx, tx)

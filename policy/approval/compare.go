@@ -214,6 +214,11 @@ func (t *Tickets) compareOne(w *writer, id, behind string) error {
 // votes, and the audit trail has no later change of the ticket. A live ticket that it cannot be
 // relied on for becomes unknown. trust fails closed: when the trail cannot be read, that
 // is an error.
+//
+// With a file, a change that only the trail has was never committed, and the trail has every
+// call that was sent since. With a server, one trail proves neither: the change may have been
+// committed in a database that was restored to an earlier time since, and another replica,
+// which has a trail of its own, may have run the call in between. The ticket is unknown there.
 func (t *Tickets) trust(w *writer, k *Ticket) (bool, error) {
 	if k.doubt == "" && k.live() {
 		var err error
@@ -227,9 +232,9 @@ func (t *Tickets) trust(w *writer, k *Ticket) (bool, error) {
 		case err != nil:
 			return false, err
 		case last.Seq <= k.version:
-		case last.Unsent && k.State == StateApproved && last.State == StateDispatching:
+		case last.Unsent && !t.db.Shared() && k.State == StateApproved && last.State == StateDispatching:
 			return true, w.note(k, StateDispatching, "", "the grant was recorded and not stored: nothing was sent")
-		case last.Unsent && k.State == StateProposed && (last.State == StateProposed || last.State == StateApproved):
+		case last.Unsent && !t.db.Shared() && k.State == StateProposed && (last.State == StateProposed || last.State == StateApproved):
 			return true, w.note(k, StateProposed, "", "a decision was recorded and not stored: it does not count")
 		default:
 			k.doubt = fmt.Sprintf("it ends with change %d, and the audit trail has change %d", k.version, last.Seq)
@@ -241,15 +246,12 @@ func (t *Tickets) trust(w *writer, k *Ticket) (bool, error) {
 	return false, t.distrust(w, k)
 }
 
-// lastWord returns the last change of k in the trail. Replicas that share a server have trails
-// of their own, so that one alone shows of no call that it was not sent.
+// lastWord returns the last change of k in the trail.
 func (t *Tickets) lastWord(ctx context.Context, k *Ticket) (Word, error) {
 	if t.opts.LastWord == nil {
 		return Word{}, nil
 	}
-	word, err := t.opts.LastWord(ctx, k.ID, k.Created)
-	word.Unsent = word.Unsent && !t.db.Shared()
-	return word, err
+	return t.opts.LastWord(ctx, k.ID, k.Created)
 }
 
 // distrust moves a live ticket to unknown because of k.doubt.

@@ -60,7 +60,7 @@ func act(role, path string) error {
 	}
 	defer told.Close()
 	tickets, err := approval.New(ctx, db, approval.Options{
-		Keys: dir, Now: func() time.Time { return noon },
+		Dir: filepath.Join(filepath.Dir(path), "instances"), Keys: dir, Now: func() time.Time { return noon },
 		Changed: func(_ context.Context, _ *sql.Tx, t approval.Ticket, c approval.Change) error {
 			if role == "freeze" {
 				fmt.Println("changing")

@@ -34,7 +34,9 @@ const (
 // Options are the settings of [Tickets]; the zero value is usable.
 type Options struct {
 	// Dir holds the locks of the living processes that share the store's file; "" =
-	// instances, next to it. A store on a server has leases instead.
+	// instances, next to it. A store on a server has leases instead; there Dir holds the locks of
+	// the processes of this replica whose LastWord misses no record, by which it finds that a call
+	// was not sent. "" = it finds that of none.
 	Dir string
 	// Keys authenticates the rows of the store, the same for all processes that share it;
 	// nil = the directory keys next to the store's file, which protects nothing from those
@@ -261,10 +263,32 @@ func (t *Tickets) settle(w *writer, k *Ticket) error {
 	if k.runner == t.opts.Instance {
 		why = "its outcome could not be stored"
 	} else {
-		word, err := t.lastWord(w.ctx, k)
-		if err == nil && word.Unsent && (word.Seq == k.version || word.Seq > k.version && word.State == StateApproved) {
+		unsent, err := t.unsent(w.ctx, k)
+		if err == nil && unsent {
 			return w.move(k, change{to: StateApproved, reason: "its process ended before anything was sent"})
 		}
 	}
 	return w.move(k, change{to: StateUnknown, reason: why, note: why})
+}
+
+// unsent reports whether it is certain that nothing was sent for k, whose process is dead: the
+// trail ends with the change that spent the grant, or with its return, and a call is sent only
+// after the record of its decision is on disk.
+//
+// With a server, more is needed. The trail must be that of the process, which it is when it has
+// the change: no other process has recorded the same number. The kernel must have released the
+// process's lock in [Options.Dir]: a lease that ran out does not prove that the process ended,
+// and a frozen one would send the call later. And the return of a grant must be in the store,
+// because after one that only the trail has another replica may have spent the grant. Another
+// replica than that of the process proves nothing, and its ticket is unknown.
+func (t *Tickets) unsent(ctx context.Context, k *Ticket) (bool, error) {
+	word, err := t.lastWord(ctx, k)
+	if err != nil || !word.Unsent {
+		return false, err
+	}
+	if t.db.Shared() {
+		ended, err := t.instances.Ended(k.runner)
+		return ended && word.Seq == k.version && word.State == StateDispatching, err
+	}
+	return word.Seq == k.version || word.Seq > k.version && word.State == StateApproved, nil
 }

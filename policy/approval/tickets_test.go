@@ -61,6 +61,9 @@ func openTickets(t testing.TB, path string, o approval.Options) (*approval.Ticke
 	if o.Keys == nil {
 		o.Keys = ring(t, path)
 	}
+	if o.Dir == "" {
+		o.Dir = filepath.Join(filepath.Dir(path), "instances")
+	}
 	return approval.New(t.Context(), openStore(t, path), o)
 }
 

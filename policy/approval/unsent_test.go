@@ -2,6 +2,7 @@ package approval_test
 
 import (
 	"context"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -11,8 +12,8 @@ import (
 
 // A process that was killed between a record of the trail and the change of the store leaves a
 // ticket that is older than the trail. Where the trail shows that nothing was sent, the ticket
-// stays as the store has it; otherwise it is unknown. A store on a server is never
-// proved by one trail.
+// stays as the store has it; otherwise it is unknown. With a server, one trail does
+// not show that a change was never committed.
 func TestTicketsBehindTheTrail(t *testing.T) {
 	for name, c := range map[string]struct {
 		approved bool
@@ -53,26 +54,48 @@ func TestTicketsBehindTheTrail(t *testing.T) {
 }
 
 // A process that was killed after the grant: the call runs with the same grant where the trail
-// shows that it was not sent.
+// shows that it was not sent. With a server, only the trail and the locks of the replica that
+// spent the grant show that, not a lease that ran out, and not a return of the grant that is not
+// in the store.
 func TestKillBeforeTheCallIsSent(t *testing.T) {
-	for unsent, want := range map[bool]approval.ClaimOutcome{true: approval.Granted, false: approval.Unknown} {
-		w := newWorld(t)
-		k := w.claim(transfer(hundred), approval.Pending)
-		w.approve(k.ID, ann)
-		p := start(t, "claim", w.path)
-		if p.first != string(approval.Granted) {
-			t.Fatalf("the other process got %q", p.first)
-		}
-		history := w.get(k.ID).History
-		p.kill(t)
-		word := approval.Word{Seq: history[len(history)-1].Seq, State: approval.StateDispatching, Unsent: unsent}
-		tickets := w.open(approval.Options{LastWord: func(context.Context, string, time.Time) (approval.Word, error) { return word, nil }})
-		if postgres.Used() {
-			want = approval.Unknown
-		}
-		got, err := tickets.Claim(t.Context(), transfer(hundred))
-		if err != nil || got.Outcome != want || !got.Ticket.Expires.Equal(k.Expires) {
-			t.Errorf("unsent: %v: claimed: %q, %v; want %q", unsent, got.Outcome, err, want)
-		}
+	for name, c := range map[string]struct {
+		after        int64 // changes in the trail after the grant
+		state        approval.State
+		unsent       bool
+		dir          string // of the locks; "" = that of the process
+		file, server approval.ClaimOutcome
+	}{
+		"nothing was sent":                     {0, approval.StateDispatching, true, "", approval.Granted, approval.Granted},
+		"perhaps sent":                         {0, approval.StateDispatching, false, "", approval.Unknown, approval.Unknown},
+		"a return that was not stored":         {1, approval.StateApproved, true, "", approval.Granted, approval.Unknown},
+		"an outcome that was not stored":       {1, approval.StateDone, true, "", approval.Unknown, approval.Unknown},
+		"the trail of another replica":         {-1, approval.StateDispatching, true, "", approval.Unknown, approval.Unknown},
+		"nothing shows that the process ended": {0, approval.StateDispatching, true, "others", approval.Granted, approval.Unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			k := w.claim(transfer(hundred), approval.Pending)
+			w.approve(k.ID, ann)
+			p := start(t, "claim", w.path)
+			if p.first != string(approval.Granted) {
+				t.Fatalf("the other process got %q", p.first)
+			}
+			history := w.get(k.ID).History
+			p.kill(t)
+			dir := ""
+			if c.dir != "" {
+				dir = filepath.Join(filepath.Dir(w.path), c.dir)
+			}
+			word := approval.Word{Seq: history[len(history)-1].Seq + c.after, State: c.state, Unsent: c.unsent}
+			tickets := w.open(approval.Options{Dir: dir, LastWord: func(context.Context, string, time.Time) (approval.Word, error) { return word, nil }})
+			want := c.file
+			if postgres.Used() {
+				want = c.server
+			}
+			got, err := tickets.Claim(t.Context(), transfer(hundred))
+			if err != nil || got.Outcome != want || !got.Ticket.Expires.Equal(k.Expires) {
+				t.Errorf("claimed: %q, %v; want %q", got.Outcome, err, want)
+			}
+		})
 	}
 }
