@@ -17,6 +17,7 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
+	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -190,6 +191,7 @@ func TestInABrowser(t *testing.T) {
 		"open pages":           openPages,
 		"frames":               frames,
 		"unknown outcome":      unknownOutcome,
+		"status page":          statusPage,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, browser) })
 	}
@@ -293,6 +295,37 @@ func (p *person) fits(s screen) {
 	}
 	if size := ask[float64](p, "parseFloat(getComputedStyle(document.querySelector('.arguments tr.changed td > code')).fontSize)"); size < 17 {
 		p.t.Errorf("the amount is written in %v px", size)
+	}
+}
+
+// statusPage holds that the table of servers breaks no word on a small phone, and fits; only names
+// that operators choose may be broken.
+func statusPage(t *testing.T, browser context.Context) {
+	l, base := seat(t)
+	since := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	l.status = console.Status{Ready: true, Revision: "sha256:r", Upstreams: []console.Upstream{
+		{Name: "standard", State: "connecting", Tools: 12, Quarantined: 3, Since: since},
+		{Name: strings.Repeat("long_name_", 4), State: "ready", Tools: 100, Since: since},
+	}}
+	s := screen{name: "small-phone", width: 360, height: 740, phone: true}
+	p := sitting(t, browser, base, s)
+	p.open("/console/")
+	p.shot("status")
+	if wide := ask[float64](p, "document.documentElement.scrollWidth"); wide > float64(s.width) {
+		t.Errorf("the page is %v wide on a screen of %d", wide, s.width)
+	}
+	broken := ask[[]string](p, `[...document.querySelectorAll("thead th, td")].flatMap(cell => {
+		const text = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT).nextNode(), found = [];
+		for (const m of (text?.data ?? "").matchAll(/[^\s-]+/g)) {
+			const r = document.createRange();
+			r.setStart(text, m.index);
+			r.setEnd(text, m.index + m[0].length);
+			if (r.getClientRects().length !== 1) found.push(m[0]);
+		}
+		return found;
+	})`)
+	if len(broken) > 0 {
+		t.Errorf("words are broken: %q", broken)
 	}
 }
 

@@ -205,12 +205,12 @@ func TestShippedConfiguration(t *testing.T) {
 	}
 	var got []string
 	for _, token := range cfg.Identity.Tokens {
-		got = append(got, app.DemoToken(token))
-		if app.DemoToken(token) != token.Subject || "demo-"+token.Roles[0] != token.Subject {
-			t.Errorf("token %q with roles %v is %q", token.Subject, token.Roles, app.DemoToken(token))
+		got = append(got, token.Demo())
+		if token.Demo() != token.Subject || "demo-"+token.Roles[0] != token.Subject {
+			t.Errorf("token %q with roles %v is %q", token.Subject, token.Roles, token.Demo())
 		}
 	}
-	if diff := cmp.Diff(app.DemoTokens, got); diff != "" {
+	if diff := cmp.Diff(config.DemoTokens, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

@@ -280,7 +280,7 @@ func tokenSource(c dialect.Client, variable string) string {
 	if len(c.Connect.Root) > 0 {
 		return "its prompt when it starts toolgate"
 	}
-	return "the variable " + variable + " of its environment"
+	return "the variable " + variable + " of its environment; --token-literal writes the token into the file instead"
 }
 
 // fileEdits returns what a client wants in its file besides entries.

@@ -179,7 +179,7 @@ func (x *examination) commands(cfg *config.Config) {
 	for i := range cfg.Servers {
 		s := &cfg.Servers[i]
 		if message := missingCommand(s); message != "" {
-			x.fault(exitUnreachable, "mcpServers."+s.Name, message, "install "+s.Command+", or write its whole path as command")
+			x.fault(exitUnreachable, "mcpServers."+s.Name, message, s.CommandHint())
 		}
 	}
 }

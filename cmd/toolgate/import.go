@@ -344,6 +344,9 @@ func (e *env) detectClients(f *clientFlags) error {
 	for _, f := range files {
 		found = append(found, f.inspect())
 	}
+	if len(found) == 0 {
+		fmt.Fprintln(e.err, "no file of a client was found\nhint: toolgate import FILE reads one; --project DIR looks for those of a project")
+	}
 	return e.Print("clients", found)
 }
 

@@ -58,6 +58,7 @@ type env struct {
 	args      []string        // the command line
 	ended     <-chan struct{} // closed when the command has ended
 	temporary string          // see scratch
+	unhelped  error           // why no help was printed
 	lines     *bufio.Reader   // see ask
 }
 
@@ -80,6 +81,7 @@ func run(ctx context.Context, args []string, s stdio, l lookup) int {
 	root.SetOut(s.out)
 	root.SetErr(s.err)
 	c, err := root.ExecuteContextC(ctx)
+	err = cmp.Or(err, e.unhelped)
 	if !slices.Contains(formsOf(c), e.Form) {
 		e.Form = report.Table // errors are text where the command has no such documents
 	}
@@ -125,7 +127,7 @@ func rootCommand(e *env) *cobra.Command {
 	f.StringVar(&e.token, "token", "", "bearer `TOKEN` that says who asks (or TOOLGATE_TOKEN)")
 	f.StringVar(&e.ca, "ca", "", "PEM `FILE` of certificate authorities, in addition to the system's (or TOOLGATE_CA)")
 	f.StringVar(&e.clientCert, "client-cert", "", "PEM `FILE` of a client certificate and its key (or TOOLGATE_CLIENT_CERT)")
-	f.StringVarP(&e.Form, "output", "o", report.Table, "`FORM` of the result: table, wide, json or yaml; some commands have more")
+	f.StringVarP(&e.Form, "output", "o", report.Table, "`FORM` of the result: table, wide, json or yaml; some commands have more (or TOOLGATE_OUTPUT)")
 	f.StringVar(&e.logLevel, "log-level", "info", "least `LEVEL` of log lines")
 	f.StringVar(&e.logFormat, "log-format", "text", "form of log lines: `text|json`")
 	root.SetFlagErrorFunc(e.flagFault)
@@ -151,6 +153,14 @@ func rootCommand(e *env) *cobra.Command {
 	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"}) // it exists
 	help.Run, help.RunE = nil, helpAbout
+	printHelp := root.HelpFunc()
+	root.SetHelpFunc(func(c *cobra.Command, args []string) {
+		if words := c.Flags().Args(); c.HasSubCommands() && len(words) > 0 { // --help after a mistyped command
+			e.unhelped = requireCommand(c, words)
+			return
+		}
+		printHelp(c, args)
+	})
 	return root
 }
 
@@ -231,12 +241,15 @@ func (e *env) prepare(c *cobra.Command) error {
 	if c.GroupID != serveGroup { // which ends when its clients have their answers
 		context.AfterFunc(c.Context(), e.endLate)
 	}
-	known := formsOf(c)
+	known, source := formsOf(c), "output"
+	if form, ok := e.lookup("TOOLGATE_OUTPUT"); ok && form != "" && known != nil && !c.Flags().Changed("output") {
+		e.Form, source = form, "TOOLGATE_OUTPUT"
+	}
 	switch {
 	case known == nil && c.Flags().Changed("output"):
 		return usage(fmt.Errorf("%s prints no report, and has no -o\nhint: leave it out", c.CommandPath()))
 	case known != nil && !slices.Contains(known, e.Form):
-		return unknown("output", e.Form, known)
+		return unknown(source, e.Form, known)
 	}
 	return checkFlags(c)
 }

@@ -55,7 +55,7 @@ func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
 	}
 	defer e.keepCrash(cfg.State)()
 	_ = e.Print("banner", e.newBanner(a, listen != "")) // serving matters more
-	a.LogWarnings()
+	a.LogWarnings("demo-token")                         // the banner names them
 	e.tell("READY=1")
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
@@ -105,11 +105,11 @@ func (e *env) newBanner(a *app.App, moved bool) banner {
 	cfg := a.Config()
 	b := banner{Version: version, Agents: app.URL(cfg.Listen, cfg.TLS), People: app.URL(cfg.Admin, cfg.AdminTLS), Policy: a.Revision(), State: cfg.State}
 	for _, t := range cfg.Identity.Tokens {
-		if d := app.DemoToken(t); d != "" {
+		if d := t.Demo(); d != "" {
 			b.Demo = append(b.Demo, demoToken{d, t.Roles})
 		}
 	}
-	if len(b.Demo) == len(app.DemoTokens) {
+	if len(b.Demo) == len(config.DemoTokens) {
 		at := e.configFlag()
 		if moved {
 			at = " --addr " + b.Agents

@@ -12,7 +12,6 @@ import (
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/internal/sandbox"
-	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/registry/config"
@@ -142,9 +141,9 @@ func unknownPersons(cfg *config.Config, engine *rego.Engine) []Finding {
 }
 
 // LogWarnings logs the findings that follow from configuration and policy
-// alone.
-func (a *App) LogWarnings() {
-	a.logFindings(Warnings(a.Config(), a.policy.current(), a.sandbox))
+// alone, without those of the codes that the caller has shown already.
+func (a *App) LogWarnings(shown ...string) {
+	a.logFindings(slices.DeleteFunc(Warnings(a.Config(), a.policy.current(), a.sandbox), func(f Finding) bool { return slices.Contains(shown, f.Code) }))
 }
 
 func (a *App) logFindings(found []Finding) {
@@ -191,24 +190,11 @@ func (a *App) unmatchedLimits(cfg *config.Config, roles []string) (found []Findi
 	return found
 }
 
-// DemoTokens are the tokens of the shipped mcp.json. Everybody knows them.
-var DemoTokens = []string{"demo-observer", "demo-researcher", "demo-creator", "demo-treasurer", "demo-approver", "demo-auditor"}
-
-// DemoToken returns the well-known token that t is, "" for none.
-func DemoToken(t config.Token) string {
-	for _, d := range DemoTokens {
-		if t.SHA256 == identity.HashToken(d) {
-			return d
-		}
-	}
-	return ""
-}
-
 // demoTokens warns of tokens that everybody knows.
 func demoTokens(cfg *config.Config) []Finding {
 	var known []string
 	for _, t := range cfg.Identity.Tokens {
-		if d := DemoToken(t); d != "" {
+		if d := t.Demo(); d != "" {
 			known = append(known, d)
 		}
 	}

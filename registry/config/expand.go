@@ -98,7 +98,11 @@ func (l *loader) lookup(body string, in *file) (string, *gap) {
 		name = "HOME"
 	}
 	if !variable.MatchString(name) {
-		return "", &gap{message: "has a ${…} that names no variable", hint: "write ${NAME}, ${env:NAME} or ${NAME:-default}"}
+		hint := "write ${NAME}, ${env:NAME} or ${NAME:-default}"
+		if strings.HasPrefix(body, "{ secrets.") {
+			hint += "; a file of Continue is read by toolgate import --from continue FILE"
+		}
+		return "", &gap{message: "has a ${…} that names no variable", hint: hint}
 	}
 	value, set := l.opts.Getenv(name)
 	switch {

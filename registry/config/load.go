@@ -106,7 +106,7 @@ func (l *loader) read() {
 
 // readRoot reads both files into one tree.
 func (l *loader) readRoot() {
-	mcp := l.open(l.opts.Path, "", "write one, or name it with --config")
+	mcp := l.open(l.opts.Path, "", "toolgate init makes one; --config names another file")
 	l.root = &node{kind: kindObject, file: l.files[0]}
 	if mcp != nil {
 		l.root.members = l.ours(mcp)

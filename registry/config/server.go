@@ -4,7 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 )
 
 // Offers reports whether agents may be shown a tool of the server, by its upstream name.
@@ -15,6 +17,17 @@ func (s Server) Offers(tool string) bool {
 		return slices.ContainsFunc(list, func(pattern string) bool { return globs(pattern, tool) })
 	}
 	return (s.Expose == nil || in(s.Expose)) && (s.Only == nil || in(s.Only)) && !in(s.Exclude)
+}
+
+// CommandHint says what to do about a Command that is not found.
+func (s Server) CommandHint() string {
+	words := strings.Fields(s.Command)
+	if len(words) < 2 {
+		return "install it, or give its full path"
+	}
+	// Strings cannot fail to encode.
+	rest, _ := json.Marshal(words[1:])
+	return fmt.Sprintf(`write "command": %q, "args": %s, followed by the other arguments`, words[0], rest)
 }
 
 // Identity is a hash of what makes s the same upstream: how it is reached and

@@ -100,7 +100,7 @@ func resolve(cfg config.Server, executable string) (string, error) {
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("finding command %q: %w\nhint: install it, or give its full path", cfg.Command, err)
+		return "", fmt.Errorf("finding command %q: %w\nhint: %s", cfg.Command, err, cfg.CommandHint())
 	}
 	return filepath.Abs(path)
 }
