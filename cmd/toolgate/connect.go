@@ -54,7 +54,7 @@ func (f *clientFlags) addConnect(c *cobra.Command) *cobra.Command {
 	s.StringVar(&f.url, "url", "", "`URL` at which the client reaches toolgate, such as https://tools.example.org/mcp (default: as configured)")
 	s.StringVar(&f.server, "server", "", "connect to the route of one `SERVER`, /mcp/NAME")
 	s.StringVar(&f.tokenEnv, "token-env", "", "`VARIABLE` from which the client takes its token (default TOOLGATE_TOKEN where identity is configured)")
-	s.BoolVar(&f.literal, "token-literal", false, "write the token of --token into the file, for clients that expand no variables")
+	s.BoolVar(&f.literal, "token-literal", false, "write the token of --token into the file, for clients that do not see its variable")
 	return f.add(c)
 }
 
@@ -249,10 +249,13 @@ func (e *env) entry(c dialect.Client, a dialect.Address, variable string, f *cli
 		a.Token = "${" + variable + "}"
 	}
 	if f.literal {
-		if !c.HoldsToken() || e.token == "" {
-			return nil, nil, errors.New("--token-literal is for clients that expand no variables, and needs --token\nhint: leave it out: the file gets a reference to a variable")
+		switch {
+		case !c.TakesToken():
+			return nil, nil, fmt.Errorf("a file of %s cannot hold a token\nhint: leave --token-literal out: the client gets the token from %s", c.Name, tokenSource(c, cmp.Or(variable, "TOOLGATE_TOKEN")))
+		case e.token == "":
+			return nil, nil, errors.New("--token-literal needs the token\nhint: name it with --token")
 		}
-		a.Token = e.token
+		a.Token, a.Literal = e.token, true
 	}
 	text, err := c.Entry(a)
 	if err != nil {
@@ -266,7 +269,11 @@ func (e *env) entry(c dialect.Client, a dialect.Address, variable string, f *cli
 		entry = map[string]any{"command": a.Command, "args": []string{"stdio", "--connect", a.URL}}
 		notes = append(notes, fmt.Sprintf("%s expands no variables: start it with TOOLGATE_TOKEN in its environment, or write the token into its file with --token-literal", c.Name))
 	} else if variable != "" && !f.literal {
-		notes = append(notes, fmt.Sprintf("%s takes the token from %s", c.Name, tokenSource(c, variable)))
+		note := c.Name + " takes the token from " + tokenSource(c, variable)
+		if c.TakesToken() {
+			note += "; --token-literal writes the token into its file instead"
+		}
+		notes = append(notes, note)
 	}
 	if _, named := entry["name"]; named {
 		entry["name"] = entryName(f)
@@ -280,7 +287,7 @@ func tokenSource(c dialect.Client, variable string) string {
 	if len(c.Connect.Root) > 0 {
 		return "its prompt when it starts toolgate"
 	}
-	return "the variable " + variable + " of its environment; --token-literal writes the token into the file instead"
+	return "the variable " + variable + " of its environment"
 }
 
 // fileEdits returns what a client wants in its file besides entries.

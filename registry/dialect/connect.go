@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -20,6 +21,7 @@ type Address struct {
 	URL     string // of the route, such as http://127.0.0.1:8787/mcp
 	Command string // path of the toolgate binary, for clients that only start commands
 	Token   string // the token that agents show; "" = none is needed
+	Literal bool   // write Token itself, also where the client expands variables
 }
 
 // Entry returns the entry for toolgate in the client's own keys, as JSON. Clients that
@@ -33,7 +35,23 @@ func (c Client) Entry(a Address) (json.RawMessage, error) {
 	if a.Token != "" {
 		maps.Copy(entry, c.Connect.Token)
 	}
+	if a.Literal {
+		entry = replaceTexts(entry, func(s string) string { return tokenReference.ReplaceAllLiteralString(s, a.Token) }).(map[string]any)
+	}
 	return json.Marshal(fill(entry, strings.NewReplacer("{url}", a.URL, "{command}", a.Command, "{token}", a.Token)))
+}
+
+// tokenReference matches the place of the token in the entries of clients: what stands for the
+// token itself, and references to TOOLGATE_TOKEN in the form that each client expands.
+var tokenReference = regexp.MustCompile(`\{token\}|\$?\{\{? ?(?:env:|secrets\.)?TOOLGATE_TOKEN ?\}?\}`)
+
+// TakesToken reports whether an entry may hold the token itself.
+func (c Client) TakesToken() bool {
+	if c.Connect == nil {
+		return false
+	}
+	text, err := json.Marshal(c.Connect.Token)
+	return err == nil && tokenReference.Match(text)
 }
 
 // HoldsToken reports whether an entry with a token holds the token itself, since the
