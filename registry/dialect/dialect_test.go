@@ -191,7 +191,7 @@ func TestEntry(t *testing.T) {
 			t.Errorf("%s: an entry without a token is %s", c.ID, got)
 		}
 		literal, err := c.Entry(dialect.Address{URL: "http://127.0.0.1:1/mcp", Command: "toolgate", Token: "$1t0k", Literal: true})
-		if takes := c.ID != "vscode" && c.ID != "codex" && c.Connect != nil; c.TakesToken() != takes {
+		if takes := c.Connect != nil && !slices.Contains([]string{"vscode", "codex", "agent-plugin"}, c.ID); c.TakesToken() != takes {
 			t.Errorf("%s: takes a token: %v", c.ID, !takes)
 		} else if takes && (err != nil || !strings.Contains(string(literal), `$1t0k"`) || strings.Contains(string(literal), "${")) {
 			t.Errorf("%s: an entry with the token itself is %s, %v", c.ID, literal, err)
