@@ -123,6 +123,7 @@ const (
 	EventKeysRotated   = "keys_rotated"          // the keys that Added names get another version
 	EventConfined      = "server_confined"       // a server's command starts; the reason says how it is confined
 	EventArchived      = "trail_archived"        // records were moved to an archive
+	EventRetired       = "replica_retired"       // a replica is gone for good; Removed names it, and the last record of each of its chains
 	EventRestarted     = "server_restarted"      // a person restarted a server, or was refused to
 	EventProfile       = "profile_taken"         // a person took the profile of toolgate that Added names, or was refused to
 

@@ -64,9 +64,13 @@ var ErrOtherKeys = errors.New("the key directory is not that of this trail")
 // Note is the last checkpoint of a chain of any replica. One that no known key has signed
 // shows that records are missing, and proves nothing.
 type Note struct {
-	Source string // for problems
-	Signed []byte
+	Source  string // for problems
+	Signed  []byte
+	Retired bool // its replica is gone for good, so that its chain may be missing
 }
+
+// Claimed returns the checkpoint that n states, whoever has signed it.
+func (n Note) Claimed() (Checkpoint, error) { return claimed(n.Signed) }
 
 // mark is a record that something outside the chain names.
 type mark struct {
@@ -78,6 +82,7 @@ type mark struct {
 	found    string // hash of the record in the chain; "" = not seen
 	unsigned bool   // by a known key: it vouches for nothing
 	stored   bool   // in a store that several machines share
+	retired  bool   // see Note
 	trail    string // of a stored note
 }
 
@@ -178,7 +183,7 @@ func (x *exhibits) readNote(n Note) error {
 		c, err = claimed(n.Signed)
 	}
 	if err == nil {
-		x.add(&mark{Earlier: Earlier{c.Instance, c.Seq, c.Hash}, at: c.Time, question: ByIndependence, source: n.Source, unsigned: unsigned, stored: true, trail: c.Trail})
+		x.add(&mark{Earlier: Earlier{c.Instance, c.Seq, c.Hash}, at: c.Time, question: ByIndependence, source: n.Source, unsigned: unsigned, stored: true, retired: n.Retired, trail: c.Trail})
 	}
 	return err
 }
@@ -288,8 +293,10 @@ func (x *exhibits) judge(rep *Report) {
 		for _, m := range x.marks[name] {
 			switch {
 			case chains[name] != nil || x.Archive:
+			case m.retired && !x.trails[m.trail]:
+				rep.Retired = append(rep.Retired, Elsewhere{name, m.Seq, m.Hash, m.source})
 			case x.Replica && m.stored && !x.trails[m.trail]:
-				rep.Elsewhere = append(rep.Elsewhere, Elsewhere{name, m.Seq, m.source})
+				rep.Elsewhere = append(rep.Elsewhere, Elsewhere{name, m.Seq, m.Hash, m.source})
 			default:
 				x.problem(m.question, "chain %s is missing: %s names its record %d", name, m.source, m.Seq)
 			}

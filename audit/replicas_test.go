@@ -2,6 +2,7 @@ package audit_test
 
 import (
 	"bytes"
+	"cmp"
 	"os"
 	"path/filepath"
 	"slices"
@@ -122,6 +123,7 @@ func TestTrailOfOneReplica(t *testing.T) {
 			trails[0].write(t, "c", 1)
 			tt.change(t, roots[0], &evidence)
 			rep, err := evidence.Verify(roots[0])
+			elsewhere[0].Hash = lastHash(t, evidence.Notes[1])
 			if err != nil || !slices.Equal(rep.Elsewhere, elsewhere) {
 				t.Errorf("elsewhere %v, %v", rep.Elsewhere, err)
 			}
@@ -144,5 +146,64 @@ func TestNotesOfAStoreProveNothingAlone(t *testing.T) {
 	rep, err := evidence.Verify(roots...)
 	if err != nil || rep.Verdicts.Independence != audit.Unproven || rep.Chains[0].Seen != 0 {
 		t.Errorf("%+v, %v", rep.Verdicts, err)
+	}
+}
+
+// lastHash returns the hash of the record that a note names.
+func lastHash(t *testing.T, n audit.Note) string {
+	t.Helper()
+	c, err := n.Claimed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Hash
+}
+
+// A chain of a retired replica may be missing. One that is there is verified, and a chain of
+// a trail that is there does not go missing because a note says that it is retired.
+func TestChainsOfRetiredReplicas(t *testing.T) {
+	for name, tt := range map[string]struct {
+		retired []int // notes
+		named   []int // trails
+		replica bool
+		want    []string
+		listed  bool
+	}{
+		"at another replica":               {[]int{1}, []int{0}, true, nil, true},
+		"the others are named":             {[]int{1}, []int{0}, false, nil, true},
+		"its trail is named":               {[]int{1}, []int{0, 1}, false, nil, false},
+		"nobody retired it":                {nil, []int{0}, false, []string{"chain b is missing: the store's checkpoint of b names its record 32"}, false},
+		"a chain of a trail that is there": {[]int{2}, []int{0, 1}, false, []string{"chain c is missing: the store's checkpoint of c names its record 3"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			trails, all, evidence := replicas(t)
+			if slices.Contains(tt.retired, 2) {
+				trails[0].write(t, "c", 1)
+				signed, err := os.ReadFile(filepath.Join(all[0], "c", "CHECKPOINT"))
+				if err = cmp.Or(err, os.RemoveAll(filepath.Join(all[0], "c"))); err != nil {
+					t.Fatal(err)
+				}
+				evidence.Notes = append(evidence.Notes, audit.Note{Source: "the store's checkpoint of c", Signed: signed})
+			}
+			for _, i := range tt.retired {
+				evidence.Notes[i].Retired = true
+			}
+			evidence.Replica = tt.replica
+			var roots []string
+			for _, i := range tt.named {
+				roots = append(roots, all[i])
+			}
+			rep, err := evidence.Verify(roots...)
+			var got []string
+			for _, p := range rep.All() {
+				got = append(got, p.What)
+			}
+			if err != nil || !slices.Equal(got, tt.want) || len(rep.Retired) == 1 != tt.listed || len(rep.Elsewhere) > 0 {
+				t.Errorf("problems %q, retired %v, elsewhere %v, %v", got, rep.Retired, rep.Elsewhere, err)
+			}
+			if tt.listed && (rep.Retired[0].Instance != "b" || rep.Retired[0].Seq != 32 || rep.Retired[0].Hash != lastHash(t, evidence.Notes[1])) {
+				t.Errorf("the last record is %+v", rep.Retired[0])
+			}
+		})
 	}
 }

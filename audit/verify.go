@@ -327,6 +327,7 @@ type Report struct {
 	Problems  []Problem   `json:"problems,omitempty"`  // of the trail as a whole
 	Unproven  []Problem   `json:"unproven,omitempty"`  // records that no checkpoint of a known key covers, and should
 	Elsewhere []Elsewhere `json:"elsewhere,omitempty"` // chains that other replicas hold, by name
+	Retired   []Elsewhere `json:"retired,omitempty"`   // chains of replicas that are gone for good, by name
 	Verdicts  Verdicts    `json:"verdicts"`
 }
 
@@ -335,6 +336,7 @@ type Report struct {
 type Elsewhere struct {
 	Instance string `json:"instance"`
 	Seq      uint64 `json:"seq"`    // of the record that the checkpoint names
+	Hash     string `json:"hash"`   // of that record
 	Source   string `json:"source"` // says who wrote the checkpoint
 }
 

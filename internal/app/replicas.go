@@ -136,11 +136,11 @@ func anchoredInStore(db *store.DB) []audit.Anchoring {
 	return []audit.Anchoring{{Anchor: storeAnchor{db}, Name: "the store", Every: anchorEvery}}
 }
 
-// Publish implements audit.Anchor. A chain never goes back.
+// Publish implements audit.Anchor. A chain never goes back. One that continues is not retired.
 func (s storeAnchor) Publish(ctx context.Context, c audit.Checkpoint, signed []byte) error {
 	err := s.db.UpdateWithin(ctx, storeWithin, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO checkpoints AS c (chain, who, seq, hash, at, note) VALUES (?, ?, ?, ?, ?, ?)
- ON CONFLICT (chain) DO UPDATE SET who = excluded.who, seq = excluded.seq, hash = excluded.hash, at = excluded.at, note = excluded.note WHERE excluded.seq > c.seq`,
+ ON CONFLICT (chain) DO UPDATE SET who = excluded.who, seq = excluded.seq, hash = excluded.hash, at = excluded.at, note = excluded.note, retired = 0, retired_by = '' WHERE excluded.seq > c.seq`,
 			c.Instance, store.Who(), c.Seq, c.Hash, c.Time.UnixNano(), signed)
 		return err
 	})
@@ -148,26 +148,4 @@ func (s storeAnchor) Publish(ctx context.Context, c audit.Checkpoint, signed []b
 		return fmt.Errorf("storing checkpoint: %w", err)
 	}
 	return nil
-}
-
-// StoredNotes returns the last checkpoint of each chain of every replica, none for a store
-// in a file.
-func StoredNotes(ctx context.Context, db *store.DB) ([]audit.Note, error) {
-	if !db.Shared() {
-		return nil, nil
-	}
-	type row struct {
-		audit.Note
-		at time.Time
-	}
-	rows, err := store.Select(ctx, db.Read, func(r *row) []any { return []any{&r.Source, store.Time{To: &r.at}, &r.Signed} }, "SELECT who, at, note FROM checkpoints ORDER BY chain")
-	if err != nil {
-		return nil, fmt.Errorf("reading the checkpoints of replicas: %w", err)
-	}
-	var notes []audit.Note
-	for _, r := range rows {
-		r.Source = fmt.Sprintf("the store's checkpoint of %s at %s", r.Source, r.at.Format(time.RFC3339))
-		notes = append(notes, r.Note)
-	}
-	return notes, nil
 }

@@ -141,6 +141,10 @@ func (db *DB) sweepLeases(ctx context.Context, tx *sql.Tx) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sweeping instance leases: %w", err)
 	}
-	alive, err := Select(ctx, tx, func(who *string) []any { return []any{who} }, "SELECT who FROM instances ORDER BY who")
-	return alive, err
+	return db.Instances("").Living(ctx, tx)
+}
+
+// Living returns the processes that hold leases in a server, by their [Who].
+func (i *Instances) Living(ctx context.Context, q Querier) ([]string, error) {
+	return Select(ctx, q, func(who *string) []any { return []any{who} }, "SELECT who FROM instances WHERE "+leased+" ORDER BY who", i.db.lease)
 }

@@ -1,0 +1,182 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/store"
+)
+
+// KnownReplica is a replica of which the store has checkpoints: a state directory, in which
+// each process began a chain of the trail.
+type KnownReplica struct {
+	Name    string        `json:"name"`  // of its trail, the same after each start on the state directory
+	Who     string        `json:"who"`   // its last process, as in "process 4711 on web-1"
+	State   string        `json:"state"` // live, gone or retired
+	Last    time.Time     `json:"last"`  // when its newest checkpoint was signed
+	Retired time.Time     `json:"retired,omitzero"`
+	By      string        `json:"retired_by,omitempty"`
+	Chains  []StoredChain `json:"chains"` // by name
+}
+
+// StoredChain is the last record of a chain that the store has a checkpoint of.
+type StoredChain struct {
+	Instance string `json:"instance"`
+	Seq      uint64 `json:"seq"`
+	Hash     string `json:"hash"`
+}
+
+// The states of a KnownReplica.
+const (
+	Live    = "live" // a process of it holds a lease, or did until at most 30 s ago
+	Gone    = "gone"
+	Retired = "retired"
+)
+
+var (
+	// ErrNotShared reports a store in a file, which has no replicas.
+	ErrNotShared = errors.New("the state is in a file, which no replicas share")
+	// ErrLive reports a replica whose lease holds.
+	ErrLive = errors.New("the replica is live")
+)
+
+// storedNote is a row of checkpoints.
+type storedNote struct {
+	StoredChain
+	who, by     string
+	at, retired time.Time
+	note        []byte
+}
+
+func readNotes(ctx context.Context, q store.Querier) ([]storedNote, error) {
+	rows, err := store.Select(ctx, q, func(r *storedNote) []any {
+		return []any{&r.Instance, &r.Seq, &r.Hash, &r.who, store.Time{To: &r.at}, &r.note, store.Time{To: &r.retired}, &r.by}
+	}, "SELECT chain, seq, hash, who, at, note, retired, retired_by FROM checkpoints ORDER BY chain")
+	if err != nil {
+		return nil, fmt.Errorf("reading the checkpoints of replicas: %w", err)
+	}
+	return rows, nil
+}
+
+// KnownReplicas returns the replicas of which the store has checkpoints, by name. The error
+// is ErrNotShared for a store in a file.
+func KnownReplicas(ctx context.Context, db *store.DB) (all []KnownReplica, err error) {
+	if !db.Shared() {
+		return nil, ErrNotShared
+	}
+	err = db.View(ctx, func(tx *sql.Tx) error {
+		all, err = knownReplicas(ctx, db, tx)
+		return err
+	})
+	return all, err
+}
+
+func knownReplicas(ctx context.Context, db *store.DB, q store.Querier) ([]KnownReplica, error) {
+	notes, err := readNotes(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	alive, err := db.Instances("").Living(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	all := []KnownReplica{}
+	for _, n := range notes {
+		c, err := audit.Note{Signed: n.note}.Claimed()
+		if err != nil {
+			continue // audit verify reports it
+		}
+		i := slices.IndexFunc(all, func(r KnownReplica) bool { return r.Name == c.Trail })
+		if i < 0 {
+			i, all = len(all), append(all, KnownReplica{Name: c.Trail, State: Retired})
+		}
+		all[i].add(n, alive)
+	}
+	slices.SortFunc(all, func(a, b KnownReplica) int { return cmp.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+// add adds a chain to r. A replica is retired when all of its chains are.
+func (r *KnownReplica) add(n storedNote, alive []string) {
+	r.Chains = append(r.Chains, n.StoredChain)
+	if n.at.After(r.Last) {
+		r.Last, r.Who = n.at, n.who
+	}
+	switch {
+	case slices.Contains(alive, n.who):
+		r.State = Live
+	case r.State == Live:
+	case n.retired.IsZero():
+		r.State = Gone
+	case r.State == Retired && n.retired.After(r.Retired):
+		r.Retired, r.By = n.retired, n.by
+	}
+}
+
+// Retire notes in the store that a replica is gone for good, and who said so. Its checkpoints
+// stay, with the last record of each chain: audit verify names them as retired. The places up
+// to which its decisions were shipped go, and so do leases that ran out. It fails closed: the error is
+// ErrLive when a process of the replica holds a lease, also since the caller looked.
+//
+// A process of the replica that was only out of reach takes its chain back with its next
+// checkpoint, and one that starts again begins a chain that is not retired.
+func Retire(ctx context.Context, db *store.DB, name, by string, now time.Time) (r KnownReplica, err error) {
+	if _, err := db.Instances("").Sweep(ctx); err != nil {
+		return r, err
+	}
+	err = db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		all, err := knownReplicas(ctx, db, tx)
+		i := slices.IndexFunc(all, func(r KnownReplica) bool { return r.Name == name })
+		switch {
+		case err != nil:
+			return err
+		case i < 0:
+			return fmt.Errorf("the store has no checkpoint of replica %s", name)
+		case all[i].State == Live:
+			return ErrLive
+		}
+		r = all[i]
+		r.State, r.Retired, r.By = Retired, now.UTC(), by
+		var chains []string
+		for _, c := range r.Chains {
+			chains = append(chains, c.Instance)
+		}
+		list, err := json.Marshal(chains)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "DELETE FROM decision_log_places WHERE chain IN (SELECT value FROM json_each(?))", string(list)); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE checkpoints SET retired = ?, retired_by = ? WHERE chain IN (SELECT value FROM json_each(?))", store.Time{To: &now}, by, string(list))
+		return err
+	})
+	if err != nil {
+		return r, fmt.Errorf("retiring replica %s: %w", name, err)
+	}
+	return r, nil
+}
+
+// StoredNotes returns the last checkpoint of each chain of every replica, none for a store
+// in a file.
+func StoredNotes(ctx context.Context, db *store.DB) (notes []audit.Note, err error) {
+	if !db.Shared() {
+		return nil, nil
+	}
+	rows, err := readNotes(ctx, db.Read)
+	for _, r := range rows {
+		source := fmt.Sprintf("the store's checkpoint of %s at %s", r.who, r.at.Format(time.RFC3339))
+		if !r.retired.IsZero() {
+			source += fmt.Sprintf(", retired at %s by %s", r.retired.Format(time.RFC3339), r.by)
+		}
+		notes = append(notes, audit.Note{Source: source, Signed: r.note, Retired: !r.retired.IsZero()})
+	}
+	return notes, err
+}
