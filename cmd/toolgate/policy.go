@@ -164,7 +164,7 @@ func (e *env) initPolicy(dir string, force bool) error {
 		return usage(fmt.Errorf("%s is not empty\nhint: name another directory, or overwrite files with --force", dir))
 	}
 	files, err := bundled()
-	for _, name := range []string{"policy-input.json", "policy-decision.json"} {
+	for _, name := range []string{"policy-input.json", "policy-decision.json", "policy-data.json"} {
 		text, cause := schemas.Files.ReadFile(name)
 		err = errors.Join(err, cause)
 		files["schemas/"+name] = text

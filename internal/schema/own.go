@@ -40,6 +40,8 @@ type Violation struct {
 	Names []string
 	// Want lists what would be accepted: types, values, a bound, known members.
 	Want []string
+	// Got is the text that enum does not list, "" for other keywords and values.
+	Got string
 	// Format is the format that holds for the value, "" when there is none.
 	Format string
 	// Description is the schema's own: of the missing member where Names has
@@ -88,7 +90,12 @@ func (o *Own) Check(instance json.RawMessage) ([]Violation, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the value to validate: %w", err)
 	}
-	err = o.compiled.Validate(v)
+	return o.CheckValue(v)
+}
+
+// CheckValue is Check for a value that was read from JSON, numbers as json.Number.
+func (o *Own) CheckValue(v any) ([]Violation, error) {
+	err := o.compiled.Validate(v)
 	var failed *jsonschema.ValidationError
 	if err != nil && !errors.As(err, &failed) {
 		return nil, fmt.Errorf("validating against the schema: %w", err)
@@ -132,6 +139,7 @@ func (o *Own) violation(e *jsonschema.ValidationError) (v Violation, names []str
 	case *kind.Type:
 		v.Want = k.Want
 	case *kind.Enum:
+		v.Got = text(k.Got)
 		for _, value := range k.Want {
 			v.Want = append(v.Want, fmt.Sprint(value))
 		}
@@ -200,6 +208,16 @@ func required(alternatives any) (names []string) {
 		}
 	}
 	return names
+}
+
+// Hint returns the description as a hint: without the capital and the full stop of a
+// sentence.
+func (v Violation) Hint() string {
+	d := strings.TrimSuffix(v.Description, ".")
+	if len(d) > 1 && (d[1] == ' ' || d[1] >= 'a' && d[1] <= 'z') {
+		d = strings.ToLower(d[:1]) + d[1:]
+	}
+	return d
 }
 
 func text(v any) string {

@@ -45,6 +45,10 @@
 #   Deny takes precedence over hold, hold over allow, and a call that nothing
 #   allows is denied. Rules of one effect do not exclude each other; toolgate reports
 #   the one that comes first in this file.
+#
+#   custom.policy-data lists data that has the form of schemas/policy-data.json. toolgate
+#   loads no policy with a member in it that the form does not have.
+# custom: {policy-data: [models, pixels, thresholds, known, unmetered, annotations, approval, tools, trail, operators]}
 package toolgate
 
 import rego.v2

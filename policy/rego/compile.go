@@ -162,8 +162,7 @@ func (p *program) compileModules(ctx context.Context, modules map[string]*ast.Mo
 	strict := func() *ast.Compiler {
 		return newCompiler().WithStrict(true).WithPathConflictsCheck(storage.NonEmpty(ctx, p.store, p.txn))
 	}
-	judges := maps.Clone(modules)
-	maps.DeleteFunc(judges, func(_ string, m *ast.Module) bool { return m.Package.Path.HasPrefix(systemPackages) })
+	judges := withoutSystem(modules)
 	judging = strict().WithSchemas(types)
 	judging.Compile(judges)
 	failed := judging.Errors
@@ -177,6 +176,13 @@ func (p *program) compileModules(ctx context.Context, modules map[string]*ast.Mo
 		return nil, nil, fmt.Errorf("compiling policy:\n%w", faults(failed))
 	}
 	return judging, telling, nil
+}
+
+// withoutSystem returns the modules that judge calls.
+func withoutSystem(modules map[string]*ast.Module) map[string]*ast.Module {
+	judges := maps.Clone(modules)
+	maps.DeleteFunc(judges, func(_ string, m *ast.Module) bool { return m.Package.Path.HasPrefix(systemPackages) })
+	return judges
 }
 
 func (p *program) prepare(ctx context.Context) error {

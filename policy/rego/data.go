@@ -185,28 +185,8 @@ type paths struct {
 
 const anyMember = "[…]"
 
-// readByEngine are parts of data that toolgate itself looks at.
-var readByEngine = []ast.Ref{ast.MustParseRef("data.usage"), ast.MustParseRef("data.system")}
-
-// refuseObserve refuses data that asks for constraints on trial, which policies
-// before had: read by nothing, they would be a trial that nobody holds.
-func (f files) refuseObserve(data map[string]any, from func([]string) string) error {
-	tools, _ := data["tools"].(map[string]any)
-	var found Faults
-	for _, tool := range slices.Sorted(maps.Keys(tools)) {
-		settings, _ := tools[tool].(map[string]any)
-		if _, ok := settings["observe"]; !ok {
-			continue
-		}
-		u := unread{files: f, from: from}
-		u.say([]string{"tools", tool, "observe"}, "")
-		one := u.found[0]
-		one.Level, one.Message = LevelError, "data"+dotted([]string{"tools", tool, "observe"})+" is no longer supported"
-		one.Hint = "try a changed policy beside the one that serves: policy.shadow"
-		found = append(found, one)
-	}
-	return found.errorOf("reading policy data")
-}
+// readByEngine are parts of data that toolgate itself looks at, or an editor.
+var readByEngine = []ast.Ref{ast.MustParseRef("data.usage"), ast.MustParseRef("data.system"), ast.MustParseRef(`data["$schema"]`)}
 
 // pathsOf walks every compiled rule.
 func pathsOf(c *ast.Compiler) *paths {
@@ -247,18 +227,21 @@ func (p *paths) add(r ast.Ref) {
 const mostUnread = 20
 
 // lintData finds members of data that no rule reads: a right, a limit or a list
-// that was written, and does nothing.
-func (f files) lintData(c *ast.Compiler, data map[string]any, from func([]string) string) []Finding {
-	u := &unread{files: f, from: from}
-	u.walk([]*paths{pathsOf(c)}, data, nil)
-	return u.found
+// that was written, and does nothing. One that is nearly a member which a package declares
+// is among typos: the limits below it would bound nothing.
+func (f files) lintData(c *ast.Compiler, s *sources, from func([]string) string) (found []Finding, typos Faults) {
+	u := &unread{files: f, from: from, declared: declaredData(s.modules)}
+	u.walk([]*paths{pathsOf(c)}, s.data, nil)
+	return u.found, u.typos
 }
 
 // unread is a search of data for what no rule reads.
 type unread struct {
-	files files
-	from  func([]string) string // where a path of the overlay was written
-	found []Finding
+	files    files
+	from     func([]string) string // where a path of the overlay was written
+	declared []string              // members of data that a package declares to be in the published form
+	found    []Finding
+	typos    Faults
 }
 
 func (u *unread) walk(read []*paths, data map[string]any, at []string) {
@@ -292,22 +275,39 @@ func (u *unread) say(path []string, near string) {
 	if near != "" {
 		f.Level, f.Hint = LevelWarning, "did you mean "+near+"?"
 	}
-	f.File, f.Row = u.files.setAt(path)
-	if f.File == "" {
-		f.File = u.from(path)
+	f = u.files.placed(f, path, u.from)
+	if len(path) == 1 && slices.Contains(u.declared, near) {
+		f.Level = LevelError
+		u.typos = append(u.typos, f)
+		return
 	}
 	u.found = append(u.found, f)
 }
 
-var plainName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+// placed returns a finding with the place where a path of data, or the nearest member above
+// it, is set.
+func (f files) placed(one Finding, path []string, from func([]string) string) Finding {
+	if one.File, one.Row = f.setAt(path); one.File == "" {
+		one.File = from(path)
+	}
+	return one
+}
+
+var (
+	plainName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	listIndex = regexp.MustCompile(`^[0-9]+$`)
+)
 
 // dotted is a path below a document, as Rego writes it.
 func dotted(path []string) string {
 	var b strings.Builder
 	for _, name := range path {
-		if plainName.MatchString(name) {
+		switch {
+		case plainName.MatchString(name):
 			b.WriteString("." + name)
-		} else {
+		case listIndex.MatchString(name):
+			b.WriteString("[" + name + "]")
+		default:
 			b.WriteString("[" + ast.String(name).String() + "]")
 		}
 	}

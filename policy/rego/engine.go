@@ -113,21 +113,23 @@ func LoadUntried(ctx context.Context, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.DataAt == nil {
-		o.DataAt = func([]string) string { return "the overlay" }
-	}
-	s, err := parse(f, o.DataAt)
+	from := o.dataAt()
+	s, err := parse(f, from)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.refuseObserve(s.data, o.DataAt); err != nil {
+	if err := f.checkPublished(s, from); err != nil {
 		return nil, err
 	}
 	p, err := s.compile(ctx)
 	if err != nil {
-		return nil, f.overRule(err, o.DataAt)
+		return nil, f.overRule(err, from)
 	}
-	found := append(lint(s.modules), f.lintData(p.compiler, s.data, o.DataAt)...)
+	found, typos := f.lintData(p.compiler, s, from)
+	if err := typos.errorOf("reading policy data"); err != nil {
+		return nil, err
+	}
+	found = slices.Concat(lint(s.modules), found, p.unusedRules())
 	if unchecked {
 		found = append(found, Finding{Level: LevelWarning, Code: "signature-not-verified", File: signatures,
 			Message: "the policy is signed, and no key is configured that would verify it", Hint: "name the keys of its signers"})
@@ -143,6 +145,13 @@ func LoadUntried(ctx context.Context, o Options) (*Engine, error) {
 	}
 	e.sights.Store(newSights())
 	return e, nil
+}
+
+func (o Options) dataAt() func(path []string) string {
+	if o.DataAt != nil {
+		return o.DataAt
+	}
+	return func([]string) string { return "the overlay" }
 }
 
 // Observe has f called with the time of every evaluation for Decide. Verdicts that are

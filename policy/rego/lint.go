@@ -135,13 +135,8 @@ func explainError(e *ast.Error) (message, hint string) {
 				names = append(names, string(s))
 			}
 		}
-		hint = "there is " + strings.Join(names, ", ")
-		if have, ok := d.Ref[d.Pos].Value.(ast.String); ok {
-			if near := nearest(string(have), names); near != "" {
-				hint = fmt.Sprintf("did you mean %s? %s", near, hint)
-			}
-		}
-		return e.Message, hint
+		have, _ := d.Ref[d.Pos].Value.(ast.String)
+		return e.Message, meant(string(have), names)
 	case nil:
 		return e.Message, refusalHint(e.Message)
 	}
@@ -159,6 +154,15 @@ func nearest(have string, names []string) string {
 	return best
 }
 
+// meant is the hint for a name that is not known, where names are.
+func meant(have string, names []string) string {
+	hint := "there is " + strings.Join(names, ", ")
+	if near := nearest(have, names); near != "" {
+		hint = "did you mean " + near + "? " + hint
+	}
+	return hint
+}
+
 // Codes of what lint finds.
 const (
 	codeLanguage   = "old-language"
@@ -168,6 +172,7 @@ const (
 	codeData       = "unread-data"
 	codeNever      = "never-fires"
 	codeUnused     = "unused-rule"
+	codePackage    = "unused-package"
 	codeVisible    = "visible-reads-call"
 	codeNoVisible  = "no-visible"
 	codeKeys       = "computed-keys"
@@ -297,11 +302,7 @@ func lintShape(l *ast.Location, head map[string]*ast.Term, effect policy.Effect)
 		if slices.Contains(members, name) {
 			continue
 		}
-		hint := "there is " + strings.Join(members, ", ")
-		if near := nearest(name, members); near != "" {
-			hint = "did you mean " + near + "? " + hint
-		}
-		say(what+" has no member "+name, hint)
+		say(what+" has no member "+name, meant(name, members))
 	}
 	term, said := head["effect"], effect
 	if effect == "" && term != nil {

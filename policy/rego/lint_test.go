@@ -195,18 +195,6 @@ func TestUnreadData(t *testing.T) {
 	}
 }
 
-// TestObserve holds that data which puts constraints on trial is refused.
-func TestObserve(t *testing.T) {
-	_, err := tryLoad(t, "p.rego", rule(allowR, "data.tools[input.tool.exposed].hold"), "data.json", "{\"tools\": {\n\"a__b\": {\"hold\": true,\n\"observe\": {\"models\": []}}}}")
-	if err == nil || !strings.Contains(err.Error(), "data.json:3: data.tools.a__b.observe is no longer supported\nhint: try a changed policy beside the one that serves: policy.shadow") {
-		t.Errorf("got %v", err)
-	}
-	_, err = rego.Load(t.Context(), rego.Options{Data: []byte(`{"tools": {"t": {"observe": {}}}}`), DataAt: func([]string) string { return "mcp.json:7:3" }, Timeout: testTimeout})
-	if err == nil || !strings.Contains(err.Error(), "mcp.json:7:3: data.tools.t.observe is no longer supported") {
-		t.Errorf("got %v", err)
-	}
-}
-
 // TestReach holds that rules which can never hold, or that nobody asks, are
 // found, and that others are not.
 func TestReach(t *testing.T) {
@@ -240,6 +228,33 @@ func TestReach(t *testing.T) {
 	}
 }
 
+// TestMeantToDecide is the table of rules and packages that were probably meant to decide,
+// and do not. Each is a warning of every load.
+func TestMeantToDecide(t *testing.T) {
+	const verdict = `{"rule": "r", "reason": "x"}`
+	for _, c := range []struct{ file, want string }{
+		{module("denies contains " + verdict), "p.rego:3: no decision asks data.toolgate.denies, which looks like a rule that decides and decides nothing (hint: did you mean deny? there is decision, "},
+		{module("Hold contains {}"), "p.rego:3: no decision asks data.toolgate.Hold, which looks"},
+		{module("blocked contains " + verdict), "p.rego:3: no decision asks data.toolgate.blocked, which looks"},
+		{module("verdict := {\"effect\": \"deny\"}"), "p.rego:3: no decision asks data.toolgate.verdict, which looks"},
+		{module("idle if true"), ""},
+		{module("allow contains x if some x in blocked\nblocked contains " + verdict), ""},
+		{"package toolgat\nimport rego.v2\ndeny contains " + verdict, "p.rego:1: no decision asks any rule of package toolgat (hint: did you mean package toolgate? "},
+		{"package acme.limits\nimport rego.v2\nlarge if true", "p.rego:1: no decision asks any rule of package acme.limits (hint: rules of package toolgate decide"},
+		{"package toolgate.lib.own\nimport rego.v2\nlarge if true", ""},
+		{"package system.log\nimport rego.v2\ndrop if data.acme.quiet", ""},
+	} {
+		e, err := tryLoad(t, "p.rego", c.file, "a.rego", module("allow contains "+verdict+" if data.used.yes\ndeny contains "+verdict+" if input.tool.risk == \"high\""),
+			"used.rego", "package used\nimport rego.v2\nyes if true\nno if false")
+		if err != nil {
+			t.Fatal(c.file, err)
+		}
+		if got := strings.Join(e.Warnings(), "\n"); c.want == "" && got != "" || !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s:\ngot  %q\nwant %q", c.file, got, c.want)
+		}
+	}
+}
+
 // TestShippedPoliciesPassLint holds what we ship to what we tell others.
 func TestShippedPoliciesPassLint(t *testing.T) {
 	for _, path := range []string{"", "testdata/lean"} {
@@ -248,7 +263,7 @@ func TestShippedPoliciesPassLint(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, f := range list {
-			if f.Level != rego.LevelNote {
+			if f.Level != rego.LevelNote || path == "" {
 				t.Errorf("%q: %v", path, f)
 			}
 		}

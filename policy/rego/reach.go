@@ -3,7 +3,9 @@ package rego
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -27,12 +29,14 @@ func Check(ctx context.Context, o Options) (*Engine, []Finding, error) {
 	if err := e.Try(ctx); err != nil {
 		return nil, nil, err
 	}
+	if err := e.sources.checkOwn(o); err != nil {
+		return nil, nil, err
+	}
 	found := append(slices.Clone(e.findings), lintKeys(e.sources.modules)...)
 	p, err := e.sources.compile(ctx) // a program of its own: partial evaluation writes to the rules
 	if err != nil {
 		return nil, nil, err
 	}
-	found = append(found, p.unusedRules()...)
 	found = append(found, lintVisible(p.compiler)...)
 	found = append(found, p.neverFires(ctx)...)
 	sortFindings(found)
@@ -91,22 +95,67 @@ func lintVisible(c *ast.Compiler) []Finding {
 	return found
 }
 
-// unusedRules finds rules of package toolgate that no decision asks.
+// answers are the rules of package toolgate that toolgate asks.
+var answers = []string{"decision", "deny", "hold", "allow", "visible", "trail", "operates"}
+
+// unusedRules finds rules of package toolgate that nothing asks, and packages next to it of
+// which nothing asks any rule. It is a warning where the author probably meant them to decide.
 func (p *program) unusedRules() []Finding {
-	c := p.compiler
+	c := p.telling
 	used := rulesBelow(c, append([]ast.Ref{visibleRef, trailRef, operatesRef, systemPackages}, p.form.refs...)...)
+	idle := func(m *ast.Module) []*ast.Rule {
+		return slices.DeleteFunc(slices.Clone(m.Rules), func(r *ast.Rule) bool { return used[r] })
+	}
+	others := map[string]*ast.Package{} // packages next to toolgate
+	var asked []string
 	var found []Finding
-	for _, m := range c.Modules {
-		if !m.Package.Path.Equal(decisionRef[:2]) {
-			continue
-		}
-		for _, r := range m.Rules {
-			if !used[r] {
-				found = append(found, at(r.Location, LevelNote, codeUnused, fmt.Sprintf("no decision asks %v", r.Head.Ref()), "take it away, or use it"))
+	for _, name := range slices.Sorted(maps.Keys(c.Modules)) {
+		m := c.Modules[name]
+		switch rules, path := idle(m), m.Package.Path; {
+		case path.Equal(decisionRef[:2]):
+			for _, r := range rules {
+				found = append(found, idleRule(r))
 			}
+		case path.HasPrefix(decisionRef[:2]):
+		case len(rules) < len(m.Rules):
+			asked = append(asked, path.String())
+		case len(rules) > 0:
+			others[path.String()] = m.Package
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(others)) {
+		if !slices.Contains(asked, name) {
+			found = append(found, idlePackage(others[name]))
 		}
 	}
 	return found
+}
+
+// idleRule is the finding about a rule of package toolgate that nothing asks.
+func idleRule(r *ast.Rule) Finding {
+	text, _ := r.Ref()[2].Value.(ast.String)
+	name, verdict := string(text), verdictOf(r)
+	f := at(r.Location, LevelNote, codeUnused, fmt.Sprintf("no decision asks %v", r.Ref().GroundPrefix()), "take it away, or use it")
+	near := nearest(name, answers)
+	if near == "" && verdict["effect"] == nil && (verdict["rule"] == nil || verdict["reason"] == nil) {
+		return f
+	}
+	if i := slices.IndexFunc(answers, func(one string) bool { return strings.HasPrefix(name, one[:3]) }); near == "" && i >= 0 {
+		name = answers[i] // such as denies for deny
+	}
+	f.Level, f.Hint = LevelWarning, meant(name, answers)
+	f.Message += ", which looks like a rule that decides and decides nothing"
+	return f
+}
+
+// idlePackage is the finding about a package of which nothing asks any rule.
+func idlePackage(p *ast.Package) Finding {
+	name := strings.TrimPrefix(p.Path.String(), "data.")
+	hint := "rules of package toolgate decide, and what they use"
+	if near := nearest(name, []string{"toolgate"}); near != "" {
+		hint = "did you mean package " + near + "? " + hint
+	}
+	return at(p.Location, LevelWarning, codePackage, "no decision asks any rule of package "+name, hint)
 }
 
 // neverFires finds rules that decide, whose conditions cannot all hold whatever
@@ -123,14 +172,19 @@ func (p *program) neverFires(ctx context.Context) []Finding {
 				switch {
 				case p.impossible(ctx, e.Body, anyData):
 					found = append(found, at(e.Location, LevelWarning, codeNever, "this rule never fires: its conditions cannot all hold", "remove it, or fix a condition"))
-				case p.impossible(ctx, e.Body, anyData[:1]):
-					// A rule of a library that nobody has configured is no fault.
+				case p.impossible(ctx, e.Body, anyData[:1]) && !awaits(e):
 					found = append(found, at(e.Location, LevelNote, codeNever, "with the data as it is, this rule never fires", ""))
 				}
 			}
 		}
 	}
 	return found
+}
+
+// awaits reports whether r is in a package that declares the form of its data: such a rule
+// has no misspelt path, and waits for data that the author does not need.
+func awaits(r *ast.Rule) bool {
+	return len(declaredData(map[string]*ast.Module{"": r.Module})) > 0
 }
 
 // impossible reports whether partial evaluation proves that body never holds,

@@ -56,7 +56,7 @@ func (l *loader) violation(n *node, v schema.Violation) {
 	if v.Keyword == "pattern" && v.Format != "" {
 		return // the format says it more precisely
 	}
-	v.Description = hintOf(v.Description)
+	v.Description = v.Hint()
 	switch v.Keyword {
 	case "required":
 		l.fault(n, fmt.Sprintf("missing key %q", v.Names[0]), v.Description)
@@ -175,15 +175,6 @@ func (l *loader) wrongValue(n *node, v schema.Violation) {
 	default:
 		l.fault(n, "is not valid", v.Description)
 	}
-}
-
-// hintOf makes a hint of a description, which is a sentence or begins with one.
-func hintOf(description string) string {
-	d := strings.TrimSuffix(description, ".")
-	if len(d) > 1 && (d[1] == ' ' || d[1] >= 'a' && d[1] <= 'z') {
-		d = strings.ToLower(d[:1]) + d[1:]
-	}
-	return d
 }
 
 // Nearest returns the word that was probably meant, "" when none is near. Words

@@ -10,6 +10,7 @@
 #
 #   Other data states amounts in whole units, 0.001 BTC for one. units makes smallest
 #   units of them, so that amounts are compared as whole numbers.
+# custom: {policy-data: [facts]}
 package toolgate.lib.facts
 
 import rego.v2

@@ -31,3 +31,9 @@ test_closed if {
 	not hours.open({"open": [{"days": ["Monday"], "from": "00:00", "to": "24:00"}]}) with input as {"request": {"time": "2026-11-23T10:00:00Z"}}
 	not hours.open(office.open) with input as {"request": {"time": "2026-11-23T10:00:00Z"}}
 }
+
+test_open_by_name if {
+	hours.open("desk") with data.schedules as {"desk": office} with input as {"request": {"time": "2026-11-23T07:00:00Z"}}
+	not hours.open("desk") with data.schedules as {"desk": office} with input as {"request": {"time": "2026-11-23T06:59:59Z"}}
+	not hours.open("desk") with data.schedules as {"other": office} with input as {"request": {"time": "2026-11-23T07:00:00Z"}}
+}

@@ -28,6 +28,7 @@
 #
 #   A missing argument, another type and an unknown constraint do not fit: a typing
 #   error in data refuses calls, it never lets one pass.
+# custom: {policy-data: [lists]}
 package toolgate.lib.arguments
 
 import rego.v2

@@ -10,14 +10,21 @@
 #
 #   Times have two digits each. "to" is the first minute that is closed, "24:00" is
 #   the end of the day. Hours across midnight take two entries.
+# custom: {policy-data: [schedules]}
 package toolgate.lib.hours
 
 import rego.v2
 
 # METADATA
 # title: The schedule is open at the time of the request
-# description: A missing schedule and a request without a time count as closed.
-open(schedule) if {
+# description: |
+#   schedule is the name of one of data.schedules, or an object of the same form. A missing
+#   schedule and a request without a time count as closed.
+open(schedule) if covers(schedule)
+
+open(name) if covers(data.schedules[name])
+
+covers(schedule) if {
 	at := input.request.time
 	is_string(at)
 	regex.match(`^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z$`, at)

@@ -17,6 +17,7 @@
 #     data.roles[role].patterns[pattern]  the same; "files__*" is every tool of files
 #     data.roles[role].deny.tools[tool]   true
 #     data.roles[role].deny.patterns      ["*__delete_*"]
+# custom: {policy-data: [roles, directory]}
 package toolgate.lib.roles
 
 import rego.v2

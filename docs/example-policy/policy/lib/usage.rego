@@ -22,6 +22,7 @@
 #   eleventh is not. A call with a value other than those of where is outside the
 #   meter. A missing count, and an amount that is not a number, are beyond every
 #   bound.
+# custom: {policy-data: [usage]}
 package toolgate.lib.usage
 
 import rego.v2
