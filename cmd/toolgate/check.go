@@ -84,7 +84,9 @@ func (e *env) check(ctx context.Context, live bool, strict *strictness) error {
 	}
 	cfg, engine, found := s.cfg, s.engine, s.found
 	sights := []console.Sight{}
-	if live {
+	if !live {
+		found = append(found, app.UnknownTools(cfg, engine, nil)...)
+	} else {
 		look := func(a *app.App) {
 			sights = append(sights, a.Sights()...)
 			for _, f := range findings(a) {

@@ -124,7 +124,7 @@ func pinned(cfg *config.Config, p *registry.Pin) (policy.Tool, *config.Server) {
 // listLive starts the upstreams and returns their tools.
 func (e *env) listLive(ctx context.Context, cfg *config.Config) (tools []policy.Tool, err error) {
 	err = e.withUpstreams(ctx, liveBound, cfg, func(a *app.App) {
-		tools = app.PolicyTools(a.Upstreams().Catalogue())
+		tools = app.PolicyTools(a.Upstreams().Catalogue().Tools(""))
 		for _, f := range serverFindings(a) {
 			if f.Code == deadServer {
 				fmt.Fprintf(e.err, "toolgate: warning: %s: %s: tools that only it lists are left out\n", f.Where, report.Printable(f.Message))

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
@@ -57,7 +59,22 @@ func (e *env) checkPolicy(ctx context.Context, flags policyChecks) error {
 	found := placed(slips, options.Path)
 	sight := e.survey(ctx, engine, e.callers(cfg, engine, flags.path, flags.subject, nil), tools)
 	found = append(found, sight.found...)
+	if !e.concerns(cfg, flags.path) {
+		cfg = nil
+	}
+	found = append(found, app.UnknownRoles(cfg, engine)...)
+	if cfg != nil {
+		tools = slices.DeleteFunc(tools, func(t policy.Tool) bool { return !flags.live || t.Fingerprint == "" }) // not listed by a server
+		found = append(found, app.UnknownTools(cfg, engine, tools)...)
+	}
 	return e.printChecked(engine, found, sight, flags)
+}
+
+// concerns reports whether a configuration is about the policy at path: somebody named the
+// configuration, or that policy serves.
+func (e *env) concerns(cfg *config.Config, path string) bool {
+	absolute, err := filepath.Abs(path)
+	return path == "" || e.config != defaultConfig || err == nil && absolute == cfg.Policy.Path
 }
 
 // checked is the report of policy check.

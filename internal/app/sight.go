@@ -19,11 +19,10 @@ import (
 // sightTime bounds how long Sights asks the policy.
 const sightTime = 2 * time.Second
 
-// PolicyTools returns the tools that serve, as policies see them.
-func PolicyTools(c *registry.Catalogue) []policy.Tool {
-	serving := c.Tools("")
-	tools := make([]policy.Tool, len(serving))
-	for i, t := range serving {
+// PolicyTools returns tools as policies see them.
+func PolicyTools(listed []*registry.Tool) []policy.Tool {
+	tools := make([]policy.Tool, len(listed))
+	for i, t := range listed {
 		tools[i] = policy.Tool{Server: t.Server, Name: t.Name, Exposed: t.Exposed, Risk: t.Risk, Annotations: t.Annotations, Fingerprint: t.Fingerprint}
 	}
 	return tools
@@ -68,7 +67,7 @@ func CallerWith(cfg *config.Config, role, local string) policy.Principal {
 func (a *App) Sights() []console.Sight {
 	ctx, stop := context.WithTimeout(context.Background(), sightTime)
 	defer stop()
-	cfg, engine, tools := a.Config(), a.policy.current(), PolicyTools(a.upstreams.Catalogue())
+	cfg, engine, tools := a.Config(), a.policy.current(), PolicyTools(a.upstreams.Catalogue().Tools(""))
 	var sights []console.Sight
 	for _, role := range RolesOf(cfg, engine, a.options.Role) {
 		who := CallerWith(cfg, role, a.options.Role)
@@ -93,9 +92,11 @@ func (a *App) Sights() []console.Sight {
 	return sights
 }
 
-// dutyOf returns what a caller may do besides calling tools, "" for nothing. Those who
-// decide on calls read what they decide on.
+// dutyOf returns what a caller may do besides calling tools, "" for nothing.
 func dutyOf(ctx context.Context, engine *rego.Engine, who policy.Principal) string {
+	if engine.Approvers()[who.Roles[0]] != "" {
+		return "decides on held calls"
+	}
 	if right, err := engine.TrailRight(ctx, who); err == nil && right != policy.TrailNone {
 		return "reads the audit trail"
 	}

@@ -106,7 +106,7 @@ func Warnings(cfg *config.Config, engine *rego.Engine, host *sandbox.Host) []Fin
 			"set toolgate.console.url to where people reach the pages"))
 	}
 	modes, _ := fileModes(cfg) // what is refused does not serve
-	return slices.Concat(found, modes, demoTokens(cfg), unknownPersons(cfg, engine), confinement(cfg, host), plainListeners(cfg), storeFindings(cfg))
+	return slices.Concat(found, modes, demoTokens(cfg), unknownPersons(cfg, engine), UnknownRoles(cfg, engine), confinement(cfg, host), plainListeners(cfg), storeFindings(cfg))
 }
 
 // unknownPersons warns of credentials whose person is not known, where a policy can hold calls:
@@ -162,7 +162,9 @@ func (a *App) Findings() []Finding {
 	cfg, engine := a.Config(), a.policy.current()
 	found := Warnings(cfg, engine, a.sandbox)
 	found = append(found, a.listeners.Load().findings(time.Now())...)
-	return append(found, a.unmatchedLimits(cfg, engine.Roles())...)
+	found = append(found, a.unmatchedLimits(cfg, engine.Roles())...)
+	c := a.upstreams.Catalogue()
+	return append(found, UnknownTools(cfg, engine, PolicyTools(slices.Concat(c.Tools(""), c.Quarantined())))...)
 }
 
 // unmatchedLimits finds limit rules whose tool or role does not exist.

@@ -201,6 +201,9 @@ const (
 	sampleRole  = "toolgate-sample-role" // has no rights
 )
 
+// sampleTime is a Monday noon of a year that the library accepts for schedules.
+var sampleTime = time.Date(2024, time.January, 1, 12, 0, 0, 0, time.UTC)
+
 // odd are arguments as nobody should send them: a policy must answer them too.
 var odd = []json.RawMessage{
 	nil,
@@ -237,7 +240,7 @@ func (e *Engine) tryRole(ctx context.Context, role string) error {
 	}
 	for _, in := range samples {
 		in.Principal = policy.Principal{Subject: "toolgate-sample", Roles: []string{role}}
-		in.Request = policy.Request{ID: "1", Transport: "http", TraceID: "trc_sample", Time: time.Unix(0, 0)}
+		in.Request = policy.Request{ID: "1", Transport: "http", TraceID: "trc_sample", Time: sampleTime}
 		arguments := odd
 		if !in.Calls() && role != sampleRole {
 			arguments = odd[:1]
