@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	_ "time/tzdata" // of schedules, for containers and systems without it
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/util"
@@ -33,8 +34,7 @@ var publishedForm = sync.OnceValues(func() (*schema.Own, error) {
 	return schema.CompileOwn(raw, "", map[string]func(string) error{"time-zone": checkZone})
 })
 
-// checkZone returns an error for a time zone that the zone database of the machine does
-// not have.
+// checkZone returns an error for a time zone that neither this machine nor the program has.
 func checkZone(name string) error {
 	if _, err := time.LoadLocation(name); err != nil || name == "Local" {
 		return fmt.Errorf("%q is no time zone", name)
