@@ -43,6 +43,13 @@ const bufferSize = 4 << 10
 // last one has left: buffers, and a stack that has grown.
 const restAfter = 200 * time.Millisecond
 
+// While the server ends, a connection waits this long for a request that may be on its way: one
+// that has carried none since it was accepted, as in net/http, and another one since its last answer.
+const (
+	firstGrace = 5 * time.Second
+	nextGrace  = time.Second
+)
+
 // watchAfter is how long a handler runs before its client is watched.
 var watchAfter = 20 * time.Millisecond
 
@@ -112,7 +119,9 @@ func (s *Server) isClosing() bool {
 }
 
 // Shutdown ends idle connections and waits until the requests under way are answered,
-// also those of net/http. It returns the error of ctx when that ends first.
+// also those of net/http. A connection whose first request is awaited has five seconds since it was
+// accepted, and one that has had an answer one second since then; a request that arrives is served, and
+// its answer ends the connection. Shutdown returns the error of ctx when that ends first.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.end((*conn).endIdle)
 	answered := make(chan struct{})
@@ -120,10 +129,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.serving.Wait()
 		close(answered)
 	}()
-	err := s.HTTP.Shutdown(ctx) // after end: nothing more is left to it
 	select {
 	case <-answered:
-		return err
+		return s.HTTP.Shutdown(ctx) // nothing more is left to it
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -162,7 +170,8 @@ type conn struct {
 
 	mu    sync.Mutex // protects the fields below
 	idle  bool       // no byte of the next request has arrived
-	ended bool       // no more requests are served
+	since time.Time  // of the wait for the next request
+	ended bool       // one more request is served at most
 	quiet bool       // await ended because its time was over
 	watch watch
 }
@@ -216,22 +225,21 @@ func (c *conn) forget() {
 }
 
 // await waits for the first n bytes of a request, of which net/http waits for as many. It
-// returns false for a client that does not send them within the time, and while the
-// server ends.
+// returns false for a client that does not send them within the time, or, while the
+// server ends, within its grace.
 func (c *conn) await(n int, within time.Duration) bool {
 	c.mu.Lock()
-	c.idle = !c.ended
-	until := time.Unix(1, 0)
-	if c.idle {
-		until = time.Now().Add(within)
+	c.idle, c.since = true, time.Now()
+	_ = c.SetReadDeadline(c.since.Add(within)) // fails only for a connection that is closed
+	if c.ended {
+		c.expire()
 	}
-	_ = c.SetReadDeadline(until) // fails only for a connection that is closed
 	c.mu.Unlock()
 	err := c.fill(n)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.idle, c.quiet = false, errors.Is(err, os.ErrDeadlineExceeded) && !c.ended
-	return err == nil && !c.ended
+	return err == nil
 }
 
 // fill waits for the next n bytes. A connection without a buffer gets one with the first.
@@ -265,13 +273,28 @@ func (c *conn) skipLineEnds() {
 	_, _ = c.r.Discard(len(next) - len(bytes.TrimLeft(next, "\r\n"))) // these bytes are there
 }
 
-// endIdle ends c after the request that is under way.
+// endIdle ends c after the request that is under way, or that arrives within the grace of c.
 func (c *conn) endIdle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended = true; c.idle {
-		_ = c.SetReadDeadline(time.Unix(1, 0)) // ends await
+		c.expire()
 	}
+}
+
+// expire ends await after the grace of c. The caller must hold c.mu.
+func (c *conn) expire() {
+	grace := nextGrace
+	if c.seen.url == nil {
+		grace = firstGrace
+	}
+	time.AfterFunc(time.Until(c.since.Add(grace)), func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.idle {
+			_ = c.SetReadDeadline(time.Unix(1, 0)) // fails only for a connection that is closed
+		}
+	})
 }
 
 // leave leaves c to net/http, with the request that has begun to arrive.
