@@ -64,11 +64,15 @@ func (a *App) setProxies(cfg *config.Config) {
 }
 
 // fromClients serves requests whose RemoteAddr is the client's, where a trusted proxy
-// passed them on.
+// passed them on. While a stops, each answer ends its connection, so that a balancer opens the next one to
+// another replica, and none is idle when a closes it.
 func (a *App) fromClients(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if proxies := *a.proxies.Load(); len(proxies) > 0 {
 			r.RemoteAddr = guard.Client(r, proxies)
+		}
+		if a.health.draining.Load() {
+			w.Header()["Connection"] = []string{"close"}
 		}
 		h.ServeHTTP(w, r)
 	})

@@ -3,11 +3,13 @@ package app
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"maps"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -55,17 +57,33 @@ type listener struct {
 	open    map[*connection]struct{}
 	next    uint64
 	closing bool // closeUnused was called
+
+	stopping atomic.Int64 // how long Accept waits for one more connection, a time.Duration; 0 = for ever, as before stop
 }
 
 func newListener(l net.Listener, most int, dropped func()) *listener {
 	return &listener{Listener: l, most: max(1, most), dropped: dropped, open: make(map[*connection]struct{})}
 }
 
-// Accept implements net.Listener.
+// acceptedWithin is how long a listener that stops waits for the rest of handshakes, which takes as long as
+// to the client and back. Where new ones begin all the same, it looks only for connections that are there.
+const acceptedWithin, thereWithin = 200 * time.Millisecond, time.Millisecond
+
+// Accept implements net.Listener. After stop, the error is http.ErrServerClosed.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
+		stopping := time.Duration(l.stopping.Load())
+		if stopping > 0 {
+			l.setDeadline(time.Now().Add(stopping))
+		}
 		accepted, err := l.Listener.Accept()
-		if err != nil {
+		switch {
+		case err != nil && stopping > 0:
+			_ = l.Close() // it is of no use either way
+			return nil, http.ErrServerClosed
+		case errors.Is(err, os.ErrDeadlineExceeded): // stop sets it, and then stopping
+			continue
+		case err != nil:
 			return nil, err
 		}
 		c := &connection{Conn: accepted, of: l}
@@ -111,6 +129,25 @@ func (l *listener) add(c *connection) (victim *connection) {
 		}
 	}
 	return cmp.Or(victim, c)
+}
+
+// stop has Accept return what has connected so far, then close l and end. From now on, the
+// kernel does not answer clients that connect; when l is closed, it refuses them. A close alone resets connections
+// that the kernel has accepted, and their clients have sent requests that a balancer does not repeat.
+func (l *listener) stop() {
+	within := thereWithin
+	if refuseNew(l.Listener) {
+		within = acceptedWithin
+	}
+	l.setDeadline(time.Unix(1, 0)) // ends Accept
+	l.stopping.Store(int64(within))
+}
+
+// setDeadline sets the deadline of Accept, for a listener that has one.
+func (l *listener) setDeadline(t time.Time) {
+	if d, ok := l.Listener.(interface{ SetDeadline(t time.Time) error }); ok {
+		_ = d.SetDeadline(t) // fails only for a listener that is closed
+	}
 }
 
 // closeUnused closes the connections that have carried no byte, and those that are

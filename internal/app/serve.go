@@ -36,8 +36,9 @@ import (
 )
 
 // Run serves agents, people and other replicas until ctx ends. Then it reports that it is not ready,
-// still takes requests for the configured delay, and drains: calls under way have the
-// configured time to finish, and are cancelled and answered after it. Meanwhile it
+// still takes requests for the configured delay, accepts no more connections of agents, and drains: requests
+// of the connections that are there have the configured time to arrive and to finish. What is left
+// is cancelled and answered. Meanwhile it
 // reloads as r says, polls the server of a policy at a URL, and asks the shadow policy.
 // It may be called once.
 func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
@@ -77,7 +78,11 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	if l.agents == nil { // TLS is net/http's
 		agentServer = &plainhttp.Server{HTTP: forAgents}
 	}
-	group.Go(func() error { return serveHTTP(agentServer, l.agents.secure(agents)) })
+	accepted := make(chan struct{}) // closed after the last connection of an agent
+	group.Go(func() error {
+		defer close(accepted)
+		return serveHTTP(agentServer, l.agents.secure(agents))
+	})
 	group.Go(func() error { return serveHTTP(forPeople, l.people.secure(humans)) })
 	hangUpReplicas := a.serveReplicas(group, router, door, l)
 	group.Go(func() error { return a.watch(ctx, r) })
@@ -94,9 +99,16 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 			a.log.Info("not ready any more, and still serving", "seconds", delay.Seconds())
 			wait.For(context.WithoutCancel(ctx), delay)
 		}
+		agents.stop()
+		<-accepted
 		people.Close()
 		router.Leave()
-		a.drain(context.WithoutCancel(ctx), door.Close, jobs.Drain, a.worker.Close, router.Close)
+		door.EndStreams()
+		jobs.EndStreams()
+		a.drain(context.WithoutCancel(ctx), a.worker.Close, router.AwaitForgotten, func(ctx context.Context) error {
+			_ = agentServer.Shutdown(ctx) // what it leaves is cancelled by the doors
+			return together(ctx, door.Close, jobs.Drain, router.Close)
+		})
 		a.hangUp(agentServer, agents)
 		a.hangUp(forPeople, humans)
 		hangUpReplicas()
@@ -173,13 +185,18 @@ func (a *App) drain(ctx context.Context, ends ...func(context.Context) error) {
 	a.log.Info("draining", "seconds", limit.Seconds())
 	ctx, stop := context.WithTimeout(ctx, limit)
 	defer stop()
+	if err := together(ctx, ends...); err != nil {
+		a.log.Warn("calls under way were cancelled: they took longer than draining may", "seconds", limit.Seconds())
+	}
+}
+
+// together calls all ends at once, and returns the first of their errors when all have returned.
+func together(ctx context.Context, ends ...func(context.Context) error) error {
 	var group errgroup.Group
 	for _, end := range ends {
 		group.Go(func() error { return end(ctx) })
 	}
-	if err := group.Wait(); err != nil {
-		a.log.Warn("calls under way were cancelled: they took longer than draining may", "seconds", limit.Seconds())
-	}
+	return group.Wait()
 }
 
 // doorOptions is what every door for MCP clients has.
@@ -312,8 +329,11 @@ func (l *Listeners) Bound(cfg *config.Config) *config.Config {
 	return &c
 }
 
+// listenOn listens without Multipath TCP, whose sockets the kernel does not filter: see refuseNew.
 func listenOn(address string) (net.Listener, error) {
-	l, err := net.Listen("tcp", address)
+	var of net.ListenConfig
+	of.SetMultipathTCP(false)
+	l, err := of.Listen(context.Background(), "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w\nhint: is another toolgate serving there? choose another address with --listen or --admin", address, err)
 	}

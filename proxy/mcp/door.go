@@ -272,19 +272,24 @@ func New(opts Options) (*Door, error) {
 	return d, nil
 }
 
-// Close ends the event streams and refuses new requests with 503; questions to
-// clients fail. It waits for the calls in flight until ctx ends. Those that are left
+// EndStreams ends the event streams that belong to no call, and questions to clients fail. Other
+// requests are still served. Call it before http.Server.Shutdown, which would wait for the streams.
+func (d *Door) EndStreams() {
+	d.close()
+	for _, s := range d.session.sessions.all() {
+		s.closeToQuestions()
+	}
+}
+
+// Close does what EndStreams does, and refuses new requests with 503. It waits for the calls in flight until ctx ends. Those that are left
 // then are cancelled with proxy.ErrShutdown and answered, and Close returns ctx's
-// error. The sessions that are left are kept for other replicas. Call it before http.Server.Shutdown, which would wait for the event streams.
+// error. The sessions that are left are kept for other replicas.
 // A second Close does nothing.
 func (d *Door) Close(ctx context.Context) error {
 	if _, was := d.work.Close(); !was {
 		return nil
 	}
-	d.close()
-	for _, s := range d.session.sessions.all() {
-		s.closeToQuestions()
-	}
+	d.EndStreams()
 	calls := d.calls.Finish()
 	err := d.work.Finish(ctx, func() { d.cancel(proxy.ErrShutdown) })
 	if err == nil {

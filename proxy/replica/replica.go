@@ -102,6 +102,7 @@ type Router struct {
 	endCalls, hangUp context.CancelFunc
 	announcing       sync.WaitGroup
 	leave            context.CancelFunc // nil before Announce
+	forgotten        time.Time          // after Leave: no other replica sends requests here any more
 }
 
 // New returns a Router, which passes requests on until Close.
@@ -159,9 +160,15 @@ func (r *Router) Announce(returned func()) {
 	})
 }
 
-// Leave removes this replica from the directory: the others may take its sessions over.
+// Leave removes this replica from the directory: the others may take its sessions over. It ends
+// the streams that are passed on, so that their clients open them at another replica; other requests are
+// still passed on.
 func (r *Router) Leave() {
-	if r == nil || r.leave == nil {
+	if r == nil {
+		return
+	}
+	r.hangUp()
+	if r.leave == nil {
 		return
 	}
 	r.left.Store(true)
@@ -170,11 +177,11 @@ func (r *Router) Leave() {
 	ctx, stop := context.WithTimeout(context.Background(), leaveWithin)
 	defer stop()
 	_ = r.opts.Directory.Delete(ctx, keyPrefix+r.names.self) // otherwise it expires
+	r.forgotten = time.Now().Add(keptFor + time.Second)
 }
 
-// Close ends the streams that are passed on, so that their clients open them at another
-// replica, and waits for calls until ctx ends, whose error it returns. Calls that are left
-// then are cut.
+// Close ends the streams that are passed on, passes no more requests on, and waits for calls until
+// ctx ends, whose error it returns. Calls that are left then are cut.
 func (r *Router) Close(ctx context.Context) error {
 	if r == nil {
 		return nil
@@ -184,6 +191,15 @@ func (r *Router) Close(ctx context.Context) error {
 	r.endCalls()
 	r.transport.CloseIdleConnections()
 	return err
+}
+
+// AwaitForgotten waits, after Leave, until the other replicas have forgotten this one or ctx ends: then the
+// listener for them can be closed while no request is on its way there.
+func (r *Router) AwaitForgotten(ctx context.Context) error {
+	if r != nil {
+		wait.For(ctx, time.Until(r.forgotten)) // when ctx ends first, they ask the directory again
+	}
+	return nil
 }
 
 // passedOn is the key, in the context of a request, of the replica to which it was passed on: this

@@ -231,6 +231,9 @@ func allowed(served methods) string {
 	return strings.Join(names, ", ")
 }
 
+// EndStreams ends the event streams. Other requests are still served.
+func (h *Handler) EndStreams() { h.endAll() }
+
 // Close ends the event streams and refuses new requests with 503. Calls in
 // flight continue, and the server's Shutdown waits for them; Drain has a bound.
 // A second Close does nothing.

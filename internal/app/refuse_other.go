@@ -1,0 +1,8 @@
+//go:build !linux
+
+package app
+
+import "net"
+
+// refuseNew reports that on this system clients may connect until l is closed.
+func refuseNew(net.Listener) bool { return false }
