@@ -86,6 +86,18 @@ func (r *rollout) note(answer string, err error) {
 	r.got[fmt.Sprint(answer, err)]++
 }
 
+// ended returns how many requests have ended.
+func (r *rollout) ended() int64 { return r.made.Load() + r.lost.Load() }
+
+// reach waits until n requests have ended, however long that takes, while some do.
+func (r *rollout) reach(t *testing.T, name string, n int64) {
+	t.Helper()
+	for r.ended() < n {
+		next := min(n, r.ended()+100)
+		program.Await(t, "requests through "+name+" end", func() bool { return r.ended() >= next })
+	}
+}
+
 // begin has clients make calls until ctx ends: with sessions, without one, and of the doors that do not
 // speak MCP.
 func (r *rollout) begin(t *testing.T, ctx context.Context, clients *sync.WaitGroup) {
@@ -135,15 +147,14 @@ func TestRolloutLosesNoCall(t *testing.T) {
 	for n := range restarts {
 		r := f.replicas[n%len(f.replicas)]
 		for name, of := range through {
-			before := of.made.Load()
-			program.Await(t, name+" is used before a restart", func() bool { return of.made.Load() >= min(before+200, int64(n+1)*requests/restarts) })
+			of.reach(t, name, of.ended()+100)
 		}
 		r.signal(syscall.SIGTERM)
 		r.process.ends(exitOK)
 		r.start(t)
 	}
 	for name, of := range through {
-		program.Await(t, name+" has passed on all", func() bool { return of.made.Load()+of.lost.Load() >= requests })
+		of.reach(t, name, requests)
 	}
 	stop()
 	clients.Wait()
