@@ -68,9 +68,19 @@ func addNaming(c *cobra.Command, f *clientFlags, verb string) {
 
 func adoptCommand(e *env) *cobra.Command {
 	f := &clientFlags{}
-	c := f.addConnect(command("adopt CLIENT", "move the servers of a client behind toolgate", func(_ context.Context, args []string) error {
-		return e.changeClient(args[0], f, e.planAdopt, e.config, f.envFile)
+	service := false
+	c := f.addConnect(command("adopt CLIENT", "move the servers of a client behind toolgate", func(ctx context.Context, args []string) error {
+		err := e.changeClient(args[0], f, e.planAdopt, e.config, f.envFile)
+		switch {
+		case err != nil:
+		case f.undo:
+			e.hintService()
+		case f.write || f.yes:
+			err = e.offerService(ctx, service, !f.yes && !e.Structured() && e.terminal())
+		}
+		return err
 	}))
+	c.Flags().BoolVar(&service, "service", false, "with --write: start toolgate at login, as toolgate service install does")
 	addImport(c, f)
 	return c
 }

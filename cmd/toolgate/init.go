@@ -31,6 +31,7 @@ type initFlags struct {
 	set     []string // NAME=VALUE of inputs
 	project string   // directory whose servers are taken too; "" = those of this one are offered
 	yes     bool
+	service bool // start at login
 }
 
 func initCommand(e *env) *cobra.Command {
@@ -51,6 +52,7 @@ func initCommand(e *env) *cobra.Command {
 	c.Flags().StringVar(&f.project, "project", "", "`DIR` of a project: take the servers of its files too")
 	addInputs(c, &f.set)
 	c.Flags().BoolVar(&f.yes, "yes", false, "take the defaults, and ask nothing")
+	c.Flags().BoolVar(&f.service, "service", false, "start toolgate at login, as toolgate service install does")
 	return c
 }
 
@@ -102,7 +104,10 @@ func (e *env) setUp(ctx context.Context, dir string, f *initFlags) (err error) {
 	}
 	failed := e.tryOut(ctx, s) // the tokens are printed in any case
 	s.Next = e.nextSteps(s)
-	return errors.Join(e.Print("setup", s), failed)
+	if err := errors.Join(e.Print("setup", s), failed); err != nil {
+		return err
+	}
+	return e.offerService(ctx, f.service, !f.yes && !e.Structured() && e.terminal())
 }
 
 // agree completes the plan, and reports whether it is to be carried out. Without --yes a

@@ -136,7 +136,7 @@ func rootCommand(e *env) *cobra.Command {
 		title   string
 		members []*cobra.Command
 	}{
-		{"Set up:", []*cobra.Command{initCommand(e), checkCommand(e), doctorCommand(e), lockCommand(e), tokenCommand(e), keysCommand(e)}},
+		{"Set up:", []*cobra.Command{initCommand(e), checkCommand(e), doctorCommand(e), serviceCommand(e), lockCommand(e), tokenCommand(e), keysCommand(e)}},
 		{serveGroup, []*cobra.Command{serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e)}},
 		{"Clients:", []*cobra.Command{importCommand(e), exportCommand(e), connectCommand(e), disconnectCommand(e), adoptCommand(e)}},
 		{"Look and decide:", []*cobra.Command{serverCommand(e), toolCommand(e), policyCommand(e), approvalCommand(e)}},
