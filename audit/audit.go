@@ -230,6 +230,10 @@ type Record struct {
 	DurationMS   float64 `json:"duration_ms,omitempty"`   // milliseconds, kept to the microsecond
 	ResultSHA256 string  `json:"result_sha256,omitempty"` // lower-case hex
 	ResultBytes  int     `json:"result_bytes,omitempty"`
+	// ResultTokens estimates what the result takes of a model's context: a token for each
+	// four bytes. It is not token_count of seed 002, which counts what toolgate's own calls of
+	// models cost: toolgate makes none.
+	ResultTokens int `json:"result_tokens_estimated,omitempty"`
 	// Hidden are the kinds of characters in the upstream's result that a reader does
 	// not see: control, bidi, invisible, tag.
 	Hidden []string `json:"hidden,omitempty"`

@@ -35,7 +35,7 @@ func sample(call string) *audit.Record {
 		Arguments: json.RawMessage(`{"action":"transfer","asset":"USD","amount":50.10,"destination":"bob"}`),
 		Policy:    audit.Policy{Effect: "allow", Rule: "role", Reason: "the role may call it", Revision: "sha256:cd"},
 		Ticket:    "apr_1", Outcome: audit.Allowed, Stage: "forward", Code: "T4_TOOL_EXECUTION_FAILED",
-		DurationMS: 12.345, ResultSHA256: strings.Repeat("0f", 32), ResultBytes: 321, Error: "boom", Replayed: true,
+		DurationMS: 12.345, ResultSHA256: strings.Repeat("0f", 32), ResultBytes: 321, ResultTokens: 81, Error: "boom", Replayed: true,
 	}
 }
 

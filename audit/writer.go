@@ -436,6 +436,9 @@ func appendRecord(b []byte, r *Record, kind Kind, now time.Time) []byte {
 		if r.ResultBytes != 0 {
 			b = strconv.AppendInt(append(b, `,"result_bytes":`...), int64(r.ResultBytes), 10)
 		}
+		if r.ResultTokens != 0 {
+			b = strconv.AppendInt(append(b, `,"result_tokens_estimated":`...), int64(r.ResultTokens), 10)
+		}
 		if r.Hidden != nil {
 			b = appendDocument(b, "hidden", r.Hidden)
 		}

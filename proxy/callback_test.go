@@ -161,7 +161,7 @@ func TestQuestions(t *testing.T) {
 			d.Session != "ses_1" || string(d.Arguments) != tt.arguments {
 			t.Errorf("%s: decision record %+v", tt.method, d)
 		}
-		if o.Outcome != audit.Allowed || o.DecisionID != d.DecisionID || o.ParentID != call.CallID || o.ResultBytes == 0 {
+		if o.Outcome != audit.Allowed || o.DecisionID != d.DecisionID || o.ParentID != call.CallID || o.ResultBytes == 0 || o.ResultTokens != (o.ResultBytes+3)/4 {
 			t.Errorf("%s: outcome record %+v", tt.method, o)
 		}
 	}

@@ -62,12 +62,23 @@ func (t *toolCall) forward(ctx context.Context) *Failure {
 		late = "the tool reported progress and did not answer within " + t.tool.MaxTimeout.String()
 	}
 	f := t.elicited(ctx, t.upstreamFailure(ctx, fe, late))
+	if fe.Kind == registry.Timeout && !t.hold.granted && t.onlyReads() {
+		f.Kernel.RetryEligible = true
+		f.remedy("the tool only reads: call it again")
+	}
 	t.sent = fe.Sent
 	t.ends(approval.StateUnknown, nil, f.Reason)
 	if fe.Kind == registry.Failed && fe.RPC != nil {
 		t.hold.end = approval.StateFailed
 	}
 	return f
+}
+
+// onlyReads reports whether the accepted definition of the tool says that a call changes nothing
+// (MCP, ToolAnnotations.readOnlyHint), so that the caller may repeat it. toolgate repeats nothing.
+func (t *toolCall) onlyReads() bool {
+	hint, _ := jsonrpc.Get(t.tool.Annotations, "readOnlyHint")
+	return string(hint) == "true"
 }
 
 // forwardError reads why an upstream gave no result. An unknown error may have

@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -306,6 +307,35 @@ func TestTransientErrorsSuggestTheConfiguredDelay(t *testing.T) {
 		tt.set(b)
 		if _, f := b.call(t, plain); f == nil || f.RetryAfter != tt.want {
 			t.Errorf("%s: got %v, want %v", name, f, tt.want)
+		}
+	}
+}
+
+// TestTimeoutOfAReader holds that a call which took too long may be repeated where the accepted
+// definition says that the tool only reads, unless people approved this one call.
+func TestTimeoutOfAReader(t *testing.T) {
+	for _, tt := range []struct {
+		name, annotations string
+		approved, want    bool
+	}{
+		{"it only reads", `{"readOnlyHint":true}`, false, true},
+		{"it changes something", `{"readOnlyHint":false}`, false, false},
+		{"it does not say", `{}`, false, false},
+		{"no annotations", "", false, false},
+		{"another type", `{"readOnlyHint":"true"}`, false, false},
+		{"approved", `{"readOnlyHint":true}`, true, false},
+	} {
+		tool := *searcher
+		tool.Annotations = json.RawMessage(tt.annotations)
+		b := newBench(t, &tool)
+		b.Apply(proxy.Settings{RetryAfter: 3 * time.Second})
+		b.forwardErr = &registry.ForwardError{Kind: registry.Timeout, Sent: true}
+		if tt.approved {
+			b.decision, b.claim = held, approval.Claim{Ticket: ticket(approval.StateDispatching), Outcome: approval.Granted}
+		}
+		_, f := b.call(t, plain)
+		if f == nil || f.Kernel.RetryEligible != tt.want || (f.RetryAfter > 0) != tt.want || len(b.sent) != 1 {
+			t.Errorf("%s: %+v, sent %d times, want retry eligible %v", tt.name, f, len(b.sent), tt.want)
 		}
 	}
 }

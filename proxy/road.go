@@ -241,6 +241,7 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 		}
 		rec.Hidden = c.unseen
 		rec.ResultSHA256, rec.ResultBytes = strings.TrimPrefix(digest(c.reply.Result), "sha256:"), len(c.reply.Result)
+		rec.ResultTokens = (rec.ResultBytes + 3) / 4
 	}
 	for _, w := range c.warnings {
 		rec.Warnings, o.Warnings = append(rec.Warnings, w.Message), append(o.Warnings, w.Code)

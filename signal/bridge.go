@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	stdjson "encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -168,7 +169,8 @@ type SuccessResponse struct {
 // CodeInternal whose cause says why.
 func ResultToHTTPResponse(r Result, delay time.Duration) (SuccessResponse, *ProblemDetails) {
 	fault := r.Error
-	if wrong := mismatch(r.check(), "result_to_http_response"); wrong != nil {
+	var wrong *KernelError
+	if errors.As(ValidateResult(r), &wrong) {
 		fault = &KernelError{
 			Code: CodeInternal, Category: Processing, Severity: Fatal,
 			Message: "a module gave an invalid result", Source: wrong.Source, Cause: wrong,
