@@ -15,7 +15,6 @@ import (
 	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/proxy/artifact"
@@ -71,62 +70,6 @@ func (t *toolCall) forward(ctx context.Context) *Failure {
 	if fe.Kind == registry.Failed && fe.RPC != nil {
 		t.hold.end = approval.StateFailed
 	}
-	return f
-}
-
-// onlyReads reports whether the accepted definition of the tool says that a call changes nothing
-// (MCP, ToolAnnotations.readOnlyHint), so that the caller may repeat it. toolgate repeats nothing.
-func (t *toolCall) onlyReads() bool {
-	hint, _ := jsonrpc.Get(t.tool.Annotations, "readOnlyHint")
-	return string(hint) == "true"
-}
-
-// forwardError reads why an upstream gave no result. An unknown error may have
-// come after the request was sent.
-func forwardError(err error) *registry.ForwardError {
-	if fe, ok := errors.AsType[*registry.ForwardError](err); ok {
-		return fe
-	}
-	return &registry.ForwardError{Kind: registry.Failed, Sent: true, Err: err}
-}
-
-// upstreamFailure says why an upstream gave no result; late is the reason of a
-// timeout.
-func (c *call) upstreamFailure(ctx context.Context, fe *registry.ForwardError, late string) *Failure {
-	switch fe.Kind {
-	case registry.Timeout:
-		return c.fail(signal.CodeToolTimeout, late).because(upstreamError("no answer before the deadline", nil)).remedy(mayHaveRun)
-	case registry.Cancelled:
-		return c.cancelled(ctx, fe.Sent, "the caller cancelled the call")
-	case registry.Unavailable:
-		down := signal.ExternalError("nothing was sent", upstreams, true, nil)
-		return c.wrap(signal.CodeUpstreamUnavailable, down, "server "+c.server+" is not available").
-			remedy("call again later; other servers are not affected")
-	case registry.Quarantined:
-		return c.fail(signal.CodeToolQuarantined, "the server offers another definition of this tool than the one that was accepted").
-			remedy(useAnother)
-	case registry.TooLarge:
-		if !fe.Sent {
-			return c.fail(signal.CodeToolFailed, "the call is larger than the server takes, and was not sent").remedy("call with less")
-		}
-		long := &mcpclient.AnswerError{Reason: "an answer that is too large"}
-		errors.As(fe, &long)
-		return c.fail(signal.CodeToolFailed, "server "+c.server+" sent "+long.Reason).remedy("ask the tool for less, if it only reads")
-	}
-	if fault, ok := errors.AsType[*jsonrpc.Fault](fe); ok {
-		return c.fail(signal.CodeToolFailed, "server "+c.server+" sent an invalid answer: "+fault.Error()).
-			because(upstreamError(fault.Reason, map[string]any{"pointer": fault.Pointer}))
-	}
-	if bad, ok := errors.AsType[*mcpclient.AnswerError](fe); ok {
-		return c.fail(signal.CodeToolFailed, "server "+c.server+" sent an invalid answer: "+bad.Reason).because(upstreamError(bad.Reason, nil))
-	}
-	if fe.RPC == nil {
-		return c.fail(signal.CodeToolFailed, "server "+c.server+" ended during the call; whether it took effect is unknown").
-			because(upstreamError("the connection ended before the answer", nil)).remedy(mayHaveRun)
-	}
-	code, _ := jsonrpc.Get(fe.RPC, "code")
-	f := c.fail(signal.CodeToolFailed, upstreamMessage(fe.RPC)).because(upstreamError(upstreamMessage(fe.RPC), map[string]any{"code": code}))
-	f.Upstream = fe.RPC
 	return f
 }
 
