@@ -7,6 +7,8 @@ import (
 	"io"
 	"sync/atomic"
 	"time"
+
+	"github.com/toolgate/toolgate/registry/config"
 )
 
 // server is one that is in this process: what is sent goes to hear.
@@ -141,4 +143,17 @@ func (s *Server) HasSpare() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.spare.starting || s.spare.child != nil
+}
+
+// StartInProcess is Start for a server in this process: each connection is one that
+// answer gets, with what sends a line back.
+func StartInProcess(cfg config.Server, opts Options, connect func() (answer func(line []byte, say func(string)))) *Server {
+	opts.dial = func(c *conn) {
+		in, out := io.Pipe()
+		say := func(line string) { _, _ = io.WriteString(out, line+"\n") }
+		answer := connect()
+		s := server{func(line []byte) { answer(bytes.Clone(line), say) }, out}
+		c.OpenStdio(s, in, s, false)
+	}
+	return Start(cfg, opts)
 }

@@ -31,13 +31,15 @@ type Options struct {
 	After func(time.Duration) <-chan time.Time
 	// MaxAnswerBytes bounds one message of the server; 0 means the server's setting.
 	MaxAnswerBytes int
-	maxDepth       int // of one message of the server
+	maxDepth       int         // of one message of the server
+	dial           func(*conn) // opens a connection in the place of a configured server; nil outside of tests
 	// IdleTTL is how long the connection of an idle session is kept; 0 means
 	// 10 minutes.
 	IdleTTL time.Duration
 	// First reports whether nobody has seen a list of the server before. Listed then
 	// also receives what the server lists for a client with every capability, so that
-	// these tools belong to the first list. Nil reports false.
+	// these tools belong to the first list: the server is not ready before it has
+	// answered such a client too. Nil reports false.
 	First func() bool
 	// Listed receives what the shared connection lists, each time that it does, before
 	// the server counts as ready. It is called from one goroutine at a time. Nil

@@ -3,9 +3,11 @@ package upstream
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -73,23 +75,32 @@ func (p *Profile) same(other *Profile) bool {
 const able = `{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
 
 // listForAble returns the tools that the server lists for a client that can do
-// everything and not on the shared connection. It opens a connection for that, for
-// at most profilePatience; without one it returns none.
-func (s *Server) listForAble(round context.Context, shared *Profile) (own []json.RawMessage) {
-	ctx, stop := context.WithTimeout(round, profilePatience)
-	defer stop()
+// everything and not on the shared connection. It opens a connection for that, which may
+// take as long as any. A server that refuses the connection lists no more. The error says
+// that the server has not answered, so that its first list is not known yet.
+func (s *Server) listForAble(round context.Context, shared *session) (own []json.RawMessage, err error) {
+	ctx, stop := context.WithCancelCause(round)
+	defer stop(nil)
+	life := shared.conn.Life()
+	defer context.AfterFunc(life, func() { stop(context.Cause(life)) })()
 	sess, _, err := s.connect(ctx, &client{capabilities: json.RawMessage(able)})
-	if err != nil {
-		s.log.Debug("listing the tools for a client that can do everything", "error", err)
-		return nil
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil && mcpclient.AsError(err).Kind == Timeout:
+		return nil, fmt.Errorf("listing the tools for a client that can do everything: %w\nhint: set isolation to shared for a server that serves one connection only", err)
+	case err != nil:
+		s.log.Warn("the server refuses a client that can do everything: its first list is without the tools for such clients", "error", err)
+		return nil, nil
 	}
 	defer sess.conn.close()
+	known := shared.profile.Load()
 	for _, offer := range sess.profile.Load().Tools {
-		if shared.Offers(offer.Name) == "" {
+		if known.Offers(offer.Name) == "" {
 			own = append(own, offer.Definition)
 		}
 	}
-	return own
+	return own, nil
 }
 
 // profiles are what the connections of clients listed, by the capabilities

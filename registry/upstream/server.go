@@ -263,7 +263,9 @@ func (s *Server) runShared(round context.Context) (err error, lost bool) {
 	s.mu.Unlock()
 	var own []json.RawMessage
 	if s.Isolated() && s.opts.First() {
-		own = s.listForAble(round, sess.profile.Load())
+		if own, err = s.listForAble(round, sess); err != nil {
+			return err, mcpclient.AsError(err).Lost
+		}
 	}
 	introduced := Listing{Capabilities: sess.conn.offer, Introduction: sess.conn.said}
 	listed := func(tools, own []json.RawMessage) {

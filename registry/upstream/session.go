@@ -262,6 +262,10 @@ func (srv *Server) connectTo(round context.Context, cl *client, spare *child) (*
 // nil.
 func (srv *Server) dial(ctx context.Context, c *conn, spare *child) error {
 	cfg := srv.cfg
+	if srv.opts.dial != nil {
+		srv.opts.dial(c)
+		return nil
+	}
 	switch cfg.Type {
 	case config.TypeStdio, config.TypeNDJSON:
 		child, err := spare, error(nil)
