@@ -119,6 +119,7 @@ const (
 	EventPolicy        = "policy_changed"        // another policy serves
 	EventReloadRefused = "reload_refused"        // a configuration or policy that was read does not serve
 	EventAccepted      = "definition_accepted"   // tool definitions of a server are accepted: first = with its first list, lock, or accept = by a person
+	EventDefinition    = "definition_changed"    // a server offers another definition of a tool than the accepted one: the tool is withheld; Count = tools of the server that the record stands for
 	EventRevoked       = "token_revoked"         // a token was revoked; Removed names it
 	EventKeysRotated   = "keys_rotated"          // the keys that Added names get another version
 	EventConfined      = "server_confined"       // a server's command starts; the reason says how it is confined

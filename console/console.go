@@ -126,18 +126,19 @@ type Status struct {
 
 // Upstream describes one upstream.
 type Upstream struct {
-	Name        string    `json:"name"`
-	State       string    `json:"state"`
-	Tools       int       `json:"tools"`
-	Quarantined int       `json:"quarantined"`
-	Error       string    `json:"error,omitempty"`
-	Warnings    []string  `json:"warnings,omitempty"`
-	Since       time.Time `json:"since,omitzero"`
-	Sandbox     string    `json:"sandbox,omitempty"`  // how its command is confined, "" = it has none
-	Transport   string    `json:"transport"`          // stdio, http, sse or ndjson
-	Revision    string    `json:"revision,omitempty"` // MCP revision of the shared connection, "" = not known
-	Sessions    int       `json:"sessions"`           // connections that belong to one client session each
-	Dropped     int64     `json:"dropped,omitempty"`  // messages that nobody could use
+	Name        string            `json:"name"`
+	State       string            `json:"state"`
+	Tools       int               `json:"tools"`
+	Quarantined int               `json:"quarantined"`
+	Withheld    map[string]string `json:"withheld,omitempty"` // why, by the server's name of each quarantined tool
+	Error       string            `json:"error,omitempty"`
+	Warnings    []string          `json:"warnings,omitempty"`
+	Since       time.Time         `json:"since,omitzero"`
+	Sandbox     string            `json:"sandbox,omitempty"`  // how its command is confined, "" = it has none
+	Transport   string            `json:"transport"`          // stdio, http, sse or ndjson
+	Revision    string            `json:"revision,omitempty"` // MCP revision of the shared connection, "" = not known
+	Sessions    int               `json:"sessions"`           // connections that belong to one client session each
+	Dropped     int64             `json:"dropped,omitempty"`  // messages that nobody could use
 }
 
 // Console is the handler of the people's listener. It is safe for concurrent

@@ -460,6 +460,9 @@ func TestPage(t *testing.T) {
 	if w.Code != 200 || w.Header().Get("Content-Type") != "text/html; charset=utf-8" {
 		t.Fatalf("%d %v", w.Code, w.Header())
 	}
+	if strings.Contains(page, "Quarantined tools") {
+		t.Error("the page lists quarantined tools although there are none")
+	}
 	for _, want := range []string{"1.2.3", "sha256:rev", "1 call waits", "toolgate approval approve", "&lt;script&gt;x\\u202e"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q", want)
@@ -563,5 +566,29 @@ func TestABrokenTrail(t *testing.T) {
 	defer res.Body.Close()
 	if text, err := io.ReadAll(res.Body); err == nil {
 		t.Errorf("a whole answer: %q", text)
+	}
+}
+
+// The page says which tools are quarantined and why, where everybody may watch toolgate, and
+// only how many elsewhere: its readers have not signed in.
+func TestPageOfQuarantine(t *testing.T) {
+	for name, open := range map[string]bool{"everybody watches": true, "one role watches": false} {
+		t.Run(name, func(t *testing.T) {
+			l := newListener(t, func(o *console.Options) {
+				o.Watches = func(p policy.Principal) bool { return open || p.Subject != "" }
+			})
+			l.status = console.Status{Ready: true, Upstreams: []console.Upstream{{Name: "payments", State: "ready", Quarantined: 2,
+				Withheld: map[string]string{"transfer": "it differs first in <a>\u202e\nhint: toolgate tool diff"}}}}
+			page := l.ask("GET", "/console/", "").Body.String()
+			if got := strings.Contains(page, `<code>transfer</code>: it differs first in &lt;a&gt;\u202e; hint: toolgate tool diff`); got != open {
+				t.Errorf("the tool and the reason are shown: %v, want %v\n%s", got, open, page)
+			}
+			if got := strings.Contains(page, "transfer"); got != open {
+				t.Errorf("the tool is named: %v, want %v", got, open)
+			}
+			if l.status.Upstreams[0].Withheld == nil {
+				t.Error("the status was changed")
+			}
+		})
 	}
 }

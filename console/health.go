@@ -94,13 +94,16 @@ func (c *Console) readiness(w http.ResponseWriter, r *http.Request, details bool
 	return nil
 }
 
+// oneLine puts the hint of a warning on the line of the warning.
+func oneLine(warning string) string { return strings.ReplaceAll(warning, "\nhint: ", "; hint: ") }
+
 // statusText is the answer to /readyz as text.
-var statusText = template.Must(template.New("status").Funcs(template.FuncMap{"visible": Visible}).Parse(`{{.Status.Status}}
+var statusText = template.Must(template.New("status").Funcs(template.FuncMap{"visible": Visible, "oneLine": oneLine}).Parse(`{{.Status.Status}}
 {{if .Verbose}}{{with .Degraded}}degraded without {{range $i, $part := .}}{{if $i}}, {{end}}{{visible $part}}{{end}}
 {{end}}policy {{visible .Revision}}
 {{with .Shadow}}shadow {{visible .}}
 {{end}}{{range $u := .Upstreams}}upstream {{visible .Name}} {{visible .State}}, tools {{.Tools}}{{with .Quarantined}}, quarantined {{.}}{{end}}{{with .Sandbox}}, sandbox {{visible .}}{{end}}{{with .Error}}: {{visible .}}{{end}}
-{{range .Warnings}}warning: {{visible $u.Name}}: {{visible .}}
+{{range .Warnings}}warning: {{visible $u.Name}}: {{visible (oneLine .)}}
 {{end}}{{end}}{{range .Sights}}{{if .Blind}}warning: {{end}}{{visible .String}}
 {{with .Hint}}hint: {{visible .}}
 {{end}}{{end}}{{range .Warnings}}warning: {{visible .}}

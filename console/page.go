@@ -6,7 +6,10 @@ import (
 	_ "embed"
 	"html/template"
 	"net/http"
+	"slices"
 	"sync"
+
+	"github.com/toolgate/toolgate/policy"
 )
 
 //go:embed *.html
@@ -17,7 +20,7 @@ var styleText []byte
 
 // pages returns the templates: one page a file, by its name, and the frame of all.
 var pages = sync.OnceValue(func() *template.Template {
-	return template.Must(template.New("").Funcs(template.FuncMap{"visible": Visible}).ParseFS(pageTexts, "*.html"))
+	return template.Must(template.New("").Funcs(template.FuncMap{"visible": Visible, "oneLine": oneLine}).ParseFS(pageTexts, "*.html"))
 })
 
 // pageCSP allows a page our style sheet and forms that are sent to us.
@@ -46,13 +49,20 @@ func (c *Console) refusePage(w http.ResponseWriter, r *http.Request, err error) 
 	return render(w, pageCSP, p.Status, "problem.html", p)
 }
 
-// page shows the status in counts: its readers have not signed in.
+// page shows the status. Its readers have not signed in: where not everybody may watch
+// toolgate, it has counts only.
 func (c *Console) page(w http.ResponseWriter, r *http.Request) error {
 	data := struct {
 		Status
 		Version string
 		Held    int
 	}{Status: c.opts.Status(), Version: c.opts.Version}
+	if !c.opts.Watches(policy.Principal{}) {
+		data.Upstreams = slices.Clone(data.Upstreams)
+		for i := range data.Upstreams {
+			data.Upstreams[i].Withheld = nil
+		}
+	}
 	var err error
 	if data.Held, err = c.opts.Held(r.Context()); err != nil {
 		return err

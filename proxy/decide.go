@@ -191,7 +191,7 @@ func (t *toolCall) resolve(ctx context.Context) *Failure {
 	}
 	t.tool, t.server = tool, tool.Server
 	if tool.Quarantine != "" {
-		return t.fail(signal.CodeToolQuarantined, tool.Quarantine).remedy(useAnother)
+		return t.fail(signal.CodeToolQuarantined, tool.Refusal()).remedy(useAnother)
 	}
 	if v := t.in.Message.Variants; v != nil && !tool.AllowVariants {
 		return t.ambiguous(v)

@@ -251,7 +251,7 @@ func TestEveryStageRefuses(t *testing.T) {
 		{name: "unknown tool", params: `{"name":"nope"}`, code: signal.CodeToolNotFound, stage: "resolve", outcome: audit.Unknown},
 		{name: "hidden tool", set: func(b *bench) { b.hidden = true }, code: signal.CodeToolNotFound, stage: "resolve", outcome: audit.Unknown},
 		{name: "visibility fails", set: func(b *bench) { b.visibleErr = errors.New("down") }, code: signal.CodeToolNotFound, stage: "resolve", outcome: audit.Unknown},
-		{name: "quarantined", tool: &registry.Tool{Server: "web", Name: "find", Exposed: "web__find", Quarantine: "changed"}, code: signal.CodeToolQuarantined, stage: "resolve", outcome: audit.Denied},
+		{name: "quarantined", tool: &registry.Tool{Server: "web", Name: "find", Exposed: "web__find", Quarantine: "changed\nhint: toolgate tool diff"}, code: signal.CodeToolQuarantined, stage: "resolve", outcome: audit.Denied, reason: "changed"},
 		{name: "case variants", params: `{"name":"web__find","arguments":{"n":1,"N":2}}`, code: signal.CodeEnvelopeInvalid, stage: "resolve", outcome: audit.Invalid},
 		{name: "denied", set: func(b *bench) { b.decision.Effect = policy.Deny }, code: signal.CodePolicyDenied, stage: "decide", outcome: audit.Denied},
 		{name: "policy fails", set: func(b *bench) { b.decideErr = errors.New("down") }, code: signal.CodePolicyDenied, stage: "decide", outcome: audit.Denied},

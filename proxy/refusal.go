@@ -23,7 +23,7 @@ import (
 const (
 	callLater  = "call again a little later"
 	mayHaveRun = "find out whether the call took effect before making it again"
-	useAnother = "use another tool; an operator has to accept this one first"
+	useAnother = "use another tool"
 )
 
 // OverBudget is the failure of a request whose body has no room in the budget of messages, and

@@ -236,7 +236,7 @@ func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.Raw
 	case now == nil:
 		return nil, &ForwardError{Kind: Unavailable, Err: fmt.Errorf("server %s no longer offers %s", t.Server, t.Name)}
 	case now.Quarantine != "" || t.Quarantine != "":
-		return nil, &ForwardError{Kind: Quarantined, Err: fmt.Errorf("tool %s is quarantined: %s", t.Name, now.Quarantine+t.Quarantine)}
+		return nil, &ForwardError{Kind: Quarantined, Err: fmt.Errorf("tool %s is quarantined", t.Name)}
 	case now.Fingerprint != t.Fingerprint:
 		return nil, &ForwardError{Kind: Quarantined, Err: fmt.Errorf("the definition of tool %s has changed since the call was judged", t.Name)}
 	}

@@ -83,6 +83,9 @@ func TestQuarantine(t *testing.T) {
 			if tc.want == "" && got != "" || tc.want != "" && !strings.Contains(got, tc.want) {
 				t.Errorf("quarantine %q, want %q", got, tc.want)
 			}
+			if said := tools[0].Refusal(); (said == "") != (got == "") || strings.ContainsAny(said, "\n\r") || strings.Contains(said, "hint:") || strings.Contains(said, "toolgate ") {
+				t.Errorf("agents read %q", said)
+			}
 			if regexp.MustCompile(`[^ -~]`).MatchString(tools[0].Name) {
 				t.Errorf("name %q could do harm in a log", tools[0].Name)
 			}

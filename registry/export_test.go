@@ -11,3 +11,6 @@ import (
 func (r *Registry) Discover(cfg config.Server, definitions []json.RawMessage) ([]*Tool, []string) {
 	return r.discover(&entry{cfg: cfg, listed: upstream.Listing{Tools: definitions}, fresh: true})
 }
+
+// FirstDifference is firstDifference.
+var FirstDifference = firstDifference

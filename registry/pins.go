@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -29,17 +30,27 @@ var (
 	ErrOtherOffer = errors.New("the server offers yet another definition by now")
 )
 
-// The reasons of a quarantine by pin.
+// The reasons of a quarantine by pin, for the operator.
 const (
-	changed  = "definition changed since it was accepted" + lookFirst
+	changed  = "definition changed since it was accepted"
 	added    = "new since the first list of the server" + lookFirst
 	unlocked = "it is not in " + lock.Name + writeLock
-	differs  = "its definition differs from the one in " + lock.Name + writeLock
+	differs  = "its definition differs from the one in " + lock.Name
 	moved    = "mcp.json starts or reaches its server otherwise than " + lock.Name + " says" + writeLock
 
 	lookFirst = "\nhint: compare with toolgate tool diff, then toolgate tool accept"
 	writeLock = "\nhint: compare with toolgate lock --check, then toolgate lock"
 )
+
+// The reasons of a quarantine by pin, for agents.
+const (
+	withheldChanged = "the tool is withheld until an operator accepts its changed definition"
+	withheldNew     = "the tool is withheld until an operator accepts its definition"
+	withheldUnknown = "the tool is withheld until toolgate can read which definition is accepted"
+)
+
+// maxChanges bounds the changes of one list that are reported one by one.
+const maxChanges = 100
 
 // pinTimeout bounds one look at the store.
 const pinTimeout = 5 * time.Second
@@ -55,9 +66,13 @@ type Pin struct {
 	AcceptedAt time.Time `json:"accepted_at,omitzero"`
 	Offered    string    `json:"offered,omitempty"` // fingerprint, "" when nothing waits
 	OfferedAt  time.Time `json:"offered_at,omitzero"`
+	// Differs is the path of the first member in which the two differ, such as
+	// inputSchema.properties.amount.maximum; "" unless both are known. List sets it.
+	Differs string `json:"differs,omitempty"`
 
 	accepted, offered json.RawMessage
 	how               string // of one that is about to be written: why its definition is accepted
+	former            string // of one that is about to be written: fingerprint that the offered definition is held against
 }
 
 // The values of Acceptance.How.
@@ -73,6 +88,17 @@ type Acceptance struct {
 	How          string // one of the constants
 	Fingerprint  string
 	Former       string // fingerprint of the definition that was accepted before, "" for none
+}
+
+// A Change is another definition of a tool than the accepted one. It is reported once: not
+// at a later list or start that has the same.
+type Change struct {
+	Server, Tool      string // the upstream's name
+	Accepted, Offered string // fingerprints
+	// Differs is the path of the first member that differs, "" when the accepted definition
+	// is known by its fingerprint only.
+	Differs string
+	Count   int // changes of the server that this one stands for; 0 = one
 }
 
 // Definition is the accepted definition, or the offered one where none is accepted, byte
@@ -94,6 +120,7 @@ type Pins struct {
 	now      func() time.Time
 	accepted func() // called after Accept, may be nil
 	record   func([]Acceptance) error
+	changed  func([]Change) error // called with the changes of one server that are about to be kept, may be nil
 
 	mu     sync.Mutex      // protects the fields below
 	memory map[pinKey]*Pin // used without db
@@ -117,7 +144,11 @@ func (p *Pins) List(ctx context.Context) ([]Pin, error) {
 	}
 	out := make([]Pin, 0, len(pins))
 	for _, pin := range pins {
-		out = append(out, *pin)
+		listed := *pin
+		if pin.Accepted != "" && pin.Offered != "" {
+			listed.Differs = firstDifference(pin.accepted, pin.offered)
+		}
+		out = append(out, listed)
 	}
 	slices.SortFunc(out, func(a, b Pin) int {
 		return strings.Compare(a.Server+"\x00"+a.Tool, b.Server+"\x00"+b.Tool)
@@ -174,14 +205,14 @@ func (p *Pins) Accept(ctx context.Context, server, tool, fingerprint string) err
 // offered by that. A store that fails quarantines them all: the control fails closed.
 func (r *Registry) pin(cfg config.Server, tools []*Tool, fresh bool) {
 	if cfg.Pin == config.PinStrict {
-		r.pinToLock(cfg, tools)
+		r.pinToLock(cfg, tools, fresh)
 		return
 	}
 	ctx, stop := context.WithTimeout(context.Background(), pinTimeout)
 	defer stop()
 	pins, err := r.pins.read(ctx, cfg.Name)
 	if err == nil && fresh {
-		pins, err = r.pins.admit(ctx, cfg.Name, pins, tools, r.locked(cfg.Name))
+		pins, err = r.pins.admit(ctx, cfg, pins, tools, r.locked(cfg.Name))
 	}
 	for _, t := range tools {
 		if t.Quarantine != "" {
@@ -190,31 +221,63 @@ func (r *Registry) pin(cfg config.Server, tools []*Tool, fresh bool) {
 		pin := pins[pinKey{cfg.Name, t.Name}]
 		switch t.pinned = true; {
 		case err != nil:
-			t.Quarantine = fmt.Sprintf("its accepted definition cannot be read or recorded: %v", err)
+			t.Quarantine, t.withheld = fmt.Sprintf("its accepted definition cannot be read or recorded: %v", err), withheldUnknown
 		case pin == nil || pin.Accepted == "":
-			t.Quarantine = added
+			t.Quarantine, t.withheld = added, withheldNew
 		case pin.Accepted != t.Fingerprint:
-			t.Quarantine = changed
+			t.Quarantine, t.withheld = changed+atFirst(firstDifference(pin.accepted, t.source))+lookFirst, withheldChanged
 		default:
 			t.pinned = false
 		}
 	}
 }
 
-// pinToLock quarantines what the lock does not hold.
-func (r *Registry) pinToLock(cfg config.Server, tools []*Tool) {
+// atFirst says in a reason where two definitions differ, "" when that is unknown.
+func atFirst(path string) string {
+	if path == "" {
+		return ""
+	}
+	return "; it differs first in " + path
+}
+
+// pinToLock quarantines what the lock does not hold. The pins decide nothing here: they
+// keep the definitions that were in the lock, and which changes were reported.
+func (r *Registry) pinToLock(cfg config.Server, tools []*Tool, fresh bool) {
 	locked := r.locked(cfg.Name)
+	var pins map[pinKey]*Pin
+	if fresh && locked.Origin.Equal(cfg.Origin) {
+		pins = r.noteLocked(cfg, tools, locked)
+	}
 	for _, t := range tools {
 		switch fingerprint := locked.Tools[t.Name]; {
 		case t.Quarantine != "":
 		case fingerprint == "":
-			t.Quarantine = unlocked
+			t.Quarantine, t.withheld = unlocked, withheldNew
 		case !locked.Origin.Equal(cfg.Origin):
-			t.Quarantine = moved
+			t.Quarantine, t.withheld = moved, withheldChanged
 		case fingerprint != t.Fingerprint:
-			t.Quarantine = differs
+			path := ""
+			if pin := pins[pinKey{cfg.Name, t.Name}]; pin != nil && pin.Accepted == fingerprint {
+				path = firstDifference(pin.accepted, t.source)
+			}
+			t.Quarantine, t.withheld = differs+atFirst(path)+writeLock, withheldChanged
 		}
 	}
+}
+
+// noteLocked records the tools of a server that is pinned by the lock in its pins, and
+// returns the pins.
+func (r *Registry) noteLocked(cfg config.Server, tools []*Tool, locked lock.Server) map[pinKey]*Pin {
+	ctx, stop := context.WithTimeout(context.Background(), pinTimeout)
+	defer stop()
+	pins, err := r.pins.read(ctx, cfg.Name)
+	if err == nil {
+		pins, err = r.pins.admit(ctx, cfg, pins, tools, locked)
+	}
+	if err != nil {
+		r.log.Warn("recording which definitions differ from "+lock.Name, "server", cfg.Name, "error", err)
+	}
+	return pins
 }
 
 // Fingerprints returns the tools of a server by the server's own names, with the
@@ -265,36 +328,37 @@ func (r *Registry) first(cfg config.Server) bool {
 	ctx, stop := context.WithTimeout(context.Background(), pinTimeout)
 	defer stop()
 	pins, err := r.pins.read(ctx, cfg.Name)
-	return err == nil && cfg.Pin == config.PinFirst && isFirst(cfg.Name, pins, r.locked(cfg.Name))
+	return err == nil && cfg.Pin == config.PinFirst && isFirst(cfg, pins, r.locked(cfg.Name))
 }
 
-// isFirst reports whether nothing has been accepted of a server.
-func isFirst(server string, pins map[pinKey]*Pin, locked lock.Server) bool {
+// isFirst reports whether the next list of a server is accepted as its first one, because
+// nothing of the server has been accepted.
+func isFirst(cfg config.Server, pins map[pinKey]*Pin, locked lock.Server) bool {
 	for _, pin := range pins {
-		if pin.Server == server && pin.Accepted != "" {
+		if pin.Server == cfg.Name && pin.Accepted != "" {
 			return false
 		}
 	}
-	return len(locked.Tools) == 0
+	return cfg.Pin != config.PinStrict && len(locked.Tools) == 0
 }
 
 // admit returns the pins of a server after the tools have been recorded in them:
 // those of the first list and of the lock are accepted, and what else is new or
 // changed becomes an offer.
-func (p *Pins) admit(ctx context.Context, server string, pins map[pinKey]*Pin, tools []*Tool, locked lock.Server) (map[pinKey]*Pin, error) {
-	if len(p.news(server, pins, tools, locked)) == 0 {
+func (p *Pins) admit(ctx context.Context, cfg config.Server, pins map[pinKey]*Pin, tools []*Tool, locked lock.Server) (map[pinKey]*Pin, error) {
+	if len(p.news(cfg, pins, tools, locked)) == 0 {
 		return pins, nil
 	}
-	return p.update(ctx, server, func(pins map[pinKey]*Pin) ([]*Pin, error) {
-		return p.news(server, pins, tools, locked), nil
+	return p.update(ctx, cfg.Name, func(pins map[pinKey]*Pin) ([]*Pin, error) {
+		return p.news(cfg, pins, tools, locked), nil
 	})
 }
 
 // news gives the pins that tools change. A definition of which a tool was refused
 // for another reason is pinned too: the reason may be a setting.
-func (p *Pins) news(server string, pins map[pinKey]*Pin, tools []*Tool, locked lock.Server) []*Pin {
+func (p *Pins) news(cfg config.Server, pins map[pinKey]*Pin, tools []*Tool, locked lock.Server) []*Pin {
 	var out []*Pin
-	seen, first := make(map[string]bool, len(tools)), isFirst(server, pins, locked)
+	seen, first := make(map[string]bool, len(tools)), isFirst(cfg, pins, locked)
 	for _, t := range tools {
 		if seen[t.Name] || !validName.MatchString(t.Name) {
 			continue
@@ -315,6 +379,7 @@ func (p *Pins) news(server string, pins map[pinKey]*Pin, tools []*Tool, locked l
 			now.Accepted, now.accepted, now.AcceptedAt, now.how = t.Fingerprint, t.source, p.now(), HowFirst
 		default:
 			now.Offered, now.offered, now.OfferedAt = t.Fingerprint, t.source, p.now()
+			now.former = cmp.Or(now.Accepted, locked.Tools[t.Name])
 			out = append(out, &now)
 			continue
 		}
@@ -341,6 +406,9 @@ func (p *Pins) update(ctx context.Context, server string, f func(map[pinKey]*Pin
 		news, err := f(pins)
 		if err == nil {
 			err = p.recordAccepted(pins, news)
+		}
+		if err == nil {
+			err = p.recordChanged(news)
 		}
 		if err != nil {
 			return err
@@ -391,6 +459,26 @@ func (p *Pins) recordAccepted(pins map[pinKey]*Pin, news []*Pin) error {
 	}
 	slices.SortFunc(accepted, func(a, b Acceptance) int { return strings.Compare(a.Tool, b.Tool) })
 	return p.record(accepted)
+}
+
+// recordChanged reports the definitions of news that differ from the accepted ones.
+func (p *Pins) recordChanged(news []*Pin) error {
+	var changes []Change
+	for _, pin := range news {
+		if pin.former == "" {
+			continue
+		}
+		changes = append(changes, Change{Server: pin.Server, Tool: pin.Tool, Accepted: pin.former, Offered: pin.Offered, Differs: firstDifference(pin.accepted, pin.offered)})
+		pin.former = ""
+	}
+	if p.changed == nil || len(changes) == 0 {
+		return nil
+	}
+	if all := len(changes); all > maxChanges {
+		changes = changes[:maxChanges]
+		changes[maxChanges-1].Count = all - maxChanges + 1
+	}
+	return p.changed(changes)
 }
 
 // selectPins returns the pins of a server, or with "" all of them.

@@ -57,6 +57,9 @@ func TestPin(t *testing.T) {
 			if len(quarantined) != 1 || !strings.HasPrefix(quarantined[0].Quarantine, "definition changed since it was accepted") {
 				t.Fatalf("quarantined %+v", quarantined)
 			}
+			if got := quarantined[0].Refusal(); got != "the tool is withheld until an operator accepts its changed definition" {
+				t.Errorf("agents read %q", got)
+			}
 			for _, tool := range []*registry.Tool{accepted, quarantined[0]} {
 				if _, e := forwardTool(r, tool, `{}`); e == nil || e.Kind != registry.Quarantined || e.Sent {
 					t.Errorf("called: %v", e)

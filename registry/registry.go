@@ -46,6 +46,10 @@ type Options struct {
 	// Accepted records the definitions of one server that are about to be accepted;
 	// its error keeps them out. Nil records nothing.
 	Accepted func([]Acceptance) error
+	// Changed records the definitions of one server that have changed since they were
+	// accepted, each once; its error keeps the server's tools out until it is nil. Nil
+	// records nothing.
+	Changed func([]Change) error
 	// Ended receives each connection to a server that was a session of MCP and is over.
 	// Nil discards.
 	Ended func(span.Session)
@@ -113,10 +117,25 @@ func New(opts Options) *Registry {
 	r := &Registry{opts: opts, log: opts.Logger, schemas: NewSchemaRegistry()}
 	r.life, r.end = context.WithCancel(context.Background())
 	r.pins = OpenPins(opts.DB, opts.Now, opts.Accepted)
-	r.pins.accepted = r.recheck
+	r.pins.accepted, r.pins.changed = r.recheck, r.definitionsChanged
 	r.catalogue.Store(newCatalogue(nil))
 	r.tasks.Go(r.poll)
 	return r
+}
+
+// definitionsChanged logs and records definitions of one server that have changed since they
+// were accepted.
+func (r *Registry) definitionsChanged(all []Change) error {
+	if r.opts.Changed != nil {
+		if err := r.opts.Changed(all); err != nil {
+			return err
+		}
+	}
+	for _, c := range all {
+		r.log.Warn("a tool is withheld: its definition has changed since it was accepted", "server", c.Server, "tool", c.Tool, "differs_first_in", c.Differs,
+			"tools", max(1, c.Count), "hint", "toolgate tool diff "+c.Server+" "+c.Tool)
+	}
+	return nil
 }
 
 // Pins gives the accepted definitions.
@@ -450,7 +469,10 @@ func (e *entry) status(tools []*Tool, shadows []string) ServerStatus {
 			out.Tools++
 			continue
 		}
-		out.Quarantined++
+		if out.Quarantined++; out.Withheld == nil {
+			out.Withheld = make(map[string]string)
+		}
+		out.Withheld[t.Name] = t.Quarantine
 		out.Warnings = append(out.Warnings, fmt.Sprintf("tool %s is quarantined: %s", t.Name, t.Quarantine))
 	}
 	return out

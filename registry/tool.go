@@ -1,7 +1,9 @@
 package registry
 
 import (
+	"cmp"
 	"encoding/json"
+	"strings"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/schema"
@@ -53,11 +55,19 @@ type Tool struct {
 	// Notice is the server's configured boundary notice, "" when none.
 	Notice string
 
-	pinned  bool            // quarantined by its pin, so that accepting it makes it serve
-	own     bool            // only connections of some sessions list it
-	source  json.RawMessage // the definition that Fingerprint is about
-	warning string          // what an operator should know of a tool that serves, "" for nothing
-	unseen  []string        // kinds of hidden characters in the definition
+	withheld string          // the reason of a quarantine by pin, for agents
+	pinned   bool            // quarantined by its pin, so that accepting it makes it serve
+	own      bool            // only connections of some sessions list it
+	source   json.RawMessage // the definition that Fingerprint is about
+	warning  string          // what an operator should know of a tool that serves, "" for nothing
+	unseen   []string        // kinds of hidden characters in the definition
+}
+
+// Refusal says to agents why the tool does not serve, on one line and without the hint for
+// the operator; "" when it serves.
+func (t *Tool) Refusal() string {
+	reason, _, _ := strings.Cut(t.Quarantine, "\nhint: ")
+	return cmp.Or(t.withheld, strings.Join(strings.Fields(reason), " "))
 }
 
 // Outgoing is one tools/call that has been judged. Its bytes are sent as they
@@ -109,6 +119,8 @@ type ServerStatus struct {
 	// Tools counts what serves, Quarantined what does not.
 	Tools       int `json:"tools"`
 	Quarantined int `json:"quarantined"`
+	// Withheld says why, by the upstream's name of each tool that does not serve.
+	Withheld map[string]string `json:"withheld,omitempty"`
 	// Error is why the state is failed, "" otherwise.
 	Error string `json:"error,omitempty"`
 	// Warnings name what the operator should look at: names in expose that the

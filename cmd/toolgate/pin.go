@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,11 +37,18 @@ func (e *env) withPins(ctx context.Context, f func(*registry.Pins) error) error 
 	return err
 }
 
-// withTool is withPins for one tool of a server. Of a tool that was never seen, the error has
-// the nearest one.
-func (e *env) withTool(ctx context.Context, server, tool string, f func(*registry.Pins) error) error {
+// withTool is withPins for one tool: args are its exposed name, or its server and its name
+// there. Of a tool that was never seen, the error has the nearest one.
+func (e *env) withTool(ctx context.Context, args []string, f func(p *registry.Pins, server, tool string) error) error {
 	return e.withPins(ctx, func(p *registry.Pins) error {
-		err := f(p)
+		if len(args) == 1 {
+			pin, err := e.exposedPin(ctx, p, args[0])
+			if err != nil {
+				return err
+			}
+			return f(p, pin.Server, pin.Tool)
+		}
+		err := f(p, args[0], args[1])
 		if !errors.Is(err, registry.ErrNoPin) {
 			return err
 		}
@@ -49,8 +57,40 @@ func (e *env) withTool(ctx context.Context, server, tool string, f func(*registr
 		for _, pin := range pins {
 			known = append(known, pin.Server+" "+pin.Tool)
 		}
-		return fmt.Errorf("%w%s", err, didYouMean(server+" "+tool, known))
+		return fmt.Errorf("%w%s", err, didYouMean(args[0]+" "+args[1], known))
 	})
+}
+
+// exposedPin returns the pin of the tool that agents call by a name. A name that tools of
+// two servers have is refused.
+func (e *env) exposedPin(ctx context.Context, p *registry.Pins, name string) (*registry.Pin, error) {
+	cfg, err := e.load()
+	if err != nil {
+		return nil, err
+	}
+	pins, err := p.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found *registry.Pin
+	var known []string
+	for i := range pins {
+		t, s := pinned(cfg, &pins[i])
+		switch {
+		case s == nil:
+		case t.Exposed != name:
+			known = append(known, t.Exposed)
+		case found != nil:
+			return nil, usage(fmt.Errorf("servers %s and %s each have a tool that is exposed as %s\nhint: name the server and its tool", found.Server, t.Server, name))
+		default:
+			found = &pins[i]
+		}
+	}
+	if found == nil {
+		return nil, usage(fmt.Errorf("no definition of a tool %q has been seen%s", name,
+			cmp.Or(didYouMean(name, known), hintMark+"name the tool as agents call it, or its server and its name there")))
+	}
+	return found, nil
 }
 
 // systemUser names the user that runs this program, as the system knows it.
@@ -62,11 +102,11 @@ func systemUser() string {
 }
 
 func toolDiff(e *env) *cobra.Command {
-	return command("diff [SERVER TOOL]", "show how a tool's definition changed since it was accepted", func(ctx context.Context, args []string) error {
+	return command("diff [TOOL|SERVER [TOOL]]", "show how a tool's definition changed since it was accepted", func(ctx context.Context, args []string) error {
 		if len(args) == 0 {
 			return e.withPins(ctx, func(p *registry.Pins) error { return e.listChanged(ctx, p) })
 		}
-		return e.withTool(ctx, args[0], args[1], func(p *registry.Pins) error { return e.showDiff(ctx, p, args[0], args[1]) })
+		return e.withTool(ctx, args, func(p *registry.Pins, server, tool string) error { return e.showDiff(ctx, p, server, tool) })
 	})
 }
 
@@ -128,15 +168,15 @@ func (e *env) pinnedByState(server string) error {
 
 func toolAccept(e *env) *cobra.Command {
 	var fingerprint string
-	c := command("accept SERVER TOOL", "accept the definition that a server now offers", func(ctx context.Context, args []string) error {
-		if err := e.pinnedByState(args[0]); err != nil {
-			return err
-		}
-		return e.withTool(ctx, args[0], args[1], func(p *registry.Pins) error {
-			if err := p.Accept(ctx, args[0], args[1], fingerprint); err != nil {
+	c := command("accept TOOL|SERVER [TOOL]", "accept the definition that a server now offers", func(ctx context.Context, args []string) error {
+		return e.withTool(ctx, args, func(p *registry.Pins, server, tool string) error {
+			if err := e.pinnedByState(server); err != nil {
 				return err
 			}
-			return e.Print("accepted", map[string]string{"server": args[0], "tool": args[1], "state": "accepted"})
+			if err := p.Accept(ctx, server, tool, fingerprint); err != nil {
+				return err
+			}
+			return e.Print("accepted", map[string]string{"server": server, "tool": tool, "state": "accepted"})
 		})
 	})
 	c.Flags().StringVar(&fingerprint, "fingerprint", "", "accept only the definition with this `DIGEST`, the one that was looked at")

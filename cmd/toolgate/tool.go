@@ -20,6 +20,7 @@ import (
 	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/internal/report"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
@@ -46,6 +47,7 @@ func toolList(e *env) *cobra.Command {
 		if len(found) == 0 {
 			e.explainEmptyList(ctx)
 		}
+		e.noteWithheld(ctx)
 		return e.Print("tools", found)
 	})
 	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the agents' listener (default: as configured)")
@@ -78,6 +80,30 @@ func (e *env) explainEmptyList(ctx context.Context) {
 	}
 	if total == 0 {
 		fmt.Fprintln(e.err, "no server offers a tool\nhint: toolgate check says what each server answers")
+	}
+}
+
+// maxWithheldSaid is the most tools that noteWithheld names.
+const maxWithheldSaid = 10
+
+// noteWithheld says on stderr which tools of the configured toolgate do not serve, and why,
+// as far as its admin listener says so. A list of another toolgate has no such note.
+func (e *env) noteWithheld(ctx context.Context) {
+	var s console.Status
+	if e.addr != "" || e.readStatus(ctx, &s) != nil {
+		return
+	}
+	var all []string
+	for _, u := range s.Upstreams {
+		for _, tool := range slices.Sorted(maps.Keys(u.Withheld)) {
+			all = append(all, fmt.Sprintf("tool %s of server %s is quarantined: %s", tool, u.Name, u.Withheld[tool]))
+		}
+	}
+	for _, line := range all[:min(len(all), maxWithheldSaid)] {
+		fmt.Fprintln(e.err, report.Printable(line))
+	}
+	if more := len(all) - maxWithheldSaid; more > 0 {
+		fmt.Fprintf(e.err, "%s more in quarantine\nhint: toolgate server show\n", plural.Count(more, "tool"))
 	}
 }
 

@@ -261,6 +261,16 @@ func (a *App) addGauges() {
 			}
 			return up
 		})
+	a.metrics.addGauge("toolgate_quarantined_tools", "Tools of a server that do not serve: their definition has changed or is new and nobody has accepted it, or it cannot be used.", "server",
+		func(context.Context) map[string]float64 {
+			withheld := make(map[string]float64)
+			for _, u := range a.upstreams.Status() {
+				if u.State != "disabled" {
+					withheld[u.Name] = float64(u.Quarantined)
+				}
+			}
+			return withheld
+		})
 	a.metrics.addValue("toolgate_calls_in_flight", "Calls and other requests under way, those that wait for people included.",
 		func(context.Context) float64 { return float64(a.gate.InFlight()) })
 	a.metrics.addGauge("toolgate_message_bytes_in_flight", "Bytes of the bodies of requests, and of large answers of servers, that are held.", "kind",

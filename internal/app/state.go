@@ -231,6 +231,25 @@ func (s *state) recordAccepted(all []registry.Acceptance) error {
 	return s.trail.Write(audit.KindEvent, AcceptedRecord("toolgate", all))
 }
 
+// recordChanged records definitions of one server that differ from the accepted ones.
+func (s *state) recordChanged(all []registry.Change) error {
+	for _, c := range all {
+		e := &audit.Event{
+			Name: audit.EventDefinition, Count: c.Count, Added: []string{c.Tool + " " + c.Offered}, Removed: []string{c.Tool + " " + c.Accepted},
+			Reason: "the accepted definition is known by its fingerprint only",
+		}
+		if c.Differs != "" {
+			e.Reason = "it differs first in " + c.Differs
+		}
+		if err := s.trail.Write(audit.KindEvent, &audit.Record{
+			Principal: audit.Principal{Subject: "toolgate"}, Server: c.Server, Tool: c.Tool, Fingerprint: c.Offered, Event: e,
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // AcceptedRecord returns the record of definitions of one server that are accepted
 // for one reason; who is a person, or "toolgate" for a first list and a lock.
 func AcceptedRecord(who string, all []registry.Acceptance) *audit.Record {
