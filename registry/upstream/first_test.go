@@ -63,20 +63,20 @@ func (a *able) connect() func(line []byte, say func(string)) {
 func TestFirstList(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
-		server   able
+		server   *able
 		first    bool
 		after    time.Duration // on the clock
 		tools    string        // that are listed by then, with + before those of able clients
 		state    upstream.State
 		attempts int // to list for an able client
 	}{
-		{"at once", able{}, true, time.Second, "a +ask", upstream.StateReady, 1},
-		{"not yet", able{late: 40 * time.Second}, true, 39 * time.Second, "", upstream.StateStarting, 1},
-		{"late", able{late: 40 * time.Second}, true, 41 * time.Second, "a +ask", upstream.StateReady, 1},
-		{"refused", able{refuses: true}, true, time.Second, "a", upstream.StateReady, 1},
-		{"never", able{late: 24 * time.Hour}, true, time.Minute + time.Millisecond, "", upstream.StateFailed, 1},
-		{"never, again", able{late: 24 * time.Hour}, true, 5 * time.Minute, "", upstream.StateFailed, 5},
-		{"seen before", able{late: 24 * time.Hour}, false, time.Second, "a", upstream.StateReady, 0},
+		{"at once", &able{}, true, time.Second, "a +ask", upstream.StateReady, 1},
+		{"not yet", &able{late: 40 * time.Second}, true, 39 * time.Second, "", upstream.StateStarting, 1},
+		{"late", &able{late: 40 * time.Second}, true, 41 * time.Second, "a +ask", upstream.StateReady, 1},
+		{"refused", &able{refuses: true}, true, time.Second, "a", upstream.StateReady, 1},
+		{"never", &able{late: 24 * time.Hour}, true, time.Minute + time.Millisecond, "", upstream.StateFailed, 1},
+		{"never, again", &able{late: 24 * time.Hour}, true, 5 * time.Minute, "", upstream.StateFailed, 5},
+		{"seen before", &able{late: 24 * time.Hour}, false, time.Second, "a", upstream.StateReady, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
