@@ -15,7 +15,9 @@
 #   data.thresholds[tool][argument]             largest number that passes without a person, or
 #                                               {"per": "asset", "most": {"USD": 100}}: the largest
 #                                               for each value of another argument; other values are held.
-#                                               Of a fact with decimals both are in whole units
+#                                               Of a fact with decimals both are in whole units.
+#                                               Or a list of such objects, each with the roles and the
+#                                               quorum that decide: the highest that is passed counts
 #   data.known[tool][argument]                  values that pass without a person (lib/arguments.rego),
 #                                               in calls that move something
 #   data.unmetered[tool][argument]              values with which the call moves nothing
@@ -26,7 +28,8 @@
 #     arguments    constraints on every call (lib/arguments.rego)
 #     transfers    constraints on calls that move something: those not unmetered
 #     facts        constraints on the facts of every call
-#     hours        name of one of data.schedules (lib/hours.rego)
+#     hours        name of one of data.schedules (lib/hours.rego), or {"transfer": name}: only
+#                  calls with that action are bound to it
 #     hold         true: a person decides on every call
 #     approval     replaces data.approval
 #     limit        a rate, {"rate": "5/1m"}
@@ -174,13 +177,12 @@ deny contains {
 # labels: {rule: amount-not-a-positive-number}
 deny contains {
 	"rule": "amount-not-a-positive-number",
-	"reason": sprintf("%s needs a number above zero for: %s", [tool, concat(", ", object.keys(thresholds))]),
+	"reason": sprintf("%s needs a number above zero for: %s", [tool, concat(", ", measured[tool])]),
 	"remedy": texts.amounts[tool],
 } if {
 	granted == true
 	tool := input.tool.exposed
-	thresholds := data.thresholds[tool]
-	some name, _ in thresholds
+	some name in measured[tool]
 	not {
 		amount := stated[name]
 		is_number(amount)
@@ -266,8 +268,27 @@ refuse contains {
 	"remedy": sprintf("call within the hours of %s", [json.marshal(name)]),
 } if {
 	name := data.tools[input.tool.exposed].hours
+	not is_object(name)
 	not hours.open(data.schedules[name])
 	name != false
+}
+
+# METADATA
+# title: An action of the tool is closed at this hour
+# description: A call whose action is no text is bound to the hours of every action.
+# labels: {rule: outside-hours}
+refuse contains {
+	"rule": "outside-hours",
+	"reason": sprintf("%s is closed at this hour for the action %s", [input.tool.exposed, action]),
+	"remedy": sprintf("call within the hours of %s", [json.marshal(name)]),
+} if {
+	some action, name in data.tools[input.tool.exposed].hours
+	not {
+		is_string(input.arguments.action)
+		input.arguments.action != action
+	}
+	not hours.open(data.schedules[name])
+	is_object(data.tools[input.tool.exposed].hours)
 }
 
 # METADATA
@@ -302,13 +323,14 @@ hold contains {
 # labels: {rule: amount-above-threshold}
 hold contains {
 	"rule": "amount-above-threshold",
-	"reason": texts.above[tool],
+	"reason": above(tool, name, most),
 	"remedy": "wait for a person to decide, or stay at or below the threshold",
 	"approval": approval,
 } if {
 	granted == true
 	tool := input.tool.exposed
 	thresholds := data.thresholds[tool]
+	is_object(thresholds)
 	some name, most in thresholds
 
 	# Rego compares across types (text is above every number, null below), so the type
@@ -327,6 +349,33 @@ hold contains {
 			is_number(amount)
 			amount > most
 		}
+	}
+	not unmetered
+	data.thresholds[tool]
+}
+
+# METADATA
+# title: An amount is above an entry of the list of thresholds, and the entry is the highest
+# labels: {rule: amount-above-threshold}
+hold contains {
+	"rule": "amount-above-threshold",
+	"reason": above(tool, step.name, step.most),
+	"remedy": "wait for a person to decide, or stay at or below the threshold",
+	"approval": deciding(step.deciders),
+} if {
+	granted == true
+	tool := input.tool.exposed
+	some step in steps[tool]
+	about(step)
+	not {
+		amount := stated[step.name]
+		is_number(amount)
+		is_number(step.from)
+		amount <= step.from
+	}
+	not {
+		some to in step.to
+		stated[step.name] > to
 	}
 	not unmetered
 	data.thresholds[tool]
@@ -485,6 +534,21 @@ approval := given if {
 	given != false
 } else := {"roles": []}
 
+# deciding is approval, with the roles and the quorum of an entry of thresholds in it.
+deciding(deciders) := approval if deciders == {}
+
+deciding(deciders) := object.union(object.remove(approval, ["roles", "quorum"]), deciders) if deciders.roles
+
+deciding(deciders) := object.union(object.remove(approval, ["roles", "quorum"]), deciders) if {
+	not deciders.roles
+	is_object(deciders.quorum)
+}
+
+deciding(deciders) := object.union(object.remove(approval, ["quorum"]), deciders) if {
+	not deciders.roles
+	is_number(deciders.quorum)
+}
+
 # The values of data.known for arguments that have a list of them.
 listed := {tool: {name: values |
 	some name, want in known
@@ -505,9 +569,84 @@ limits := {tool: {name: {value: limit |
 	some name, bounds in thresholds
 } | some tool, thresholds in data.thresholds}
 
+# Lists of thresholds: what each entry bounds, and who decides above it.
+entries := {tool: list |
+	some tool, thresholds in data.thresholds
+	is_array(thresholds)
+	list := [{"bounds": object.remove(entry, people), "deciders": object.filter(entry, people)} | some entry in thresholds]
+}
+
+people := ["roles", "quorum"]
+
+# The arguments or facts of each tool that have a threshold.
+measured[tool] := object.keys(data.thresholds[tool]) if {
+	some tool
+	is_object(data.thresholds[tool])
+}
+
+measured[tool] := {name | some entry in list; some name, _ in entry.bounds} if some tool, list in entries
+
+# steps are the ranges of amounts in which one entry of a list counts: above from, and not
+# above the single element of to. A bound by asset has ranges for each asset that an entry
+# lists ("each"), and one for the other assets ("other"). An entry that does not list an
+# asset is passed by all of it, and is higher than those that do.
+steps := {tool: found |
+	some tool, list in entries
+	found := {step |
+		some [name, per] in {[name, by(most)] | some entry in list; some name, most in entry.bounds}
+		values := {value | some entry in list; by(entry.bounds[name]) == per; some value, _ in entry.bounds[name].most}
+		some [kind, value] in {["plain", ""] | per == ""} | {["other", null] | per != ""} | {["each", value] | some value in values}
+		ranks := sort([[rank(tool, name, entry.bounds[name], value), i] | some i, entry in list; by(entry.bounds[name]) == per])
+		some at, [from, i] in ranks
+		next := array.slice(ranks, at + 1, at + 2)
+		every higher in next {
+			is_number(higher[0])
+		}
+		step := {
+			"name": name, "per": per, "kind": kind, "value": value, "values": values,
+			"from": from, "to": [to | some [to, _] in next],
+			"most": list[i].bounds[name], "deciders": list[i].deciders,
+		}
+	}
+}
+
+by(most) := most.per
+
+by(most) := "" if not most.per
+
+# Text is above every number, and so is an entry without a number.
+rank(tool, name, most, value) := most if {
+	is_number(most)
+} else := units if {
+	units := facts.units(tool, name, value, most.most[value])
+	is_number(units)
+} else := "none"
+
+about(step) if step.kind == "plain"
+
+about(step) if {
+	step.kind == "each"
+	stated[step.per] == step.value
+}
+
+about(step) if {
+	step.kind == "other"
+	not stated[step.per] in step.values
+}
+
+# above says in words of the asset what an amount is above. It has a text for everything: a
+# hold without a reason would be none.
+above(tool, name, most) := sprintf("%s is above the threshold: %s %s is above %s %[3]s", [tool, facts.written(tool, name, asset, stated[name]), asset, facts.written(tool, name, asset, limit)]) if {
+	asset := stated[most.per]
+	limit := facts.units(tool, name, asset, most.most[asset])
+} else := sprintf("%s is above the threshold: %s %s is above %s", [tool, name, facts.written(tool, name, null, stated[name]), facts.written(tool, name, null, most)]) if {
+	is_number(most)
+} else := sprintf("%s is above the threshold: there is none for %s", [tool, json.marshal(stated[most.per])]) if {
+	stated[most.per]
+} else := sprintf("%s is above the threshold", [tool])
+
 texts := {
-	"amounts": {tool: facts.amounts(tool, thresholds) | some tool, thresholds in data.thresholds},
-	"above": {tool: sprintf("%s is above the threshold: %s", [tool, json.marshal(thresholds)]) | some tool, thresholds in data.thresholds},
+	"amounts": {tool: facts.amounts(tool, {name: true | some name in names}) | some tool, names in measured},
 	"usage": {tool: json.marshal(meters) | some tool, meters in data.usage},
 }
 

@@ -589,6 +589,120 @@ test_hours if {
 	judged(paying(50), {"tools": {"pay": {"hours": "office"}}}).rule == "outside-hours"
 }
 
+# Hours that bind one action alone.
+test_hours_of_an_action if {
+	said := object.union(scheduled, {"tools": {"pay": {"hours": {"transfer": "office"}}}})
+	late := {"request": {"time": "2026-11-23T17:00:00Z"}}
+	judged(paying(50), said).rule == "role-has-tool"
+	judged(object.union(paying(50), late), said).rule == "outside-hours"
+	judged(object.union(balance, late), said).rule == "role-has-tool"
+	every action in [null, 1, ["transfer"]] {
+		judged(object.union_n([paying(50), late, {"arguments": {"action": action}}]), said).rule == "outside-hours"
+	}
+	judged(object.union(object.remove(paying(50), ["arguments"]), object.union(late, {"arguments": {"amount": 1}})), said).rule == "outside-hours"
+	judged(balance, {"tools": {"pay": {"hours": {"balance": "never"}}}}).rule == "outside-hours"
+	judged(paying(50), {"tools": {"pay": {"hours": ["office"]}}}).rule == "outside-hours"
+}
+
+# Lists of thresholds.
+
+listed(list) := {"thresholds": {"pay": list}}
+
+above_each(amount, list) := judged(paying(amount), listed(list))
+
+two := [{"amount": 200}, {"amount": 10000, "roles": ["finance"], "quorum": 2}]
+
+test_the_highest_entry_that_is_passed_counts if {
+	every list in [two, array.reverse(two)] {
+		above_each(200, list).rule == "role-has-tool"
+		above_each(201, list).approval == {"roles": ["approver"]}
+		above_each(10000, list).approval == {"roles": ["approver"]}
+		above_each(10001, list).approval == {"roles": ["finance"], "quorum": 2}
+		above_each(10001, list).reason == "pay is above the threshold: amount 10001 is above 10000"
+		above_each("10001", list).rule == "amount-not-a-positive-number"
+		judged(object.union(balance, {"arguments": {"amount": 10001}}), listed(list)).rule == "role-has-tool"
+	}
+}
+
+by_asset := [
+	{"amount": {"per": "asset", "most": {"USD": 200, "EUR": 150}}, "roles": ["approver"]},
+	{"amount": {"per": "asset", "most": {"USD": 10000}}, "roles": ["finance"], "quorum": 2},
+]
+
+in_asset(asset, amount) := judged(object.union(paying(amount), {"arguments": {"asset": asset}}), listed(by_asset))
+
+test_entries_by_asset if {
+	in_asset("USD", 200).rule == "role-has-tool"
+	in_asset("USD", 201).approval.roles == ["approver"]
+	in_asset("USD", 10001).approval.roles == ["finance"]
+	in_asset("USD", 201).reason == "pay is above the threshold: 201 USD is above 200 USD"
+}
+
+# An asset that an entry does not list passes that entry.
+test_an_asset_that_an_entry_does_not_list_passes_it if {
+	every asset in ["EUR", "DOGE", "", null, ["USD"]] {
+		in_asset(asset, 1).approval == {"roles": ["finance"], "quorum": 2}
+	}
+	in_asset("EUR", 1).reason == `pay is above the threshold: there is none for "EUR"`
+	judged(object.remove(paying(1), ["arguments"]), listed(by_asset)).effect == "deny"
+}
+
+test_a_list_counts_in_facts if {
+	list := {"manage_wallet": [
+		{"amount": {"per": "asset", "most": {"USD": 200, "ETH": 0.05}}},
+		{"amount": {"per": "asset", "most": {"USD": 10000, "ETH": 1}}, "roles": ["finance"], "quorum": 2},
+	]}
+	first := decided with input as moving("USD", 450, "acme") with data.thresholds as list
+	first.reason == "manage_wallet is above the threshold: 450 USD is above 200 USD"
+	first.approval == {"roles": ["approver"], "quorum": 1}
+	second := decided with input as moving("ETH", 1.5, "acme") with data.thresholds as list
+	second.reason == "manage_wallet is above the threshold: 1.5 ETH is above 1 ETH"
+	second.approval == {"roles": ["finance"], "quorum": 2}
+	decided.rule == "role-has-tool" with input as moving("ETH", 0.05, "acme") with data.thresholds as list
+	decided.rule == "amount-not-a-positive-number" with input as moving("DOGE", 1, "acme") with data.thresholds as list
+}
+
+test_entries_about_several_arguments if {
+	list := [{"amount": 200, "fee": 5}, {"fee": 50, "roles": ["finance"]}]
+	judged(object.union(paying(50), {"arguments": {"fee": 5}}), listed(list)).rule == "role-has-tool"
+	judged(object.union(paying(50), {"arguments": {"fee": 6}}), listed(list)).approval.roles == ["approver"]
+	judged(object.union(paying(50), {"arguments": {"fee": 51}}), listed(list)).approval.roles == ["finance"]
+	judged(paying(50), listed(list)).rule == "amount-not-a-positive-number"
+}
+
+test_who_decides_above_an_entry if {
+	base := {"approval": {"roles": ["lead"], "quorum": 3, "ttl": "15m"}}
+	every pair in [
+		[{}, {"roles": ["lead"], "quorum": 3, "ttl": "15m"}],
+		[{"quorum": 2}, {"roles": ["lead"], "quorum": 2, "ttl": "15m"}],
+		[{"roles": ["board"]}, {"roles": ["board"], "ttl": "15m"}],
+		[{"quorum": {"a": 1, "b": 1}}, {"quorum": {"a": 1, "b": 1}, "ttl": "15m"}],
+	] {
+		[deciders, want] := pair
+		said := object.union({"tools": {"pay": base}}, listed([object.union({"amount": 1}, deciders)]))
+		judged(paying(50), said).approval == want
+	}
+}
+
+test_an_entry_that_is_no_number_is_passed if {
+	every most in ["1", null, true, {"per": "asset"}, {"per": "asset", "most": {"USD": "1"}}] {
+		above_each(1, [{"amount": most}]).rule == "amount-above-threshold"
+	}
+}
+
+# Reasons are in the words of the asset.
+reason(document) := text if text := decided.reason with input as document
+
+test_reasons_above_a_threshold if {
+	reason(moving("USD", 450, "acme")) == "manage_wallet is above the threshold: 450 USD is above 100 USD"
+	reason(moving("USD", 100.5, "acme")) == "manage_wallet is above the threshold: 100.5 USD is above 100 USD"
+	reason(synonyms({"asset": "BTC", "amount": 100001, "destination": "acme"})) == "manage_wallet is above the threshold: 0.00100001 BTC is above 0.001 BTC"
+	reason(synonyms({"asset": "ETH", "amount": 50000000000000001, "destination": "acme"})) == "manage_wallet is above the threshold: 0.050000000000000001 ETH is above 0.05 ETH"
+	judged(paying(500.50), {}).reason == "pay is above the threshold: amount 500.5 is above 100"
+	reason(synonyms({"asset": "DOGE", "amount": 1})) == `manage_wallet is above the threshold: there is none for "DOGE"`
+	reason(synonyms({"amount": 1})) == "manage_wallet is above the threshold"
+}
+
 test_a_person_decides_on_every_call if {
 	every call in [paying(50), paying(500), balance] {
 		judged(call, {"tools": {"pay": {"hold": true}}}).rule == "tool-needs-approval"

@@ -226,6 +226,9 @@ func (e *Engine) residual(ref ast.Ref, q ast.Body, support []*ast.Module) (out r
 		return out, err
 	}
 	rest := slices.Delete(slices.Clone(q), verdict, verdict+1)
+	rest = slices.DeleteFunc(rest, func(x *ast.Expr) bool { // a verdict whose reason asks a rule stands there twice
+		return x.IsEquality() && !x.Negated && x.Operand(1).Equal(boundVerdict(q[verdict]))
+	})
 	if out.when, err = allConditions(rest, support); err == nil {
 		nameVariables(out.when)
 	}

@@ -28,6 +28,23 @@ units(tool, name, asset, amount) := round(amount * to_number(sprintf("1e%d", [de
 units(tool, name, _, amount) := amount if not data.facts[tool][name].decimals
 
 # METADATA
+# title: An amount as people write it
+# description: |
+#   In whole units of the asset where the fact has decimals, else as it is, with the fewest
+#   digits: 450 for 45000 cents. Undefined for what is not a number.
+written(tool, name, asset, amount) := concat(".", [part | some part in [substring(digits, 0, point), trim_right(substring(digits, point, -1), "0")]; part != ""]) if {
+	is_number(amount)
+	decimals := data.facts[tool][name].decimals[asset]
+	digits := sprintf(sprintf("%%0%dd", [decimals + 1]), [amount])
+	point := count(digits) - decimals
+}
+
+written(tool, name, asset, amount) := regex.replace(json.marshal(amount), `^(-?[0-9]+)(?:\.0+|(\.[0-9]*[1-9])0+)$`, "$1$2") if {
+	is_number(amount)
+	not data.facts[tool][name].decimals[asset]
+}
+
+# METADATA
 # title: How to state the amounts of a tool, for the agent
 amounts(tool, _) := "send the amount as a JSON number, not as text" if not data.facts[tool]
 
