@@ -345,7 +345,7 @@ func TestQuorumByRole(t *testing.T) {
 		t.Errorf("after one vote: %v", got)
 	}
 	page := newBrowser(l).signIn("t-ann").do("GET", "/console/approvals/"+k.ID, nil).Body.String()
-	for _, want := range []string{"1 of 3 approvals, approver 1 of 2, finance 0 of 1", "3: 2 with the role <b>approver</b>, 1 with the role <b>finance</b>, until"} {
+	for _, want := range []string{"1 of 3 approvals, approver 1 of 2, finance 0 of 1", "3: 2 with the role <b>approver</b> and 1 with the role <b>finance</b>, until"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q:\n%s", want, page)
 		}

@@ -42,7 +42,7 @@ func (s *supposed) flags(c *cobra.Command) {
 	f.StringVar(&s.subject, "subject", "", "`SUBJECT` who calls; without --as with the roles that the subject's token has")
 	f.StringVar(&s.client, "client", "", "`NAME` that the client gives itself")
 	f.StringVar(&s.tenant, "tenant", "", "`TENANT` of whoever calls")
-	f.StringVar(&s.args, "args", "{}", "arguments as a `JSON` object; @FILE reads a file, - stdin")
+	f.StringVar(&s.args, "args", noArguments, "arguments as a `JSON` object; @FILE reads a file, - stdin")
 	f.StringVar(&s.usage, "usage", "", "what meters stand at, as `JSON` such as {\"day\":{\"calls\":3,\"sum\":900}} (default: as the state directory has it for --subject, else nothing was used)")
 	f.Var((*moment)(&s.at), "time", "`TIME` of the call: RFC 3339, or how long ago (default: now)")
 	f.StringVar(&s.server, "server", "", "`SERVER` of the tool (default: as the configuration says)")
@@ -183,17 +183,40 @@ func (e *env) canI(ctx context.Context, s *supposed, tool string) error {
 	d, failed := engine.Decide(ctx, in)
 	answer := map[policy.Effect]string{policy.Allow: "yes", policy.Hold: "held"}[d.Effect]
 	answer = cmp.Or(answer, "no")
+	may, rows, err := argumentsDecide(ctx, engine, s, in)
+	if err != nil {
+		return err
+	}
 	err = e.Print("answer", struct {
 		Answer   string          `json:"answer"`
 		Decision policy.Decision `json:"decision"`
+		May      []string        `json:"may,omitempty"` // verdicts of other arguments, where the call has none
+		Rows     []string        `json:"-"`             // May, for a terminal
 		Failure  error           `json:"-"`
-	}{answer, d, failed})
+	}{answer, d, may, rows, failed})
 	code := exitDenied
 	if d.Effect == policy.Hold {
 		code = exitApproval
 	}
 	return errors.Join(err, exitIf(d.Effect != policy.Allow, code))
 }
+
+// argumentsDecide returns what other arguments would get, if the call has none and they
+// decide.
+func argumentsDecide(ctx context.Context, engine *rego.Engine, s *supposed, in *policy.Input) (may, rows []string, err error) {
+	if s.args != noArguments || s.input != "" {
+		return nil, nil, nil
+	}
+	c, err := cellOf(ctx, engine, in.Principal, in.Tool)
+	reads := func(w string) bool { return strings.Contains(w, "input.arguments") || strings.Contains(w, "input.facts") }
+	if err != nil || !slices.ContainsFunc(c.Branches, func(b branch) bool { return slices.ContainsFunc(b.When, reads) }) || c.May != sometimes {
+		return nil, nil, err
+	}
+	return c.Lines(), c.Rows(), nil
+}
+
+// noArguments is the default of --args.
+const noArguments = "{}"
 
 // approvers says how many approvals a held call needs, and from whom.
 func approvers(a *policy.Approval) string {
@@ -231,6 +254,8 @@ type explained struct {
 	rego.Explanation
 	Recorded *recorded    `json:"recorded,omitempty"`
 	Roles    []roleAnswer `json:"roles,omitempty"` // that may call the tool, when the caller may not
+
+	engine *rego.Engine
 }
 
 // recorded is what the trail has about a call.
@@ -252,7 +277,7 @@ func (e *env) explain(ctx context.Context, s *supposed, what string, trace bool)
 	if err != nil {
 		return err
 	}
-	out := explained{Revision: engine.Revision()}
+	out := explained{Revision: engine.Revision(), engine: engine}
 	if s.asks() {
 		out.Input, err = e.call(ctx, s, what, cfg, engine)
 	} else if out.Input, out.Recorded, err = e.recall(ctx, what); err == nil && out.Recorded.Decision == nil {
@@ -340,6 +365,20 @@ func whoMay(ctx context.Context, engine *rego.Engine, roles []string, t policy.T
 		c, err := cellOf(ctx, engine, policy.Principal{Roles: []string{role}}, t)
 		if err == nil && c.May != never {
 			out = append(out, roleAnswer{role, strings.Join(c.Lines(), "; ")})
+		}
+	}
+	return out
+}
+
+// Readable returns conditions of a Way as people read them, each alternative on its own line.
+func (x *explained) Readable(conditions []string) (out []string) {
+	for _, c := range conditions {
+		for i, one := range strings.Split(c, " or ") {
+			text := strings.Join(x.engine.Readable(x.Input.Tool.Exposed, strings.Split(one, " and ")), " and ")
+			if i > 0 {
+				text = "or " + text
+			}
+			out = append(out, text)
 		}
 	}
 	return out

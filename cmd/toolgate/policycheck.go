@@ -247,6 +247,8 @@ type branch struct {
 	Roles  []string       `json:"approvers,omitempty"` // of a hold
 	Each   map[string]int `json:"each,omitempty"`      // of a hold that needs approvals of each role
 	When   []string       `json:"when,omitempty"`      // all must hold; none = always
+
+	Conditions []string `json:"-"` // When as people read it
 }
 
 const (
@@ -367,11 +369,11 @@ func cellOf(ctx context.Context, engine *rego.Engine, who policy.Principal, t po
 	if err != nil {
 		return c, err
 	}
-	c.fill(o)
+	c.fill(engine, o)
 	if c.May == depends && who.Subject == "" {
 		if plain, err := engine.Outline(ctx, sample(who), t); err == nil && plain.Whole == "" {
-			other := cell{}
-			other.fill(plain)
+			other := cell{Tool: t.Exposed}
+			other.fill(engine, plain)
 			c.Why, c.Others = "on the subject", strings.Join(other.Lines(), "; ")
 		}
 	}
@@ -384,13 +386,13 @@ func sample(p policy.Principal) policy.Principal {
 	return p
 }
 
-func (c *cell) fill(o rego.Outline) {
+func (c *cell) fill(engine *rego.Engine, o rego.Outline) {
 	c.May, c.Why = kindOf(o), o.Whole
 	for _, b := range o.Branches {
 		if b.Idle && c.May != never {
 			continue // what no branch allows is denied
 		}
-		out := branch{Effect: b.Decision.Effect, Rule: b.Decision.Rule, When: b.When}
+		out := branch{Effect: b.Decision.Effect, Rule: b.Decision.Rule, When: b.When, Conditions: engine.Readable(c.Tool, b.When)}
 		if b.Decision.Approval != nil {
 			out.Roles, out.Each = b.Decision.Approval.Roles, b.Decision.Approval.Each
 		}
@@ -435,13 +437,31 @@ func (c cell) Lines() []string {
 	var out []string
 	for _, b := range c.Branches {
 		text := b.Verb()
-		if when := b.Conditions(); len(when) > 0 {
-			text += " when " + strings.Join(when, " and ")
+		if len(b.Conditions) > 0 {
+			text += " when " + strings.Join(b.Conditions, " and ")
 		}
 		out = append(out, text)
 	}
 	return out
 }
+
+// Rows are Lines for a terminal: a condition that makes a line too long begins the next.
+func (c cell) Rows() (out []string) {
+	for _, line := range c.Lines() {
+		row := ""
+		for i, part := range strings.Split(strings.NewReplacer(" and ", " and \n", "; ", "; \n").Replace(line), "\n") {
+			if i > 0 && len(row)+len(part) > widestRow {
+				out, row = append(out, strings.TrimSpace(row)), "  "
+			}
+			row += part
+		}
+		out = append(out, row)
+	}
+	return out
+}
+
+// widestRow is the widest row of a matrix, beside the names of a role and a tool.
+const widestRow = 60
 
 // Verb is what happens to a call of a branch.
 func (b branch) Verb() string {
@@ -455,16 +475,6 @@ func (b branch) Verb() string {
 		return "denied"
 	}
 	return "allowed"
-}
-
-// Conditions are those of the branch as people read them: arguments by their names
-// alone, facts as facts.NAME.
-func (b branch) Conditions() []string {
-	var out []string
-	for _, w := range rego.WithoutTypeTests(b.When) {
-		out = append(out, strings.NewReplacer("input.arguments.", "", "input.facts.", "facts.").Replace(w))
-	}
-	return out
 }
 
 // printMatrix prints cells, those of a caller next to each other.

@@ -10,10 +10,10 @@ package bundle
 
 import "embed"
 
-// Files is the default policy: Rego with its library and tests, a decision table
+// Files is the default policy: Rego with its library and tests,
 // and data.json.
 //
-//go:embed *.rego *_test.yaml data.json lib/*.rego
+//go:embed *.rego data.json lib/*.rego
 var Files embed.FS
 
 // Workflow is a GitHub workflow that checks changes of a copy of the policy.

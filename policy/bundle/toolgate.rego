@@ -250,7 +250,7 @@ refuse contains {
 deny contains {
 	"rule": "usage-above-limit",
 	"reason": sprintf("the call would use more of %s than its window has left", [tool]),
-	"remedy": sprintf("wait, or use less: %s", [texts.usage[tool]]),
+	"remedy": sprintf("wait, or use less: %s", [texts.usage.deny[tool]]),
 } if {
 	tool := input.tool.exposed
 	usage.checks.deny[tool]
@@ -386,7 +386,7 @@ hold contains {
 # labels: {rule: usage-above-threshold}
 hold contains {
 	"rule": "usage-above-threshold",
-	"reason": sprintf("the call would use more of %s than passes without a person: %s", [tool, texts.usage[tool]]),
+	"reason": sprintf("the call would use more of %s than passes without a person: %s", [tool, texts.usage.hold[tool]]),
 	"remedy": "wait for a person to decide, or use less",
 	"approval": approval,
 } if {
@@ -647,7 +647,16 @@ above(tool, name, most) := sprintf("%s is above the threshold: %s %s is above %s
 
 texts := {
 	"amounts": {tool: facts.amounts(tool, {name: true | some name in names}) | some tool, names in measured},
-	"usage": {tool: json.marshal(meters) | some tool, meters in data.usage},
+	"usage": {bound: {tool: concat("; ", [bounded(meter[bound], meter) | some meter in meters]) | some tool, meters in data.usage} | some bound in ["deny", "hold"]},
+}
+
+# bounded says what a meter lets pass: "at most 0.01 BTC, 1000 USD, 20 calls in 24h".
+bounded(bounds, meter) := sprintf("at most %s in %s", [concat(", ", array.concat(sums, calls)), meter.window]) if {
+	sums := array.concat(
+		[json.marshal(bounds.sum) | is_number(bounds.sum)],
+		[sprintf("%s %s", [json.marshal(most), value]) | some value, most in bounds.sum.most],
+	)
+	calls := [sprintf("%s calls", [json.marshal(bounds.calls)]) | is_number(bounds.calls)]
 }
 
 # Requests that call no tool.

@@ -28,13 +28,97 @@ stating(tool, arguments) := object.union(named, counted) if {
 	counted := {"amount": units |
 		is_number(arguments.amount)
 		arguments.amount > 0
-		units := facts.units(tool, "amount", arguments.asset, arguments.amount)
+		units := facts.units(tool, "amount", arguments.asset, arguments.amount) with data.facts as shipped.facts
 	}
 }
 
 transfer(amount) := {"action": "transfer", "asset": "USD", "amount": amount, "destination": "acct-1"}
 
-rule(document) := id if id := decided.rule with input as document
+# under is the decision where more replaces members of shipped, the data that toolgate ships.
+# The tests bring it along, so that they hold too where data.json was edited.
+under(document, more) := verdict if {
+	said := object.union(object.filter(shipped, object.keys(shipped) - object.keys(more)), more)
+	verdict := decided with input as document
+		with data.roles as object.get(said, "roles", {})
+		with data.directory as object.get(said, "directory", {})
+		with data.models as object.get(said, "models", {})
+		with data.facts as object.get(said, "facts", {})
+		with data.pixels as object.get(said, "pixels", {})
+		with data.thresholds as object.get(said, "thresholds", {})
+		with data.known as object.get(said, "known", {})
+		with data.usage as object.get(said, "usage", {})
+		with data.unmetered as object.get(said, "unmetered", {})
+		with data.annotations as object.get(said, "annotations", {})
+		with data.approval as object.get(said, "approval", {})
+		with data.tools as object.get(said, "tools", {})
+		with data.schedules as object.get(said, "schedules", {})
+		with data.lists as object.get(said, "lists", {})
+}
+
+shipped := {
+	"roles": {
+		"approver": {
+			"tools": {}
+		},
+		"observer": {
+			"tools": {
+				"search_internet": true,
+				"manage_wallet": {"arguments": {"action": ["balance"]}}
+			}
+		},
+		"researcher": {
+			"tools": {
+				"search_internet": true,
+				"manage_wallet": {"arguments": {"action": ["balance"]}}
+			}
+		},
+		"creator": {
+			"tools": {
+				"search_internet": true,
+				"generate_media": true
+			}
+		},
+		"treasurer": {
+			"tools": {
+				"search_internet": true,
+				"manage_wallet": {"arguments": {"action": ["balance", "transfer", "reconcile"]}}
+			}
+		}
+	},
+	"models": {
+		"generate_media": {"card-1": true, "poster-1": true, "chart-1": true, "diagram-1": true}
+	},
+	"facts": {
+		"manage_wallet": {"contract": "manage_wallet", "amount": {"decimals": {"USD": 2, "EUR": 2, "BTC": 8, "ETH": 18}}},
+		"generate_media": {"contract": "generate_media"},
+		"fetch_page": {"contract": "fetch_page"}
+	},
+	"pixels": {
+		"generate_media": 2097152
+	},
+	"thresholds": {
+		"manage_wallet": {"amount": {"per": "asset", "most": {"USD": 100, "EUR": 100, "BTC": 0.001, "ETH": 0.05}}}
+	},
+	"known": {
+		"manage_wallet": {"destination": ["acme", "acct-1"]}
+	},
+	"usage": {
+		"manage_wallet": {
+			"day": {
+				"window": "24h", "sum": "amount", "per": ["asset"], "where": {"/action": ["transfer"]},
+				"hold": {"sum": {"per": "asset", "most": {"USD": 1000, "EUR": 1000, "BTC": 0.01, "ETH": 0.5}}}
+			}
+		}
+	},
+	"unmetered": {
+		"manage_wallet": {"action": ["balance", "reconcile"]}
+	},
+	"approval": {"roles": ["approver"], "quorum": 1},
+	"trail": {"auditor": "all", "approver": "decides"},
+	"operators": {"operator": true}
+}
+
+rule(document) := under(document, {}).rule
 
 # order is how the rules follow each other in the policy: of several verdicts of one
 # effect the first is reported.
@@ -57,11 +141,11 @@ decided := object.union({"effect": "deny"}, first(toolgate.deny)) if {
 # bound are the obligations of a call that is allowed but for a hold.
 bound := object.remove(object.union_n([verdict | some verdict in toolgate.allow]), ["rule", "reason"])
 
-effect(document) := found if found := decided.effect with input as document
+effect(document) := under(document, {}).effect
 
 roles := {"approver", "observer", "researcher", "creator", "treasurer"}
 
-test_five_roles if object.keys(data.roles) == roles
+test_five_roles if object.keys(shipped.roles) == roles
 
 test_every_role_but_approver_searches if {
 	every role in roles - {"approver"} {
@@ -75,7 +159,7 @@ test_no_role_reads_pages_unless_it_is_given if {
 	}
 	given := {"researcher": {"tools": {"fetch_page": true}}}
 	document := call("researcher", "fetch_page", {"url": "https://example.org/"})
-	decided.rule == "role-has-tool" with input as document with data.roles as given
+	under(document, {"roles": given}).rule == "role-has-tool"
 }
 
 test_approver_calls_nothing if {
@@ -113,7 +197,7 @@ test_balance_only if {
 }
 
 test_models if {
-	every model, _ in data.models.generate_media {
+	every model, _ in shipped.models.generate_media {
 		rule(call("creator", "generate_media", {"model": model})) == "role-has-tool"
 	}
 	every model in ["gpt-image", "", null, 1, ["card-1"], {"card-1": true}] {
@@ -124,10 +208,10 @@ test_models if {
 
 drawing(stated) := object.union(call("creator", "generate_media", {"model": "card-1"}), {"facts": stated})
 
-bounded(pixels, most) := id if id := decided.rule with input as drawing({"pixels": pixels}) with data.pixels as {"generate_media": most}
+bounded(pixels, most) := id if id := under(drawing({"pixels": pixels}), {"pixels": {"generate_media": most}}).rule
 
 test_images_have_a_bound if {
-	bound := data.pixels.generate_media
+	bound := shipped.pixels.generate_media
 	rule(drawing({"pixels": bound})) == "role-has-tool"
 	rule(drawing({"pixels": bound + 1})) == "image-too-large"
 	bounded(1000, 1000) == "role-has-tool"
@@ -168,7 +252,7 @@ test_treasurer_transfers_up_to_the_threshold if {
 
 test_treasurer_is_held_above_the_threshold if {
 	every amount in [100.01, 500, 1e3, 123456789012345678901234567890] {
-		verdict := decided with input as call("treasurer", "manage_wallet", transfer(amount))
+		verdict := under(call("treasurer", "manage_wallet", transfer(amount)), {})
 		verdict.effect == "hold"
 		verdict.rule == "amount-above-threshold"
 		verdict.approval == {"roles": ["approver"], "quorum": 1}
@@ -215,15 +299,15 @@ test_facts_decide if {
 
 test_known_facts_may_be_a_constraint if {
 	document := synonyms({"asset": "USD", "amount": 1, "destination": "acct-22"})
-	decided.rule == "argument-not-known" with input as document with data.known as {"manage_wallet": {"destination": {"pattern": "acct-[0-9]"}}}
-	decided.rule == "role-has-tool" with input as document with data.known as {"manage_wallet": {"destination": {"pattern": "acct-[0-9]+"}}}
+	under(document, {"known": {"manage_wallet": {"destination": {"pattern": "acct-[0-9]"}}}}).rule == "argument-not-known"
+	under(document, {"known": {"manage_wallet": {"destination": {"pattern": "acct-[0-9]+"}}}}).rule == "role-has-tool"
 }
 
 test_transfers_of_facts if {
 	wanted := {"manage_wallet": {"transfers": {"asset": ["USD"], "amount": {"max": 500}}}}
-	decided.rule == "role-has-tool" with input as synonyms({"asset": "USD", "amount": 500, "destination": "acme"}) with data.tools as wanted
+	under(synonyms({"asset": "USD", "amount": 500, "destination": "acme"}), {"tools": wanted}).rule == "role-has-tool"
 	every stated in [{"asset": "USD", "amount": 501}, {"asset": "EUR", "amount": 1}, {"amount": 1}] {
-		decided.rule == "transfer-not-permitted" with input as synonyms(stated) with data.tools as wanted with data.thresholds as {}
+		under(synonyms(stated), {"tools": wanted, "thresholds": {}}).rule == "transfer-not-permitted"
 	}
 }
 
@@ -232,21 +316,21 @@ page(stated) := object.union(call("researcher", "fetch_page", {"url": "x"}), {"f
 test_facts_of_every_call if {
 	open := {"researcher": {"tools": {"fetch_page": true}}}
 	hosts := {"fetch_page": {"facts": {"host": ["docs.example.com"]}}}
-	decided.rule == "role-has-tool" with input as page({"host": "docs.example.com"}) with data.roles as open with data.tools as hosts
+	under(page({"host": "docs.example.com"}), {"roles": open, "tools": hosts}).rule == "role-has-tool"
 	every stated in [{"host": "evil.example.com"}, {"host": ["docs.example.com"]}, {"host": null}, {}] {
-		decided.rule == "fact-not-permitted" with input as page(stated) with data.roles as open with data.tools as hosts
+		under(page(stated), {"roles": open, "tools": hosts}).rule == "fact-not-permitted"
 	}
-	decided.rule == "fact-not-permitted" with input as object.remove(page({}), ["facts"]) with data.roles as open with data.tools as hosts
+	under(object.remove(page({}), ["facts"]), {"roles": open, "tools": hosts}).rule == "fact-not-permitted"
 }
 
 test_models_may_be_a_list if {
 	every model in ["a", "b"] {
-		decided.rule == "role-has-tool" with input as call("creator", "generate_media", {"model": model}) with data.models as {"generate_media": ["a", "b"]}
+		under(call("creator", "generate_media", {"model": model}), {"models": {"generate_media": ["a", "b"]}}).rule == "role-has-tool"
 	}
 	every model in ["c", 0] {
-		decided.rule == "model-not-listed" with input as call("creator", "generate_media", {"model": model}) with data.models as {"generate_media": ["a", "b"]}
+		under(call("creator", "generate_media", {"model": model}), {"models": {"generate_media": ["a", "b"]}}).rule == "model-not-listed"
 	}
-	decided.rule == "model-not-listed" with input as call("creator", "generate_media", {"model": "a"}) with data.models as {"generate_media": {"a": false, "b": true}}
+	under(call("creator", "generate_media", {"model": "a"}), {"models": {"generate_media": {"a": false, "b": true}}}).rule == "model-not-listed"
 }
 
 test_the_treasurer_reconciles if {
@@ -256,7 +340,7 @@ test_the_treasurer_reconciles if {
 
 test_a_threshold_that_is_no_number_and_no_table_holds if {
 	every most in ["100", null, true, [100], {}, {"per": "asset"}, {"most": {"USD": 100}}, {"per": "asset", "most": {"USD": "100"}}] {
-		verdict := decided with input as call("treasurer", "manage_wallet", transfer(1)) with data.thresholds as {"manage_wallet": {"amount": most}}
+		verdict := under(call("treasurer", "manage_wallet", transfer(1)), {"thresholds": {"manage_wallet": {"amount": most}}})
 		verdict.rule == "amount-above-threshold"
 	}
 }
@@ -266,7 +350,7 @@ test_an_unknown_destination_is_held if {
 		rule(moving("USD", 50, destination)) == "role-has-tool"
 	}
 	every destination in ["acct-2", "ACME", "acme ", "", null, ["acme"]] {
-		verdict := decided with input as moving("USD", 50, destination)
+		verdict := under(moving("USD", 50, destination), {})
 		verdict.effect == "hold"
 		verdict.rule == "argument-not-known"
 		verdict.approval.roles == ["approver"]
@@ -288,20 +372,18 @@ test_a_day_of_small_transfers_is_held if {
 test_threshold_is_data if {
 	document := call("treasurer", "manage_wallet", transfer(50))
 	effect(document) == "allow"
-	decided.effect == "hold" with input as document with data.thresholds as {"manage_wallet": {"amount": 10}}
+	under(document, {"thresholds": {"manage_wallet": {"amount": 10}}}).effect == "hold"
 }
 
 test_grant_of_another_server_is_data if {
 	document := call("observer", "files__read", {"path": "/srv/x"})
 	effect(document) == "deny"
-	decided.effect == "allow" with input as document
-		with data.roles as {"observer": {"tools": {"files__read": true}}}
+	under(document, {"roles": {"observer": {"tools": {"files__read": true}}}}).effect == "allow"
 }
 
 test_false_is_no_grant if {
 	document := call("observer", "files__read", {})
-	decided.rule == "role-lacks-tool" with input as document
-		with data.roles as {"observer": {"tools": {"files__read": false}}}
+	under(document, {"roles": {"observer": {"tools": {"files__read": false}}}}).rule == "role-lacks-tool"
 }
 
 test_the_widest_role_counts if {
@@ -319,7 +401,7 @@ test_every_denial_says_why_and_what_to_do if {
 		call("creator", "generate_media", {}),
 		call("treasurer", "manage_wallet", transfer("1")),
 	] {
-		verdict := decided with input as document
+		verdict := under(document, {})
 		verdict.effect == "deny"
 		verdict.reason != ""
 		verdict.remedy != ""
@@ -350,23 +432,23 @@ test_nobody_reads_or_gets_unless_data_says_so if {
 }
 
 test_a_role_reads_where_data_says_so if {
-	open := object.union(data.roles, {"researcher": {"resources": {"files": true}}})
-	decided.rule == "role-has-server" with input as read("researcher") with data.roles as open
-	decided.rule == "role-lacks-server" with input as get("researcher") with data.roles as open
-	decided.rule == "role-lacks-server" with input as read("observer") with data.roles as open
+	open := object.union(shipped.roles, {"researcher": {"resources": {"files": true}}})
+	under(read("researcher"), {"roles": open}).rule == "role-has-server"
+	under(get("researcher"), {"roles": open}).rule == "role-lacks-server"
+	under(read("observer"), {"roles": open}).rule == "role-lacks-server"
 }
 
 test_a_role_gets_where_data_says_so if {
-	open := object.union(data.roles, {"researcher": {"prompts": {"files": true}}})
-	decided.rule == "role-has-server" with input as get("researcher") with data.roles as open
-	decided.rule == "role-lacks-server" with input as read("researcher") with data.roles as open
+	open := object.union(shipped.roles, {"researcher": {"prompts": {"files": true}}})
+	under(get("researcher"), {"roles": open}).rule == "role-has-server"
+	under(read("researcher"), {"roles": open}).rule == "role-lacks-server"
 }
 
 test_a_star_is_every_server if {
-	open := object.union(data.roles, {"researcher": {"resources": {"*": true}, "servers": {"*": {"roots": true}}}})
-	decided.rule == "role-has-server" with input as read("researcher") with data.roles as open
-	decided.rule == "role-lacks-server" with input as get("researcher") with data.roles as open
-	decided.rule == "role-has-server" with input as asked("researcher", "roots/list") with data.roles as open
+	open := object.union(shipped.roles, {"researcher": {"resources": {"*": true}, "servers": {"*": {"roots": true}}}})
+	under(read("researcher"), {"roles": open}).rule == "role-has-server"
+	under(get("researcher"), {"roles": open}).rule == "role-lacks-server"
+	under(asked("researcher", "roots/list"), {"roles": open}).rule == "role-has-server"
 }
 
 about(role, action, server) := {
@@ -392,32 +474,28 @@ test_no_server_asks_unless_data_says_so if {
 
 test_a_server_asks_what_a_role_lets_it if {
 	every method, right in questions {
-		open := object.union(data.roles, {"researcher": {"servers": {"files": {right: true}}}})
+		open := object.union(shipped.roles, {"researcher": {"servers": {"files": {right: true}}}})
 		every other, _ in questions {
 			document := asked("researcher", other)
-			allowed := decided.effect == "allow" with input as document with data.roles as open
+			allowed := under(document, {"roles": open}).effect == "allow"
 			allowed == (other == method)
 		}
 		document := asked("observer", method)
-		decided.effect == "deny" with input as document with data.roles as open
+		under(document, {"roles": open}).effect == "deny"
 	}
 }
 
 test_false_and_other_servers_let_nobody_ask if {
 	every servers in [{"files": {"roots": false}}, {"files": true}, {"other": {"roots": true}}, {"files": {"sampling": true}}] {
-		decided.rule == "role-lacks-server" with input as asked("observer", "roots/list")
-			with data.roles as {"observer": {"servers": servers}}
+		under(asked("observer", "roots/list"), {"roles": {"observer": {"servers": servers}}}).rule == "role-lacks-server"
 	}
 }
 
 test_tasks_of_the_caller if {
 	document := about("observer", "tasks/get", {"name": "files", "asks": "sampling/createMessage"})
-	decided.effect == "allow" with input as document
-		with data.roles as {"observer": {"servers": {"files": {"sampling": true}}}}
-	decided.effect == "deny" with input as document
-		with data.roles as {"observer": {"servers": {"files": {"elicitation": true}}}}
-	decided.effect == "allow" with input as asked("observer", "tasks/list")
-		with data.roles as {"observer": {"servers": {"files": {"elicitation": true}}}}
+	under(document, {"roles": {"observer": {"servers": {"files": {"sampling": true}}}}}).effect == "allow"
+	under(document, {"roles": {"observer": {"servers": {"files": {"elicitation": true}}}}}).effect == "deny"
+	under(asked("observer", "tasks/list"), {"roles": {"observer": {"servers": {"files": {"elicitation": true}}}}}).effect == "allow"
 }
 
 test_level_and_tasks_are_for_those_with_a_tool if {
@@ -434,20 +512,17 @@ test_level_and_tasks_are_for_those_with_a_tool if {
 }
 
 test_false_is_no_tool if {
-	decided.rule == "role-lacks-server" with input as about("observer", "tasks/get", {"name": "files", "tools": ["files__read"]})
-		with data.roles as {"observer": {"tools": {"files__read": false}}}
+	under(about("observer", "tasks/get", {"name": "files", "tools": ["files__read"]}), {"roles": {"observer": {"tools": {"files__read": false}}}}).rule == "role-lacks-server"
 }
 
 test_methods_of_extensions if {
 	document := about("observer", "vendor/thing", {"name": "files"})
 	rule(document) == "role-lacks-server"
 	every methods in [{"files": {"vendor/other": true}}, {"other": {"vendor/thing": true}}, {"files": {"vendor/thing": false}}, {"*": {"vendor/thing": true}}] {
-		decided.effect == "deny" with input as document with data.roles as {"observer": {"methods": methods}}
+		under(document, {"roles": {"observer": {"methods": methods}}}).effect == "deny"
 	}
-	decided.effect == "allow" with input as document
-		with data.roles as {"observer": {"methods": {"files": {"vendor/thing": true}}}}
-	decided.effect == "deny" with input as about("observer", "vendor/thing", {"name": "files", "asks": "vendor/thing"})
-		with data.roles as {"observer": {"methods": {"files": {"vendor/thing": true}}}}
+	under(document, {"roles": {"observer": {"methods": {"files": {"vendor/thing": true}}}}}).effect == "allow"
+	under(about("observer", "vendor/thing", {"name": "files", "asks": "vendor/thing"}), {"roles": {"observer": {"methods": {"files": {"vendor/thing": true}}}}}).effect == "deny"
 }
 
 # What data may say besides, on a wallet and a treasurer of their own.
@@ -470,23 +545,7 @@ paying(amount) := object.union(
 balance := object.union(call("treasurer", "pay", {"action": "balance"}), {"request": {"time": "2026-11-23T10:00:00Z"}})
 
 # judged is the decision on document where data is the wallet's with more on top.
-judged(document, more) := verdict if {
-	said := object.union(wallet, more)
-	verdict := decided with input as document
-		with data.roles as said.roles
-		with data.thresholds as said.thresholds
-		with data.unmetered as said.unmetered
-		with data.approval as said.approval
-		with data.models as object.get(said, "models", {})
-		with data.pixels as object.get(said, "pixels", {})
-		with data.known as object.get(said, "known", {})
-		with data.tools as object.get(said, "tools", {})
-		with data.usage as object.get(said, "usage", {})
-		with data.annotations as object.get(said, "annotations", {})
-		with data.schedules as object.get(said, "schedules", {})
-		with data.lists as object.get(said, "lists", {})
-		with data.directory as object.get(said, "directory", {})
-}
+judged(document, more) := under(document, object.union({member: {} | some member, _ in shipped}, object.union(wallet, more)))
 
 test_the_wallet_as_it_is if {
 	judged(paying(50), {}).rule == "role-has-tool"
@@ -652,14 +711,14 @@ test_a_list_counts_in_facts if {
 		{"amount": {"per": "asset", "most": {"USD": 200, "ETH": 0.05}}},
 		{"amount": {"per": "asset", "most": {"USD": 10000, "ETH": 1}}, "roles": ["finance"], "quorum": 2},
 	]}
-	first := decided with input as moving("USD", 450, "acme") with data.thresholds as list
+	first := under(moving("USD", 450, "acme"), {"thresholds": list})
 	first.reason == "manage_wallet is above the threshold: 450 USD is above 200 USD"
 	first.approval == {"roles": ["approver"], "quorum": 1}
-	second := decided with input as moving("ETH", 1.5, "acme") with data.thresholds as list
+	second := under(moving("ETH", 1.5, "acme"), {"thresholds": list})
 	second.reason == "manage_wallet is above the threshold: 1.5 ETH is above 1 ETH"
 	second.approval == {"roles": ["finance"], "quorum": 2}
-	decided.rule == "role-has-tool" with input as moving("ETH", 0.05, "acme") with data.thresholds as list
-	decided.rule == "amount-not-a-positive-number" with input as moving("DOGE", 1, "acme") with data.thresholds as list
+	under(moving("ETH", 0.05, "acme"), {"thresholds": list}).rule == "role-has-tool"
+	under(moving("DOGE", 1, "acme"), {"thresholds": list}).rule == "amount-not-a-positive-number"
 }
 
 test_entries_about_several_arguments if {
@@ -691,7 +750,7 @@ test_an_entry_that_is_no_number_is_passed if {
 }
 
 # Reasons are in the words of the asset.
-reason(document) := text if text := decided.reason with input as document
+reason(document) := under(document, {}).reason
 
 test_reasons_above_a_threshold if {
 	reason(moving("USD", 450, "acme")) == "manage_wallet is above the threshold: 450 USD is above 100 USD"
@@ -700,6 +759,8 @@ test_reasons_above_a_threshold if {
 	reason(synonyms({"asset": "ETH", "amount": 50000000000000001, "destination": "acme"})) == "manage_wallet is above the threshold: 0.050000000000000001 ETH is above 0.05 ETH"
 	judged(paying(500.50), {}).reason == "pay is above the threshold: amount 500.5 is above 100"
 	reason(synonyms({"asset": "DOGE", "amount": 1})) == `manage_wallet is above the threshold: there is none for "DOGE"`
+	reason(after(90001)) == "the call would use more of manage_wallet than passes without a person: at most 0.01 BTC, 0.5 ETH, 1000 EUR, 1000 USD in 24h"
+	judged(spent(4950, 10), metered).remedy == "wait, or use less: at most 5000, 50 calls in 24h"
 	reason(synonyms({"amount": 1})) == "manage_wallet is above the threshold"
 }
 
@@ -795,7 +856,7 @@ test_visible if {
 
 # A hold without an approver names no role, and toolgate denies it.
 test_nobody_decides if {
-	verdict := decided with input as call("treasurer", "manage_wallet", transfer(500)) with data.approval as false
+	verdict := under(call("treasurer", "manage_wallet", transfer(500)), {"approval": false})
 	verdict.approval == {"roles": []}
 }
 

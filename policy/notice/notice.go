@@ -169,7 +169,7 @@ func (b Body) facts() []fact {
 // approvers says which approvals are needed, and how many are given, "" where one
 // is enough.
 func (d Data) approvers() (needed, given string) {
-	roles := strings.Join(d.Roles, ", ")
+	roles := strings.Join(d.Roles, " or ")
 	if d.Quorum <= 1 {
 		return roles, ""
 	}
@@ -180,7 +180,7 @@ func (d Data) approvers() (needed, given string) {
 			each = append(each, fmt.Sprintf("%d %s", d.Each[role], role))
 			given += fmt.Sprintf(", %s %d of %d", role, d.Given[role], d.Each[role])
 		}
-		needed = fmt.Sprintf("%d: %s", d.Quorum, strings.Join(each, ", "))
+		needed = fmt.Sprintf("%d: %s", d.Quorum, strings.Join(each, " and "))
 	}
 	return needed, given
 }

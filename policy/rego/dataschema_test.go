@@ -26,6 +26,12 @@ var mistakes = []struct{ data, want string }{
 	{`{"thresholds": {"t": {"amount": {"per": "asset", "mosts": {"USD": 1}}}}}`, "unknown member data.thresholds.t.amount.mosts\nhint: did you mean most?"},
 	{`{"thresholds": {"t": {"amount": {"per": "asset"}}}}`, "data.thresholds.t.amount has no member most"},
 	{`{"thresholds": {"t": {"amount": "100"}}}`, "data.thresholds.t.amount is no number or object"},
+	{`{"thresholds": {"t": [{"amount": "100"}]}}`, "data.thresholds.t[0].amount is no number or object"},
+	{`{"thresholds": {"t": [{"amount": 100, "quorum": 0}]}}`, "data.thresholds.t[0].quorum"},
+	{`{"thresholds": {"t": [{"amount": 100, "role": "a"}]}}`, "data.thresholds.t[0].role is no number or object"},
+	{`{"thresholds": {"t": [100]}}`, "data.thresholds.t[0] is no object"},
+	{`{"thresholds": {"t": []}}`, "data.thresholds.t does not meet minItems"},
+	{`{"tools": {"t": {"hours": {"transfer": 8}}}}`, "data.tools.t.hours.transfer is no string"},
 	{`{"known": {"t": {"to": {"enums": ["a"]}}}}`, "unknown member data.known.t.to.enums\nhint: did you mean enum?"},
 	{`{"tools": {"t": {"approval": {"role": ["a"]}}}}`, "unknown member data.tools.t.approval.role\nhint: did you mean roles?"},
 	{`{"facts": {"t": {"to": {"kind": "value", "att": ["/to"]}}}}`, "unknown member data.facts.t.to.att\nhint: did you mean at?"},
@@ -52,7 +58,7 @@ func TestDataForm(t *testing.T) {
 		}
 	}
 	good := `{"tools": {"t": {"hours": "office", "hold": true, "arguments": {"a": ["x"], "b": {"in": "names", "optional": true}}, "limit": {"rate": "5/1m"}}},
-		"known": {"t": {"to": {"prefix": ["a"]}}}, "lists": {"names": {"x": true}}, "of_own_rules": {"any": {"thing": 1}}}`
+		"known": {"t": {"to": {"prefix": ["a"]}}}, "thresholds": {"t": [{"amount": 1, "roles": ["a"], "quorum": {"a": 2}}, {"fee": {"per": "asset", "most": {"USD": 1}}}]}, "lists": {"names": {"x": true}}, "of_own_rules": {"any": {"thing": 1}}}`
 	for _, data := range []string{good, schedule("Europe/Berlin", "Friday", "08:00")} {
 		if _, err := rego.Load(t.Context(), rego.Options{Data: []byte(data), Timeout: testTimeout}); err != nil {
 			t.Errorf("%s: %v", data, err)

@@ -109,7 +109,7 @@ func (e *Engine) KnowsRole(role string) bool {
 }
 
 // Approvers returns the roles that approve held calls, with a place where the policy names
-// each: data.approval, the approval of a tool, or a rule that writes them out.
+// each: data.approval, the approval or a threshold of a tool, or a rule that writes them out.
 func (e *Engine) Approvers() map[string]string {
 	places := map[string]string{}
 	add := func(approval any, where string) {
@@ -133,6 +133,13 @@ func (e *Engine) Approvers() map[string]string {
 	for name, v := range tools {
 		entry, _ := v.(map[string]any)
 		add(entry["approval"], "data"+dotted([]string{"tools", name, "approval"}))
+	}
+	thresholds, _ := e.sources.data["thresholds"].(map[string]any)
+	for name, v := range thresholds {
+		list, _ := v.([]any)
+		for _, entry := range list {
+			add(entry, "data"+dotted([]string{"thresholds", name}))
+		}
 	}
 	add(e.sources.data["approval"], "data.approval")
 	return places

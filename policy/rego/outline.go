@@ -544,39 +544,3 @@ func nameVariables(list []clause) {
 		}
 	}
 }
-
-var typeTest = regexp.MustCompile(`^is_[a-z]+\((.+)\)$`)
-
-// WithoutTypeTests are the conditions of a Branch without tests of a type where
-// another condition is about the same value: people take the type for granted.
-func WithoutTypeTests(when []string) []string {
-	var out []string
-	for i, w := range when {
-		m := typeTest.FindStringSubmatch(w)
-		if m == nil || !slices.ContainsFunc(slices.Concat(when[:i], when[i+1:]), func(other string) bool { return strings.HasPrefix(other, m[1]+" ") }) {
-			out = append(out, w)
-		}
-	}
-	return out
-}
-
-var comparison = regexp.MustCompile(`^(.+) (<|<=|>|>=|==|!=) (.+)$`)
-
-// opposites are the operators of comparisons that hold where the others do not.
-var opposites = map[string]string{"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
-
-// opposite says in one line what must hold for when not to: one of its conditions
-// must not.
-func opposite(when []string) string {
-	var out []string
-	for _, w := range WithoutTypeTests(when) {
-		if inner, ok := strings.CutPrefix(w, "not {"); ok {
-			out = append(out, strings.ReplaceAll(strings.TrimSuffix(inner, "}"), "; ", " and "))
-		} else if m := comparison.FindStringSubmatch(w); m != nil && !strings.HasPrefix(w, "not ") && !strings.ContainsAny(w, "{[(") {
-			out = append(out, m[1]+" "+opposites[m[2]]+" "+m[3])
-		} else {
-			out = append(out, negated(w))
-		}
-	}
-	return strings.Join(out, " or ")
-}

@@ -349,6 +349,10 @@ func (t *suite) runTables(ctx context.Context) []TestCase {
 func (t *suite) runCase(ctx context.Context, file, name string, c tableCase) TestCase {
 	out := TestCase{Name: name, File: file, Row: c.row, Outcome: Passed}
 	begin := time.Now()
+	if usage := policy.Unused(t.engine.Meters(c.input.Tool)); usage != nil {
+		maps.Copy(usage, c.input.Usage)
+		c.input.Usage = usage
+	}
 	d, err := t.engine.Decide(ctx, c.input)
 	out.Seconds = time.Since(begin).Seconds()
 	// A rule that fails is a denial, and may be what is wanted.

@@ -283,3 +283,27 @@ func FuzzTable(f *testing.F) {
 		}
 	})
 }
+
+// TestTableMetersBeginAtZero holds that a case without usage is judged like a first call, and
+// that other meters of a case that names some stand at 0 too.
+func TestTableMetersBeginAtZero(t *testing.T) {
+	const table = `
+input: {tool: {exposed: t}}
+cases:
+  - want: allow
+  - {input: {usage: {day: {calls: 1, sum: 0}}}, want: allow}
+  - {input: {usage: {week: {calls: 9, sum: 0}}}, want: deny}
+  - {input: {tool: {exposed: other}, usage: {day: {calls: 0, sum: 0}}}, want: deny}
+`
+	dir := writeFiles(t, "p.rego", module(`allow contains {"rule": "r"} if { input.usage.day.calls < 5; input.usage.week.calls < 5 }`),
+		"data.json", `{"usage": {"t": {"day": {"window": "24h"}, "week": {"window": "168h"}}}}`, "t_test.yaml", table)
+	report, err := rego.Test(t.Context(), rego.TestOptions{Policy: rego.Options{Path: dir, Timeout: testTimeout}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range report.Cases {
+		if c.Outcome != rego.Passed {
+			t.Errorf("%s: %s", c.Name, c.Message)
+		}
+	}
+}

@@ -33,7 +33,8 @@ import (
 //	    want: {effect: hold, rule: amount-above-threshold, approval: {roles: [approver]}}
 //
 // Objects of a case are joined with those that all have in common, anything
-// else replaces it. What an input leaves out has the values of defaultInput.
+// else replaces it. What an input leaves out has the values of defaultInput, and meters
+// stand at 0.
 // A wanted decision is compared in the members that it names, and no others.
 type tableCase struct {
 	name  string

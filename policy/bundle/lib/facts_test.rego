@@ -35,6 +35,26 @@ test_other_numbers_stay if {
 	}
 }
 
+written(tool, asset, amount) := text if text := facts.written(tool, "amount", asset, amount) with data.facts as declared
+
+test_amounts_are_written_in_whole_units if {
+	written("pay", "USD", 45000) == "450"
+	written("pay", "USD", 7) == "0.07"
+	written("pay", "USD", 100050) == "1000.5"
+	written("pay", "JPY", 500) == "500"
+	written("pay", "ETH", 50000000000000001) == "0.050000000000000001"
+	written("pay", "ETH", 123456789012345678901234567890) == "123456789012.34567890123456789"
+}
+
+test_other_amounts_are_written_as_they_are if {
+	every pair in [[100, "100"], [100.0, "100"], [100.50, "100.5"], [0.001, "0.001"], [-1.20, "-1.2"], [1000, "1000"]] {
+		written("pay", "DOGE", pair[0]) == pair[1]
+		written("other", "USD", pair[0]) == pair[1]
+	}
+	not written("pay", "USD", "7")
+	not written("pay", "DOGE", null)
+}
+
 test_remedies if {
 	plain := facts.amounts("other", {"amount": 100}) with data.facts as declared
 	plain == "send the amount as a JSON number, not as text"
