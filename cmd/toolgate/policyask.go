@@ -208,7 +208,9 @@ func argumentsDecide(ctx context.Context, engine *rego.Engine, s *supposed, in *
 		return nil, nil, nil
 	}
 	c, err := cellOf(ctx, engine, in.Principal, in.Tool)
-	reads := func(w string) bool { return strings.Contains(w, "input.arguments") || strings.Contains(w, "input.facts") }
+	reads := func(w string) bool {
+		return strings.Contains(w, "input.arguments") || strings.Contains(w, "input.facts")
+	}
 	if err != nil || !slices.ContainsFunc(c.Branches, func(b branch) bool { return slices.ContainsFunc(b.When, reads) }) || c.May != sometimes {
 		return nil, nil, err
 	}

@@ -10,8 +10,7 @@ package bundle
 
 import "embed"
 
-// Files is the default policy: Rego with its library and tests,
-// and data.json.
+// Files is the default policy: Rego with its library and tests, and data.json.
 //
 //go:embed *.rego data.json lib/*.rego
 var Files embed.FS
