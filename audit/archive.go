@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -20,14 +21,18 @@ type Archived struct {
 	Segments int    `json:"segments"`
 	Bytes    int64  `json:"bytes"`
 	To       string `json:"to"`
+
+	// Removed are chains whose directories were removed, because nothing is left in them.
+	Removed []Earlier `json:"removed,omitempty"`
 }
 
 // Archive moves the oldest segments of every chain under root to the directory to: those
 // whose records are all from before a time, but never the segment that a process may be
-// writing. What stays begins with a starting point that signer signs, so that the trail
+// writing, nor one that records the removal of other chains. What stays begins with a starting point that signer signs, so that the trail
 // still verifies, and the archive verifies with Evidence.Archive. A log may be written to
 // meanwhile. A segment is removed only once its copy and the starting point are on disk;
-// an Archive that was interrupted is finished by the next one.
+// an Archive that was interrupted is finished by the next one. Chains of which nothing is
+// left are in Archived.Removed: RemoveChains removes them.
 func Archive(root, to string, before, now time.Time, trail string, signer note.Signer) (Archived, error) {
 	done := Archived{To: to}
 	err := eachChain(root, func(dir string) error {
@@ -85,25 +90,59 @@ func (a *archiver) run(before time.Time) error {
 		}
 	}
 	a.done.Chains++
+	if moved == len(numbers) {
+		a.done.Removed = append(a.done.Removed, Earlier{a.last.Instance, a.last.Seq, a.last.Hash})
+	}
 	return nil
 }
 
-// isOld reports whether a segment may be archived, and notes its last record. The last
-// segment of a chain may only after the close record.
+// isOld reports whether the records of a segment are old, and notes the last one. The last
+// segment of a chain may go only when its process has ended; after a kill it may be without a
+// whole record.
 func (a *archiver) isOld(number int, last bool, before time.Time) (bool, error) {
 	offset, found, err := lastLines(segmentPath(a.from, number), 1)
-	if err != nil || found == 0 {
+	if err != nil {
 		return false, err
+	}
+	if found == 0 {
+		if !last || a.last.Seq == 0 {
+			return false, nil
+		}
+		return ended(a.from, false)
 	}
 	for line, err := range wholeLines(segmentPath(a.from, number), offset) {
 		if err != nil {
 			return false, err
 		}
 		r, err := Parse(line)
-		if err != nil || !r.Time.Before(before) || last && r.Kind != KindClose {
+		if err != nil || !r.Time.Before(before) {
 			return false, nil
 		}
+		if last {
+			if over, err := ended(a.from, r.Kind == KindClose); err != nil || !over {
+				return false, err
+			}
+		}
+		if may, err := a.mayLeave(number); err != nil || !may {
+			return false, err
+		}
 		a.last.Seq, a.last.Hash = r.Seq, r.Hash
+	}
+	return true, nil
+}
+
+// mayLeave reports whether no record of a segment is the only proof that chains were removed.
+func (a *archiver) mayLeave(number int) (bool, error) {
+	for line, err := range wholeLines(segmentPath(a.from, number), 0) {
+		if err != nil {
+			return false, err
+		}
+		if !bytes.Contains(line, []byte(EventArchived)) {
+			continue
+		}
+		if r, err := Parse(line); err != nil || len(removals(r)) > 0 {
+			return false, nil
+		}
 	}
 	return true, nil
 }

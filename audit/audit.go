@@ -9,6 +9,7 @@
 // segments 000001.jsonl, 000002.jsonl, … and a file HEAD. No other process writes
 // there, so processes that share a state directory need no lock. Directories have mode
 // 0700 and files 0600: arguments are recorded in full, including secrets in them.
+// Archive and RemoveChains take away what processes have left: see there.
 //
 // # Chain
 //
@@ -123,7 +124,7 @@ const (
 	EventRevoked       = "token_revoked"         // a token was revoked; Removed names it
 	EventKeysRotated   = "keys_rotated"          // the keys that Added names get another version
 	EventConfined      = "server_confined"       // a server's command starts; the reason says how it is confined
-	EventArchived      = "trail_archived"        // records were moved to an archive
+	EventArchived      = "trail_archived"        // records were moved to an archive; Removed names the last records of the chains that were removed
 	EventRetired       = "replica_retired"       // a replica is gone for good; Removed names it, and the last record of each of its chains
 	EventRestarted     = "server_restarted"      // a person restarted a server, or was refused to
 	EventProfile       = "profile_taken"         // a person took the profile of toolgate that Added names, or was refused to

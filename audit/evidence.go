@@ -83,7 +83,14 @@ type mark struct {
 	unsigned bool   // by a known key: it vouches for nothing
 	stored   bool   // in a store that several machines share
 	retired  bool   // see Note
-	trail    string // of a stored note
+	trail    string // of a note
+}
+
+// removal is a record of the trail that says that a chain was archived and removed.
+type removal struct {
+	Earlier        // the last record of the chain
+	by      string // chain of the record
+	seq     uint64 // of the record
 }
 
 // exhibits is the evidence about one trail.
@@ -94,11 +101,14 @@ type exhibits struct {
 	strange  bool            // a chain has a checkpoint that no known key signed
 	trails   map[string]bool // names of the trails
 	starts   map[string]Checkpoint
+	removals []removal
+	roots    map[string]string // of each chain
+	names    map[string]string // of the trail in each root
 }
 
 // gather reads the evidence about chains, by their directories.
 func (e Evidence) gather(chains []string) (*exhibits, error) {
-	x := &exhibits{Evidence: e, marks: map[string][]*mark{}, trails: map[string]bool{}, starts: map[string]Checkpoint{}}
+	x := &exhibits{Evidence: e, marks: map[string][]*mark{}, trails: map[string]bool{}, starts: map[string]Checkpoint{}, roots: map[string]string{}, names: map[string]string{}}
 	for _, l := range e.Ledgers {
 		x.trails[l.Trail] = true
 	}
@@ -139,6 +149,7 @@ func (x *exhibits) problem(q Question, format string, args ...any) {
 // readChain reads what a chain says about others, and its signed checkpoint.
 func (x *exhibits) readChain(dir string) error {
 	name := filepath.Base(dir)
+	x.roots[name] = filepath.Dir(dir)
 	if numbers, err := segments(dir); err == nil && len(numbers) > 0 {
 		line, err := firstLine(dir, numbers[0])
 		if err != nil {
@@ -151,6 +162,9 @@ func (x *exhibits) readChain(dir string) error {
 		}
 	}
 	signed, err := os.ReadFile(filepath.Join(dir, checkpointName))
+	if c, failed := claimed(signed); err == nil && failed == nil {
+		x.names[x.roots[name]] = c.Trail
+	}
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(signed) == 0 || len(x.Keys) == 0 {
 		return nil // the file is not flushed: a power failure may empty it
 	}
@@ -195,7 +209,7 @@ func claimed(signed []byte) (Checkpoint, error) {
 }
 
 func (x *exhibits) addNote(c Checkpoint, q Question, source string) {
-	x.add(&mark{Earlier: Earlier{c.Instance, c.Seq, c.Hash}, at: c.Time, question: q, source: source})
+	x.add(&mark{Earlier: Earlier{c.Instance, c.Seq, c.Hash}, at: c.Time, question: q, source: source, trail: c.Trail})
 }
 
 // readNotes reads the notes of this trail in a directory or a file, and returns how many
@@ -289,10 +303,11 @@ func (x *exhibits) judge(rep *Report) {
 	for i := range rep.Chains {
 		chains[rep.Chains[i].Instance] = &rep.Chains[i]
 	}
+	removed := x.removed(rep)
 	for _, name := range slices.Sorted(maps.Keys(x.marks)) {
 		for _, m := range x.marks[name] {
 			switch {
-			case chains[name] != nil || x.Archive:
+			case chains[name] != nil || x.Archive || x.covers(removed[name], m):
 			case m.retired && !x.trails[m.trail]:
 				rep.Retired = append(rep.Retired, Elsewhere{name, m.Seq, m.Hash, m.source})
 			case x.Replica && m.stored && !x.trails[m.trail]:
@@ -319,6 +334,38 @@ func (x *exhibits) judge(rep *Report) {
 	}
 	rep.Problems = append(rep.Problems, x.problems...)
 	rep.Verdicts = rep.verdicts(len(x.Keys) > 0 && len(rep.Unproven) == 0, seen)
+}
+
+// removed returns the removals of chains that count, by chain, and lists them in rep. The
+// record of a removal counts when a checkpoint of its own chain covers it. That a later chain
+// names the record is not enough: whoever added it after the end of an earlier chain would have
+// it vouched for by the next start. Without keys nothing is proved anyway.
+func (x *exhibits) removed(rep *Report) map[string][]removal {
+	counted := map[string][]removal{}
+	for _, r := range x.removals {
+		signed := slices.ContainsFunc(x.marks[r.by], func(m *mark) bool { return m.by == "" && !m.unsigned && m.found == m.Hash && m.Seq >= r.seq })
+		if len(x.Keys) == 0 || signed {
+			counted[r.Instance] = append(counted[r.Instance], r)
+			rep.Removed = append(rep.Removed, r.Earlier)
+		}
+	}
+	slices.SortFunc(rep.Removed, func(a, b Earlier) int {
+		return cmp.Or(strings.Compare(a.Instance, b.Instance), cmp.Compare(a.Seq, b.Seq))
+	})
+	rep.Removed = slices.Compact(rep.Removed)
+	return counted
+}
+
+// covers reports whether a removal that a chain of the same trail records explains that m names
+// a chain that is missing: the chain ended with the record of m, or later.
+func (x *exhibits) covers(removals []removal, m *mark) bool {
+	trail := m.trail
+	if m.by != "" {
+		trail = x.names[x.roots[m.by]]
+	}
+	return slices.ContainsFunc(removals, func(r removal) bool {
+		return x.names[x.roots[r.by]] == trail && (r.Seq > m.Seq || r.Earlier == m.Earlier)
+	})
 }
 
 // unproven says which records of c need a signature and have none, "" for none of them. A

@@ -126,7 +126,11 @@ func Open(root string, opts Options) (*Log, error) {
 	n := newNotary(opts.Signing, dir, opts.Instance, opts.OnError)
 	if err := w.open(root, n); err != nil {
 		w.drop()
-		_ = os.Remove(dir) // succeeds only when the directory is empty
+		w.release()
+		if numbers, failed := segments(dir); failed == nil && len(numbers) == 0 {
+			_ = os.Remove(filepath.Join(dir, lockName))
+			_ = os.Remove(dir) // succeeds only when the directory is empty
+		}
 		return nil, fmt.Errorf("opening audit log: %w", err)
 	}
 	l := &Log{opts: opts, queue: make(chan *entry, queueLen), closing: make(chan struct{}), done: make(chan struct{}), notary: n, root: root, w: w}
@@ -136,8 +140,11 @@ func Open(root string, opts Options) (*Log, error) {
 	return l, nil
 }
 
-// open writes the first record and its checkpoint.
-func (w *writer) open(root string, n *notary) error {
+// open locks the chain, and writes the first record and its checkpoint.
+func (w *writer) open(root string, n *notary) (err error) {
+	if w.lock, err = hold(w.dir); err != nil {
+		return err
+	}
 	before, err := endsOf(root)
 	if err != nil {
 		return err

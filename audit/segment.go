@@ -25,7 +25,8 @@ import (
 const maxLine = 64 << 20
 
 // eachChain calls do with the directory of each chain under root, ordered by name,
-// until it returns an error. A root that does not exist has no chains.
+// until it returns an error. A root that does not exist has no chains. A directory that is
+// removed meanwhile is left out.
 func eachChain(root string, do func(dir string) error) error {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -33,10 +34,18 @@ func eachChain(root string, do func(dir string) error) error {
 	}
 	for _, e := range entries {
 		if e.IsDir() && err == nil {
-			err = do(filepath.Join(root, e.Name()))
+			dir := filepath.Join(root, e.Name())
+			if err = do(dir); errors.Is(err, fs.ErrNotExist) && !exists(dir) {
+				err = nil
+			}
 		}
 	}
 	return err
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // segments returns the numbers of the segments in dir in ascending order.
@@ -248,6 +257,9 @@ func (at *position) lines(yield func([]byte, error) bool) {
 // of its first record, each 0 when not known.
 func (at *position) nextSegment() (next int, bound uint64, err error) {
 	numbers, err := segments(at.dir)
+	if errors.Is(err, fs.ErrNotExist) { // the chain was archived meanwhile
+		return 0, 0, nil
+	}
 	if err != nil {
 		return 0, 0, err
 	}

@@ -44,13 +44,13 @@ func (e Evidence) verify(roots []string) (rep Report, err error) {
 		if err != nil && (len(roots) > 1 || len(e.Ledgers) == 0 || !errors.Is(err, fs.ErrNotExist)) {
 			return rep, err
 		}
-		before := len(chains)
+		begun := slices.ContainsFunc(dirs, fs.DirEntry.IsDir)
 		for _, d := range dirs {
-			if d.IsDir() {
-				chains = append(chains, filepath.Join(root, d.Name()))
+			if dir := filepath.Join(root, d.Name()); d.IsDir() && !empty(dir) {
+				chains = append(chains, dir)
 			}
 		}
-		if err == nil && len(chains) == before { // whoever made the directory began a chain
+		if err == nil && !begun { // whoever made the directory began a chain
 			rep.Problems = append(rep.Problems, Problem{Question: ByChain, What: "the trail is empty"})
 		}
 	}
@@ -67,9 +67,16 @@ func (e Evidence) verify(roots []string) (rep Report, err error) {
 			return rep, err
 		}
 		rep.Chains, x.starts[name] = append(rep.Chains, c.chain), c.start
+		x.removals = append(x.removals, c.removed...)
 	}
 	x.judge(&rep)
 	return rep, nil
+}
+
+// empty reports whether a directory has no entry: its chain has not begun, or was removed.
+func empty(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	return err == nil && len(entries) == 0
 }
 
 // check walks one chain.
@@ -86,7 +93,8 @@ type check struct {
 	open    map[string]Unfinished // by call id
 	head    head
 	headErr error
-	atHead  string // hash of the record that HEAD names, "" = not seen
+	atHead  string    // hash of the record that HEAD names, "" = not seen
+	removed []removal // that the records so far state
 
 	start    Checkpoint // before the first record; zero = the beginning of the chain
 	marks    []*mark    // records that others name
@@ -264,6 +272,7 @@ func (c *check) branches(rec *Record) bool {
 					delete(c.open, id)
 				}
 			}
+			c.removed = slices.DeleteFunc(c.removed, func(r removal) bool { return r.seq > l.seq })
 			return true
 		}
 	}
@@ -284,6 +293,9 @@ func (c *check) take(rec *Record, stated, computed [sha256.Size]byte) {
 		c.atHead = ch.Head
 	}
 	compare(c.marks, rec.Seq, ch.Head)
+	for _, e := range removals(rec) {
+		c.removed = append(c.removed, removal{e, c.chain.Instance, rec.Seq})
+	}
 	switch rec.Kind {
 	case KindDecision:
 		c.open[rec.CallID] = Unfinished{Seq: rec.Seq, Time: rec.Time, CallID: rec.CallID, DecisionID: rec.DecisionID, Server: rec.Server, Tool: rec.Tool}
@@ -328,6 +340,7 @@ type Report struct {
 	Unproven  []Problem   `json:"unproven,omitempty"`  // records that no checkpoint of a known key covers, and should
 	Elsewhere []Elsewhere `json:"elsewhere,omitempty"` // chains that other replicas hold, by name
 	Retired   []Elsewhere `json:"retired,omitempty"`   // chains of replicas that are gone for good, by name
+	Removed   []Earlier   `json:"removed,omitempty"`   // chains that were archived whole and removed, by name, with their last records
 	Verdicts  Verdicts    `json:"verdicts"`
 }
 

@@ -187,6 +187,7 @@ func (l *Log) run() {
 type writer struct {
 	dir  string
 	opts Options
+	lock *os.File // shows that this process lives; nil = not yet
 
 	file   File        // nil: the next batch creates a segment
 	info   os.FileInfo // of file, to detect that it was moved or removed
@@ -213,10 +214,18 @@ func (w *writer) end() error {
 		err = errors.Join(err, w.file.Close())
 		w.file = nil
 	}
+	w.release()
 	if err != nil {
 		return fmt.Errorf("closing audit log: %w", err)
 	}
 	return nil
+}
+
+// release releases the lock of the chain: nothing is written to its directory from then on.
+func (w *writer) release() {
+	if w.lock != nil {
+		_ = w.lock.Close() // nothing was written to it
+	}
 }
 
 // mark writes a record of the log's own and HEAD, and flushes both.

@@ -24,7 +24,6 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/keys"
-	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/internal/progress"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -529,19 +528,19 @@ func (e *env) exportCSV(ctx context.Context, f *recordFilter) error {
 func auditArchive(e *env) *cobra.Command {
 	var to string
 	at := time.Now().Add(-2160 * time.Hour)
-	c := command("archive", "move the oldest records out of the trail, also while toolgate runs", func(_ context.Context, _ []string) error {
+	c := command("archive", "move the oldest records out of the trail, also while toolgate runs", func(ctx context.Context, _ []string) error {
 		if to == "" {
 			return usage(errors.New("name the directory of the archive and the age of the records\nhint: --to DIR --before 2160h"))
 		}
-		return e.archive(to, at)
+		return e.archive(ctx, to, at)
 	})
 	c.Flags().StringVar(&to, "to", "", "`DIR` of the archive; the next archive adds to it")
 	c.Flags().Var((*moment)(&at), "before", "archive records from before this `TIME`: RFC 3339, or how long ago (default: 2160h ago)")
 	return c
 }
 
-// archive moves records of a trail that verifies, and records that it did.
-func (e *env) archive(to string, before time.Time) error {
+// archive moves records of a trail that verifies, and removes the chains of which nothing is left.
+func (e *env) archive(ctx context.Context, to string, before time.Time) error {
 	dir, err := e.trail()
 	if err != nil {
 		return err
@@ -564,11 +563,15 @@ func (e *env) archive(to string, before time.Time) error {
 	if err != nil {
 		return err
 	}
-	signing := trail.Signing()
-	done, err := audit.Archive(dir, to, before, time.Now(), signing.Ledger.Trail, signing.Signer)
-	event := &audit.Event{Name: audit.EventArchived, Reason: fmt.Sprintf("%s from before %s to %s", plural.Count(done.Segments, "segment"), before.UTC().Format(time.RFC3339), to)}
-	err = errors.Join(err, trail.Write(audit.KindEvent, &audit.Record{Principal: audit.Principal{Subject: systemUser()}, Event: event}), trail.Close())
+	done, err := app.ArchiveTrail(trail, rep, dir, to, before, systemUser())
 	if err != nil {
+		return err
+	}
+	gone := slices.Concat(rep.Removed, done.Removed) // what an interrupted archiving left is forgotten too
+	if len(gone) > 0 {
+		err = e.withStore(ctx, func(db *store.DB) error { return app.ForgetChains(ctx, db, gone) })
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return e.Print("archived", done)

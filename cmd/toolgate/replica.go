@@ -75,7 +75,7 @@ func (e *env) retire(ctx context.Context, db *store.DB, name string) (retired ap
 	}
 	gone := []string{"replica " + found.Name}
 	for _, c := range found.Chains {
-		gone = append(gone, fmt.Sprintf("chain %s %d %s", c.Instance, c.Seq, c.Hash))
+		gone = append(gone, audit.Earlier(c).String())
 	}
 	by := systemUser()
 	if err := trail.Write(audit.KindEvent, &audit.Record{Principal: audit.Principal{Subject: by}, Event: &audit.Event{Name: audit.EventRetired, Removed: gone}}); err != nil {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -148,14 +147,11 @@ func Retire(ctx context.Context, db *store.DB, name, by string, now time.Time) (
 		for _, c := range r.Chains {
 			chains = append(chains, c.Instance)
 		}
-		list, err := json.Marshal(chains)
+		list, err := forgetPlaces(ctx, tx, chains)
 		if err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, "DELETE FROM decision_log_places WHERE chain IN (SELECT value FROM json_each(?))", string(list)); err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, "UPDATE checkpoints SET retired = ?, retired_by = ? WHERE chain IN (SELECT value FROM json_each(?))", store.Time{To: &now}, by, string(list))
+		_, err = tx.ExecContext(ctx, "UPDATE checkpoints SET retired = ?, retired_by = ? WHERE chain IN (SELECT value FROM json_each(?))", store.Time{To: &now}, by, list)
 		return err
 	})
 	if err != nil {

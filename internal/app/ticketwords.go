@@ -39,6 +39,8 @@ type ticketWord struct {
 	approval.Word
 	at      time.Time
 	expires time.Time // zero = not recorded
+	chain   string    // of its record
+	record  uint64    // number of its record
 }
 
 // of is approval.Options.LastWord: it reads what the trail has got since it was called
@@ -66,16 +68,17 @@ func (w *ticketWords) of(ctx context.Context, ticket string, created time.Time) 
 		case r.Kind == audit.KindDecision:
 			word.Unsent = false
 		case c != nil && (c.Seq > word.Seq || c.Seq == word.Seq && r.Time.After(word.at)): // a change that was not made gives its number to another
-			word = ticketWord{approval.Word{Seq: c.Seq, State: approval.State(c.To), Unsent: w.durable}, r.Time, c.Expires}
+			word = ticketWord{approval.Word{Seq: c.Seq, State: approval.State(c.To), Unsent: w.durable}, r.Time, c.Expires, r.Instance, r.Seq}
 		}
 		w.last[r.Ticket] = word
 	}
 	if len(w.last) > w.prune {
 		w.drop(time.Now().Add(-clockSlack))
 	}
-	word := w.last[ticket].Word
-	word.Unsent = word.Unsent && !w.gaps
-	return word, nil
+	word := w.last[ticket]
+	// A later record may have been archived before it was read here, and then this one was too.
+	word.Unsent = word.Unsent && !w.gaps && audit.Holds(w.root, word.chain, word.record)
+	return word.Word, nil
 }
 
 // drop forgets tickets that expired before a time.

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -12,7 +13,7 @@ import (
 )
 
 // The last word of the trail on a ticket, and whether it shows that nothing was sent since:
-// not after the record of a decision on its call, nor where records may be lost.
+// not after the record of a decision on its call, nor where records may be lost or were archived.
 func TestTicketWords(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "mcp.json"), `{"mcpServers": {}}`)
@@ -49,4 +50,9 @@ func TestTicketWords(t *testing.T) {
 	wants("apr_1", approval.Word{Seq: 4, State: approval.StateApproved, Unsent: true})
 	record(audit.KindTicket, "apr_1", &audit.Change{Seq: 2, To: "proposed"}) // of another chain that is read later
 	wants("apr_1", approval.Word{Seq: 4, State: approval.StateApproved, Unsent: true})
+	// Archiving may have moved a later decision before it was read here.
+	if err := os.Remove(filepath.Join(TrailDir(cfg.State), a.state.trail.Instance(), "000001.jsonl")); err != nil {
+		t.Fatal(err)
+	}
+	wants("apr_1", approval.Word{Seq: 4, State: approval.StateApproved})
 }

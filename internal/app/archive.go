@@ -1,0 +1,69 @@
+package app
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/store"
+)
+
+// maxRemoved bounds the chains that one archiving removes: the next one removes the others.
+const maxRemoved = 10_000
+
+// ArchiveTrail moves records from before a time from the trail in dir to an archive, and removes
+// the chains of which nothing is left. rep is what verifying the trail has shown. trail is a
+// chain of this process: it records what was archived and by whom, and is closed, so that its
+// signed checkpoint covers the record before the first directory goes. It fails closed: without
+// that checkpoint no directory is removed.
+func ArchiveTrail(trail *audit.Log, rep audit.Report, dir, to string, before time.Time, by string) (audit.Archived, error) {
+	signing := trail.Signing()
+	done, err := audit.Archive(dir, to, before, time.Now(), signing.Ledger.Trail, signing.Signer)
+	gone := append(rep.Archivable(), done.Removed...)
+	done.Removed = gone[:min(len(gone), maxRemoved)]
+	event := &audit.Event{Name: audit.EventArchived, Reason: fmt.Sprintf("%s from before %s to %s", plural.Count(done.Segments, "segment"), before.UTC().Format(time.RFC3339), to)}
+	for _, e := range done.Removed {
+		event.Removed = append(event.Removed, e.String())
+	}
+	err = errors.Join(err, trail.Write(audit.KindEvent, &audit.Record{Principal: audit.Principal{Subject: by}, Event: event}), trail.Close())
+	if err = errors.Join(err, trail.Unsigned()); err != nil {
+		return done, err
+	}
+	return done, audit.RemoveChains(dir, signing.Ledger, slices.Concat(rep.Removed, done.Removed))
+}
+
+// ForgetChains removes what the store has about chains that were removed from the trail: the
+// last checkpoint, and the place up to which decisions were shipped.
+func ForgetChains(ctx context.Context, db *store.DB, gone []audit.Earlier) error {
+	var chains []string
+	for _, e := range gone {
+		chains = append(chains, e.Instance)
+	}
+	err := db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		list, err := forgetPlaces(ctx, tx, chains)
+		if err == nil && db.Shared() {
+			_, err = tx.ExecContext(ctx, "DELETE FROM checkpoints WHERE chain IN (SELECT value FROM json_each(?))", list)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("forgetting archived chains: %w", err)
+	}
+	return nil
+}
+
+// forgetPlaces removes the places up to which decisions of chains were shipped. It returns the
+// chains as JSON.
+func forgetPlaces(ctx context.Context, tx *sql.Tx, chains []string) (string, error) {
+	list, err := json.Marshal(chains)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, "DELETE FROM decision_log_places WHERE chain IN (SELECT value FROM json_each(?))", string(list))
+	}
+	return string(list), err
+}
