@@ -65,7 +65,7 @@ func TestTrailsOfReplicas(t *testing.T) {
 		"a record is another, and the key is not given": {func(t *testing.T, roots []string, e *audit.Evidence) {
 			strange(t, roots, e)
 			edit(t, filepath.Join(roots[1], "b", "000001.jsonl"), func(lines [][]byte) [][]byte {
-				lines[8] = bytes.ReplaceAll(lines[8], []byte("b7"), []byte("bx"))
+				lines[4] = bytes.ReplaceAll(lines[4], []byte("b3"), []byte("bx"))
 				return lines
 			})
 			recompute(t, filepath.Join(roots[1], "b"), func([]byte) bool { return false })
