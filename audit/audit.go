@@ -199,6 +199,9 @@ type Record struct {
 	// Arguments are the judged bytes. A value that is not one line of JSON in UTF-8 is
 	// recorded as a JSON string of its text.
 	Arguments json.RawMessage `json:"arguments,omitempty"`
+	// About are the judged bytes where Arguments does not have them. They are not recorded:
+	// who writes the record finds out with them whether it quotes a secret.
+	About json.RawMessage `json:"-"`
 	// ArgumentsSHA256 is lower-case hex; "" = the log computes it from Arguments.
 	ArgumentsSHA256 string `json:"arguments_sha256,omitempty"`
 	// ArgumentsBytes and ArgumentsExcerpt, the beginning, take the place of the large

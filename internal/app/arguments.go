@@ -20,8 +20,9 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-// The forms in which the trail keeps arguments that it does not keep whole.
+// The forms in which the trail keeps arguments.
 const (
+	keptWhole  = "whole"
 	keptMasked = "masked"
 	keptDigest = "digest"
 )
@@ -36,9 +37,10 @@ type recorder interface {
 	Write(kind audit.Kind, r *audit.Record) error
 }
 
-// argumentKeeper is a recorder that keeps arguments as audit.arguments says. What it
-// cannot mask it keeps as a digest: arguments that are not JSON, and those for a tool
-// whose schema is not at hand.
+// argumentKeeper is a recorder that keeps arguments as audit.arguments says, and where no
+// entry matches, without the values that a schema or a name calls secret. What it cannot
+// mask it keeps as a digest: arguments that are not JSON, and with an entry also those for
+// a tool whose schema is not at hand.
 type argumentKeeper struct {
 	recorder
 	rules []config.Arguments
@@ -49,7 +51,7 @@ type argumentKeeper struct {
 // keepArguments returns the recorder of calls and tickets: trail itself where every
 // argument is kept whole.
 func (a *App) keepArguments(cfg *config.Config, k *keys.Dir, trail *audit.Log) (recorder, error) {
-	if !slices.ContainsFunc(cfg.Audit.Arguments, func(r config.Arguments) bool { return r.Keep != "whole" }) {
+	if rules := cfg.Audit.Arguments; len(rules) > 0 && rules[0].Tool == "*" && rules[0].Keep == keptWhole {
 		return trail, nil
 	}
 	key, err := k.Secret(keys.Arguments)
@@ -66,19 +68,33 @@ func (k *argumentKeeper) Write(kind audit.Kind, r *audit.Record) error {
 	return k.recorder.Write(kind, k.keep(r))
 }
 
-// keep returns r as it is recorded, a copy where the two differ.
+// keep returns r as it is recorded, a copy where the two differ. Without a matching entry,
+// arguments are decoded only where the schema has a secret or the text may hold a secret name.
 func (k *argumentKeeper) keep(r *audit.Record) *audit.Record {
-	rule := k.rule(r)
-	if rule.Keep != keptMasked && rule.Keep != keptDigest {
+	rule, text := k.rule(r), r.Arguments
+	if len(text) == 0 {
+		text = r.About
+	}
+	input, known := k.schemaOf(r)
+	switch {
+	case rule.Keep == keptWhole:
+		return r
+	case rule.Keep != "" || input != nil && input.Secret():
+	case len(text) > 0 && !mayName(text), len(text) == 0 && r.ArgumentsSHA256 == "":
 		return r
 	}
-	masked, count, ok := k.mask(rule, r)
+	var masked json.RawMessage
+	var count int
+	ok := len(text) > 0 && rule.Keep != keptDigest && (known || rule.Keep == "")
+	if ok {
+		masked, count, ok = mask(text, input, rule.Mask)
+	}
 	if ok && count == 0 {
 		return r
 	}
 	out := *r
-	if out.Arguments = masked; ok {
-		out.ArgumentsKept = keptMasked
+	if out.Arguments = nil; ok && len(r.Arguments) > 0 {
+		out.Arguments, out.ArgumentsKept = masked, keptMasked
 	} else if len(r.Arguments) > 0 || r.ArgumentsBytes > 0 {
 		out.ArgumentsKept = keptDigest
 	}
@@ -121,7 +137,7 @@ func (k *argumentKeeper) hide(out, r *audit.Record) {
 	}
 }
 
-// rule returns the first entry that matches r; the zero entry keeps arguments whole.
+// rule returns the first entry that matches r, the zero entry for none.
 func (k *argumentKeeper) rule(r *audit.Record) config.Arguments {
 	name := r.Method
 	if name == "" {
@@ -135,22 +151,20 @@ func (k *argumentKeeper) rule(r *audit.Record) config.Arguments {
 	return config.Arguments{}
 }
 
-// mask returns the arguments of r without secret values, and how many there were. It
-// returns false when the arguments must not be recorded.
-func (k *argumentKeeper) mask(rule config.Arguments, r *audit.Record) (json.RawMessage, int, bool) {
-	if rule.Keep != keptMasked || len(r.Arguments) == 0 {
-		return nil, 0, false
-	}
-	secrets, ok := k.schemaOf(r)
-	v, err := jsonrpc.Value(r.Arguments, jsonrpc.MostLimits())
-	if !ok || err != nil {
+// mask returns text, a JSON value, without the values that the schema calls secret (nil =
+// none), that have a secret name, or that pointers name, and how many there were. It
+// returns false when text must not be recorded.
+func mask(text json.RawMessage, secrets *schema.Schema, pointers []string) (json.RawMessage, int, bool) {
+	v, err := jsonrpc.Value(text, jsonrpc.MostLimits())
+	if err != nil {
 		return nil, 0, false
 	}
 	count := 0
 	if secrets != nil {
 		v, count = secrets.Mask(v, maskedValue)
 	}
-	for _, pointer := range rule.Mask {
+	count += maskNames(v)
+	for _, pointer := range pointers {
 		var n int
 		v, n = maskAt(v, slices.Collect(jsontext.Pointer(pointer).Tokens()))
 		count += n

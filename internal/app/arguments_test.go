@@ -91,6 +91,110 @@ func TestWholeArguments(t *testing.T) {
 	}
 }
 
+// TestSecretsByDefault holds what the trail keeps of arguments where nothing is configured.
+func TestSecretsByDefault(t *testing.T) {
+	compiled, err := schema.Compile(json.RawMessage(`{"properties":{"pin":{"writeOnly":true}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools := registry.NewCatalogue([]string{"bank"}, &registry.Tool{Server: "bank", Name: "login", Exposed: "bank__login", Fingerprint: "sha256:1", Input: compiled})
+	whole, other := config.Arguments{Tool: "*", Keep: "whole"}, config.Arguments{Tool: "mail__*", Keep: "whole"}
+	masked := config.Arguments{Tool: "*", Keep: "masked", Mask: []string{"/a"}}
+	for _, tt := range []struct {
+		name, exposed, arguments string
+		rules                    []config.Arguments
+		kept, want               string // "" = as it is
+	}{
+		{"an amount", "t", `{"amount":1.0,"token":"usdc"}`, nil, "", ""},
+		{"tokens", "t", `{"token":"a","tokens":[1],"max_tokens":5,"passwordless":1,"secretary":"b"}`, nil, "", ""},
+		{"a word in a value", "t", `{"q":"the password of the secret"}`, nil, "", ""},
+		{"password", "t", `{"password":"S","n":1.0}`, nil, "masked", `{"n":1.0,"password":"[masked]"}`},
+		{"passwd", "t", `{"passwd":"S"}`, nil, "masked", `{"passwd":"[masked]"}`},
+		{"passphrase", "t", `{"Passphrase":"S"}`, nil, "masked", `{"Passphrase":"[masked]"}`},
+		{"secret", "t", `{"SECRET":"S"}`, nil, "masked", `{"SECRET":"[masked]"}`},
+		{"clientsecret", "t", `{"client_secret":"S"}`, nil, "masked", `{"client_secret":"[masked]"}`},
+		{"apikey", "t", `{"X":1,"api-key":"S","apiKey":"S","API_KEY":"S"}`, nil, "masked", `{"API_KEY":"[masked]","X":1,"api-key":"[masked]","apiKey":"[masked]"}`},
+		{"accesstoken", "t", `{"accessToken":"S"}`, nil, "masked", `{"accessToken":"[masked]"}`},
+		{"refreshtoken", "t", `{"refresh-token":"S"}`, nil, "masked", `{"refresh-token":"[masked]"}`},
+		{"privatekey", "t", `{"_private__key_":"S"}`, nil, "masked", `{"_private__key_":"[masked]"}`},
+		{"authorization", "t", `{"headers":{"Authorization":"S"}}`, nil, "masked", `{"headers":{"Authorization":"[masked]"}}`},
+		{"cookie", "t", `[[{"a":[{"cookie":"S"}]}]]`, nil, "masked", `[[{"a":[{"cookie":"[masked]"}]}]]`},
+		{"an escaped name", "t", `{"p\u0061ssword":"S"}`, nil, "masked", `{"password":"[masked]"}`},
+		{"a number", "t", `{"secret":4711}`, nil, "masked", `{"secret":"[masked]"}`},
+		{"an object", "t", `{"secret":{"a":[4711]}}`, nil, "masked", `{"secret":"[masked]"}`},
+		{"the schema", "bank__login", `{"pin":"S","password":"S"}`, nil, "masked", `{"password":"[masked]","pin":"[masked]"}`},
+		{"the schema finds nothing", "bank__login", `{"n":1}`, nil, "", ""},
+		{"no definition", "bank__x", `{"pin":"1234"}`, nil, "", ""},
+		{"no JSON, a name", "t", `{'Pass_Word':'S'`, nil, "digest", ""},
+		{"no JSON, an escape", "t", `{'p\u0061ss':'S'`, nil, "digest", ""},
+		{"no JSON, the schema", "bank__login", `{"pin":"S"`, nil, "digest", ""},
+		{"no JSON, no name", "t", `{'n':1`, nil, "", ""},
+		{"a name twice", "t", `{"secret":"S","secret":"S"}`, nil, "digest", ""},
+		{"whole", "t", `{"password":"S"}`, []config.Arguments{whole, masked}, "", ""},
+		{"whole for others", "t", `{"password":"S"}`, []config.Arguments{other}, "masked", `{"password":"[masked]"}`},
+		{"masked", "bank__login", `{"password":"S","pin":"S","a":"S","n":1}`, []config.Arguments{masked, whole}, "masked", `{"a":"[masked]","n":1,"password":"[masked]","pin":"[masked]"}`},
+		{"digest", "t", `{"n":1}`, []config.Arguments{{Tool: "*", Keep: "digest"}, whole}, "digest", ""},
+	} {
+		r := &audit.Record{Exposed: tt.exposed, Fingerprint: "sha256:1", Arguments: json.RawMessage(tt.arguments)}
+		got := app.KeepArguments(r, tools, keys.Key{ID: "1-a", Secret: []byte("key")}, tt.rules...)
+		switch {
+		case tt.kept == "" && got != r:
+			t.Errorf("%s: recorded as %s, want the record as it is", tt.name, got.Arguments)
+		case got.ArgumentsKept != tt.kept || tt.kept != "" && (string(got.Arguments) != tt.want || got.ArgumentsHMAC == ""):
+			t.Errorf("%s: kept as %q, %s", tt.name, got.ArgumentsKept, got.Arguments)
+		}
+	}
+}
+
+// TestOtherRecordsByDefault holds that no record of a call tells more than the one that has
+// its arguments, and that one of a call without secrets stays as it is.
+func TestOtherRecordsByDefault(t *testing.T) {
+	const secret, plain = `{"a":[{"pass-word":"SECRET"}]}`, `{"a":1}`
+	for name, change := range map[string]func(*audit.Record){
+		"an outcome": func(r *audit.Record) { r.Stage, r.Error, r.Warnings = "forward", "SECRET", []string{"SECRET"} },
+		"an excerpt": func(r *audit.Record) { r.ArgumentsBytes, r.ArgumentsExcerpt = 5000, string(r.About) },
+		"a ticket": func(r *audit.Record) {
+			r.Change = &audit.Change{Digest: "sha256:SECRET", From: "dispatching", To: "done", Reason: "SECRET"}
+		},
+		"a refused call": func(r *audit.Record) { r.Arguments, r.Stage, r.Error = r.About, "validate", "SECRET" },
+		"a prompt":       func(r *audit.Record) { r.Method, r.Arguments = "prompts/get", r.About },
+		"a resource":     func(r *audit.Record) { r.Method, r.Arguments = "resources/read", r.About },
+		"what was judged": func(r *audit.Record) {
+			r.Arguments, r.Input = r.About, json.RawMessage(`{"arguments":{"secret":"SECRET"}}`)
+		},
+		"nothing but this": func(*audit.Record) {},
+	} {
+		for _, about := range []string{secret, plain, ""} {
+			r := &audit.Record{Exposed: "t", About: json.RawMessage(about), ArgumentsSHA256: "SECRET"}
+			change(r)
+			got := app.KeepArguments(r, nil, keys.Key{ID: "1-a", Secret: []byte("key")})
+			text, _ := json.Marshal(got)
+			if about == plain && got != r {
+				t.Errorf("%s without secrets: recorded as %s", name, text)
+			}
+			if about != plain && (strings.Contains(string(text), "SECRET") || got.ArgumentsHMAC == "") {
+				t.Errorf("%s about %q: recorded as %s", name, about, text)
+			}
+			if kept := map[string]string{"an excerpt": "digest", "a prompt": "masked"}[name]; about == secret && kept != "" && got.ArgumentsKept != kept {
+				t.Errorf("%s: kept as %q, want %q", name, got.ArgumentsKept, kept)
+			}
+		}
+	}
+}
+
+// BenchmarkArgumentsWithoutSecret measures what an ordinary call costs.
+func BenchmarkArgumentsWithoutSecret(b *testing.B) {
+	for _, size := range []int{64, 1 << 16} {
+		r := &audit.Record{Exposed: "t", Arguments: json.RawMessage(`{"text":"` + strings.Repeat("the order of words ", size/19) + `"}`)}
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			b.SetBytes(int64(size))
+			for b.Loop() {
+				app.KeepArguments(r, nil, keys.Key{})
+			}
+		})
+	}
+}
+
 // TestArgumentsHMAC computes the keyed digest as an auditor does who has the key and the
 // arguments.
 func TestArgumentsHMAC(t *testing.T) {

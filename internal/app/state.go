@@ -274,7 +274,12 @@ func (s *state) recordTicket(ctx context.Context, tx *sql.Tx, t approval.Ticket,
 	if err := s.notices.Enqueue(ctx, tx, t, c); err != nil {
 		return err
 	}
-	return s.records.Write(audit.KindTicket, ticketRecord(t, c))
+	r := ticketRecord(t, c)
+	var err error
+	if r.About, err = approval.Judged(ctx, tx, t); err != nil {
+		return err
+	}
+	return s.records.Write(audit.KindTicket, r)
 }
 
 // ticketRecord is a change of a ticket as the trail has it: the call that made

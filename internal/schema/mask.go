@@ -3,6 +3,9 @@ package schema
 // maxMasked bounds the visits of one Mask.
 const maxMasked = 100_000
 
+// Secret reports whether any subschema is secret; see Mask. It costs nothing.
+func (s *Schema) Secret() bool { return s.secret }
+
 // Mask replaces by with every value of v to which a secret subschema applies, whatever
 // branch of the schema the instance takes, and returns how many there were. A subschema
 // is secret when it is writeOnly (JSON Schema validation, section 9.4) or has the format

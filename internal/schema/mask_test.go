@@ -39,6 +39,9 @@ func TestMask(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if tt.want != "" && !s.Secret() {
+			t.Errorf("%s: the schema has no secret", tt.name)
+		}
 		out, n := s.Mask(v, "*")
 		got, _ := json.Marshal(out)
 		want := tt.want
@@ -47,6 +50,15 @@ func TestMask(t *testing.T) {
 		}
 		if string(got) != want || (n > 0) != (tt.want != "") {
 			t.Errorf("%s: %s with %d values, want %s", tt.name, got, n, want)
+		}
+	}
+}
+
+// TestNoSecret holds that a schema without a secret subschema says so.
+func TestNoSecret(t *testing.T) {
+	for _, raw := range []string{`true`, `{"properties":{"at":{"format":"date","writeOnly":false}}}`} {
+		if s, err := schema.Compile(json.RawMessage(raw)); err != nil || s.Secret() {
+			t.Errorf("%s: %v, or it has a secret", raw, err)
 		}
 	}
 }

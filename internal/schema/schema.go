@@ -17,6 +17,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"weak"
 
@@ -43,8 +44,9 @@ const (
 // compiled form takes some fifteen times the memory of its text, so that only the
 // latest forms are kept, and one that is needed again is made again.
 type Schema struct {
-	raw  json.RawMessage
-	form atomic.Pointer[weak.Pointer[form]]
+	raw    json.RawMessage
+	secret bool // some subschema is
+	form   atomic.Pointer[weak.Pointer[form]]
 }
 
 // form is a compiled schema.
@@ -103,7 +105,7 @@ func Compile(raw json.RawMessage) (*Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Schema{raw: raw}
+	s := &Schema{raw: raw, secret: slices.ContainsFunc(f.graph.nodes, func(n *node) bool { return n.secret })}
 	s.keep(f)
 	return s, nil
 }

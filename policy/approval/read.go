@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -429,4 +430,18 @@ func (f *follower) inOrder(ctx context.Context, tx *sql.Tx, events []Event) (_ [
 		before = e.Seq
 	}
 	return events, nil
+}
+
+// Judged reads the arguments of t, which Options.Changed gets without them, through its
+// transaction: nil when the store has none or others than were held.
+func Judged(ctx context.Context, tx *sql.Tx, t Ticket) (json.RawMessage, error) {
+	var arguments []byte
+	err := tx.QueryRowContext(ctx, "SELECT arguments FROM approvals WHERE id = ?", t.ID).Scan(&arguments)
+	switch {
+	case errors.Is(err, sql.ErrNoRows) || err == nil && digest(arguments) != t.Digest:
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading the arguments of ticket %s: %w", t.ID, err)
+	}
+	return arguments, nil
 }

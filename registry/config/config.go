@@ -426,7 +426,7 @@ type Audit struct {
 	ReserveMiB int         `json:"reserve_mib"`         // of the disk, at most 5 % of it, that no new call may use; 0 = none
 	Anchors    []Anchor    `json:"anchors,omitempty"`   // that receive the signed checkpoints
 	Signer     *Signer     `json:"signer,omitempty"`    // nil = a key of the key directory
-	Arguments  []Arguments `json:"arguments,omitempty"` // the first that matches counts; none = whole
+	Arguments  []Arguments `json:"arguments,omitempty"` // the first that matches counts; none = without secrets, see package app
 }
 
 // Signer signs checkpoints: Key is set, or Command and PublicKey. It holds a secret (Key).
@@ -440,7 +440,7 @@ type Signer struct {
 type Arguments struct {
 	Tool string   `json:"tool"`           // exposed name or method; * and ? as in path.Match, "*" = any
 	Keep string   `json:"keep"`           // whole, masked or digest
-	Mask []string `json:"mask,omitempty"` // JSON Pointers that masked masks, in addition to what the tool's schema calls secret
+	Mask []string `json:"mask,omitempty"` // JSON Pointers that masked masks, in addition to what the tool's schema or a name calls secret
 }
 
 // Anchor is a place outside the state directory that receives checkpoints of the audit
