@@ -31,6 +31,12 @@ type Judge interface {
 	Revision() string
 }
 
+// independentJudge is a Judge that knows whether its verdict on in is the same whatever the
+// call. It may answer false when it does not know.
+type independentJudge interface {
+	Independent(ctx context.Context, in *policy.Input) bool
+}
+
 // The reasons why a record cannot be judged again.
 var (
 	// ErrNotAsked is returned for records of events that no policy judged.
@@ -68,9 +74,17 @@ type Retrial struct {
 func Silent(err error) bool { return errors.Is(err, ErrNotAsked) || errors.Is(err, ErrElsewhere) }
 
 // Again judges the recorded decision of r by j. The error says why r cannot be
-// judged again: an error of Decode, ErrUncounted, or that of ctx.
+// judged again: an error of Decode, ErrUncounted, or that of ctx. A record without the
+// arguments is judged again only by a Judge whose verdict does not depend on the call.
 func Again(ctx context.Context, j Judge, r *audit.Record) (*Retrial, error) {
 	in, was, err := Decode(r)
+	if c, ok := j.(independentJudge); ok && errors.Is(err, ErrKept) {
+		known := *r
+		known.ArgumentsKept = ""
+		if in, was, err = Decode(&known); err == nil && !c.Independent(ctx, in) {
+			err = ErrKept
+		}
+	}
 	if err == nil {
 		err = checkMeters(j.Meters(in.Tool), in)
 	}

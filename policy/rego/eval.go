@@ -73,6 +73,20 @@ func (e *Engine) Decide(ctx context.Context, in *policy.Input) (policy.Decision,
 	return d, err
 }
 
+// Independent reports whether every call of the principal and the tool of in gets the same
+// verdict, so that Decide needs no arguments. False also means that nobody knows.
+func (e *Engine) Independent(ctx context.Context, in *policy.Input) bool {
+	if !in.Principal.Valid() || !in.Calls() {
+		return false
+	}
+	known, err := e.pairs.find(&in.Principal, &in.Tool)
+	if err != nil || known.forgotten {
+		return false
+	}
+	c, err := e.constantOf(ctx, known, e.timeout)
+	return err == nil && c.verdict != nil
+}
+
 // judge evaluates in; see evaluate.
 func (e *Engine) judge(ctx context.Context, in *policy.Input, known *pair) (policy.Decision, time.Duration, error) {
 	begin := time.Now()

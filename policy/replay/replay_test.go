@@ -261,6 +261,54 @@ func TestFilters(t *testing.T) {
 	}
 }
 
+// TestMaskedArguments holds that a call whose arguments are recorded masked or as a digest
+// is judged again only where the verdict does not depend on the call.
+func TestMaskedArguments(t *testing.T) {
+	const constant = `decision := {"effect": "deny", "rule": "no"} if input.tool.name == "constant"
+
+`
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "p.rego"), []byte("package toolgate\n\nimport rego.v2\n\n"+constant+
+		`decision := {"effect": "allow", "rule": "pin"} if {
+	input.tool.name != "constant"
+	input.arguments.pin == "1234"
+}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e, err := rego.Load(t.Context(), rego.Options{Path: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		tool, kept string
+		arguments  json.RawMessage
+		judged     int
+	}{
+		{"constant", "masked", json.RawMessage(`{"pin":"[masked]"}`), 1},
+		{"constant", "digest", nil, 1},
+		{"other", "masked", json.RawMessage(`{"pin":"[masked]"}`), 0},
+		{"other", "digest", nil, 0},
+		{"other", "", json.RawMessage(`{"pin":"1234"}`), 1},
+	} {
+		in := judged(rand.New(rand.NewPCG(4, 4)), 1)
+		in.Tool.Name, in.Arguments, in.Usage = tt.tool, json.RawMessage(`{"pin":"1234"}`), nil
+		d, err := e.Decide(t.Context(), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := recordOf(in, &d)
+		r.Kind, r.Arguments, r.ArgumentsKept = audit.KindDecision, tt.arguments, tt.kept
+		rep, err := replay.Run(t.Context(), each(r), e, replay.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rep.Judged != tt.judged || rep.Same != tt.judged || rep.Lost() != 1-tt.judged {
+			t.Errorf("%s kept as %q: got %+v", tt.tool, tt.kept, rep)
+		}
+	}
+}
+
 func TestWhatCannotBeJudgedAgain(t *testing.T) {
 	e := engine(t)
 	in := judged(rand.New(rand.NewPCG(4, 4)), 1)
