@@ -159,12 +159,13 @@ func (e *env) tokensNamed(cfg *config.Config, subject, name string) (found []ide
 	if (subject == "") == (name == "") {
 		return nil, usage(errors.New("name a token or a subject\nhint: toolgate token list shows the hashes; - reads the token from stdin"))
 	}
+	var until time.Time
 	if name == "-" {
 		token, err := e.tokenFromStdin()
 		if err != nil {
 			return nil, err
 		}
-		name = identity.HashToken(token)
+		name, until = identity.HashToken(token), identity.EndOf(token)
 	}
 	name = strings.ToLower(strings.TrimSuffix(name, "…"))
 	var subjects []string
@@ -177,7 +178,7 @@ func (e *env) tokensNamed(cfg *config.Config, subject, name string) (found []ide
 	raw, err := hex.DecodeString(name)
 	switch {
 	case len(found) == 0 && err == nil && len(raw) == 32: // a token that is no longer configured, or a JWT
-		found = append(found, identity.Revocation{SHA256: name})
+		found = append(found, identity.Revocation{SHA256: name, Until: until})
 	case len(found) == 0 && subject != "":
 		return nil, unknown("subject", subject, subjects)
 	case len(found) == 0 || name != "" && len(found) > 1:

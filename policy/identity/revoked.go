@@ -11,13 +11,16 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/filelock"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/wait"
+	"github.com/toolgate/toolgate/internal/wholefile"
 )
 
 // RevokedFile is the name of the list of revoked tokens in the directory of keys.
@@ -31,6 +34,9 @@ const (
 	readEvery, readWithin = 2 * time.Second, 5 * time.Second
 	// unreadFor is how long the store may be out of reach before tokens are refused.
 	unreadFor = 30 * time.Second
+	// keepEnded is how long a revocation is kept after its token has ended by itself: longer
+	// than any clock is wrong unnoticed, because a clock that is set back revives the token.
+	keepEnded = 30 * 24 * time.Hour
 )
 
 // Revocation is one revoked token.
@@ -39,11 +45,33 @@ type Revocation struct {
 	Subject string    `json:"subject,omitempty"`
 	Reason  string    `json:"reason,omitempty"`
 	At      time.Time `json:"at"`
+	Until   time.Time `json:"until,omitzero"` // see [EndOf]; zero = the token may be good for ever
 }
+
+// ended reports whether the token of v ended by itself so long ago that nobody can use it.
+func (v Revocation) ended(now time.Time) bool {
+	return !v.Until.IsZero() && now.Sub(v.Until) > keepEnded
+}
+
+// EndOf returns the time after which a token is good nowhere, whatever the configuration says: the
+// member exp of a JWT (RFC 7519, section 4.1.4), which cannot be changed without changing the
+// token. It is zero for any other token.
+func EndOf(token string) time.Time {
+	f, err := ReadJWT(token)
+	var seconds float64
+	if err != nil || json.Unmarshal(f.Expires, &seconds) != nil || seconds <= 0 || seconds > maxSeconds {
+		return time.Time{}
+	}
+	return time.Unix(int64(seconds), 0).UTC()
+}
+
+// maxSeconds is the last second that the store can keep, in the year 2262.
+const maxSeconds = math.MaxInt64 / 1e9
 
 // Revocations is the list of revoked tokens. It is in the store, and in a file outside
 // the state directory: each brings back what the other lacks, so that a restored backup
-// revives no token. A list only grows, and has within a quarter of a second what other
+// revives no token. Opening the list removes tokens that ended by themselves more than 30 days
+// ago; otherwise it only grows. It has within a quarter of a second what other
 // processes added to the file. With a store on a server, Follow brings what other
 // replicas revoked. It is safe for concurrent use.
 type Revocations struct {
@@ -62,9 +90,11 @@ type Revocations struct {
 // a store.
 func OpenRevocations(ctx context.Context, db *store.DB, path string) (*Revocations, error) {
 	r := &Revocations{path: path, db: db, unread: unreadFor, all: make(map[[sha256.Size]byte]Revocation)}
-	err := r.read()
-	if err == nil && db != nil {
-		err = r.merge(ctx)
+	var err error
+	if db == nil {
+		err = r.read()
+	} else if err = r.locked(r.read); err == nil {
+		err = errors.Join(r.merge(ctx), r.prune(ctx, time.Now()))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("opening the list of revoked tokens: %w", err)
@@ -91,12 +121,57 @@ func (r *Revocations) merge(ctx context.Context) error {
 	return nil
 }
 
+// prune removes the tokens that have ended from the store, the file and the list.
+func (r *Revocations) prune(ctx context.Context, now time.Time) error {
+	gone := func(_ [sha256.Size]byte, v Revocation) bool { return v.ended(now) }
+	r.mu.Lock()
+	n := len(r.all)
+	maps.DeleteFunc(r.all, gone)
+	pruned := n - len(r.all)
+	r.mu.Unlock()
+	if pruned == 0 {
+		return nil
+	}
+	before := now.Add(-keepEnded)
+	return errors.Join(
+		r.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "DELETE FROM revoked_tokens WHERE until > 0 AND until < ?", store.Time{To: &before})
+			return err
+		}),
+		r.locked(func() error {
+			text, err := os.ReadFile(r.path)
+			if err != nil {
+				return err
+			}
+			var kept []byte
+			for line := range bytes.Lines(text) {
+				var v Revocation
+				if err := json.Unmarshal(line, &v); err != nil || !v.ended(now) {
+					kept = append(kept, line...)
+				}
+			}
+			return wholefile.Replace(r.path, kept, 0o600)
+		}))
+}
+
+// locked calls change while no other process changes the file.
+func (r *Revocations) locked(change func() error) error {
+	f, err := os.OpenFile(r.path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if err = filelock.Lock(f); err == nil {
+		err = change()
+	}
+	return errors.Join(err, f.Close())
+}
+
 // fetch brings what only the store has into the list and its file. What the file cannot
 // take is in the list nevertheless.
 func (r *Revocations) fetch(ctx context.Context) (stored []Revocation, err error) {
 	stored, err = store.Select(ctx, r.db.Read, func(v *Revocation) []any {
-		return []any{&v.SHA256, &v.Subject, &v.Reason, store.Time{To: &v.At}}
-	}, "SELECT sha256, subject, reason, at FROM revoked_tokens")
+		return []any{&v.SHA256, &v.Subject, &v.Reason, store.Time{To: &v.At}, store.Time{To: &v.Until}}
+	}, "SELECT sha256, subject, reason, at, until FROM revoked_tokens")
 	for _, v := range stored {
 		if _, ok := r.Find(v.SHA256); !ok {
 			err = errors.Join(err, r.append(v))
@@ -156,8 +231,8 @@ func (r *Revocations) Add(ctx context.Context, v Revocation) error {
 
 func (r *Revocations) insert(ctx context.Context, v Revocation) error {
 	return r.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, "INSERT INTO revoked_tokens (sha256, subject, reason, at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-			v.SHA256, v.Subject, v.Reason, store.Time{To: &v.At})
+		_, err := tx.ExecContext(ctx, "INSERT INTO revoked_tokens (sha256, subject, reason, at, until) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+			v.SHA256, v.Subject, v.Reason, store.Time{To: &v.At}, store.Time{To: &v.Until})
 		return errors.Join(err, r.db.Notify(ctx, tx, store.Tokens))
 	})
 }
@@ -175,12 +250,14 @@ func (r *Revocations) append(v Revocation) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(r.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(line, '\n'))
-	return errors.Join(err, f.Sync(), f.Close())
+	return r.locked(func() error {
+		f, err := os.OpenFile(r.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(append(line, '\n'))
+		return errors.Join(err, f.Sync(), f.Close())
+	})
 }
 
 // read adds what the file has. A file that is gone takes nothing away.
