@@ -63,7 +63,7 @@ func (t *toolCall) forward(ctx context.Context) *Failure {
 	f := t.elicited(ctx, t.upstreamFailure(ctx, fe, late))
 	if fe.Kind == registry.Timeout && !t.hold.granted && t.onlyReads() {
 		f.Kernel.RetryEligible = true
-		f.remedy("the tool only reads: call it again")
+		f = f.remedy("the tool only reads: call it again")
 	}
 	t.sent = fe.Sent
 	t.ends(approval.StateUnknown, nil, f.Reason)
