@@ -13,9 +13,9 @@
 //
 // One test program of the package holds all mutants; an environment variable chooses
 // the one that is removed. Every test runs alone once, to find the checks that it
-// reaches. Then each mutant meets the tests that reach it: first those of its own
-// package, then those of the packages that import it. Results are kept under .cache
-// until the test program changes.
+// reaches. Then each mutant meets the tests that reach it: those of its own package, and
+// with -importers those of the packages that import it, which takes several times as long.
+// Results are kept under .cache until the test program changes.
 //
 // A check whose removal changes nothing that a test could see is listed with the
 // reason in equivalent.txt.
@@ -40,7 +40,7 @@ type settings struct {
 	sample   int
 	seed     uint64
 	limit    time.Duration
-	near     bool
+	all      bool // tests of importing packages too
 	list     bool
 }
 
@@ -52,7 +52,7 @@ func main() {
 	flag.IntVar(&s.sample, "sample", 0, "number of checks for each package, chosen by -seed; 0 = all")
 	flag.Uint64Var(&s.seed, "seed", 1, "seed of the sample")
 	flag.DurationVar(&s.limit, "limit", time.Minute, "time for one run of tests")
-	flag.BoolVar(&s.near, "near", false, "only tests of the package itself")
+	flag.BoolVar(&s.all, "importers", false, "also tests of the packages that import it")
 	flag.BoolVar(&s.list, "list", false, "list the checks and run nothing")
 	flag.Parse()
 	s.packages = flag.Args()

@@ -111,7 +111,7 @@ func run(all packages, p *pkg, checks, chosen []*check, s settings) ([]*check, e
 		return nil, err
 	}
 	testers := all.importers(p)
-	if s.near {
+	if !s.all {
 		testers = testers[:1]
 	}
 	alive := chosen
