@@ -67,7 +67,7 @@ func post(ctx context.Context, address string, body []byte) ([]byte, error) {
 	return reply, nil
 }
 
-// statusError is the status of a response that is no success.
+// statusError is the status code of a response other than 2xx.
 type statusError int
 
 // Error implements error.

@@ -91,8 +91,8 @@ func RemoveChains(root string, ledger Ledger, gone []Earlier) error {
 }
 
 // removeChain removes the directory of a chain without records, and reports whether it is
-// gone. The starting point goes last, because the directory verifies as long as it is there;
-// an empty directory is no chain.
+// gone. The starting point goes last, because the directory verifies as long as it is there.
+// Readers of the trail skip an empty directory.
 func removeChain(dir string) (bool, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

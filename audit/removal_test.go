@@ -249,7 +249,7 @@ func TestLastSegmentNeedsProofOfTheEnd(t *testing.T) {
 	}
 }
 
-// A record whose chain was archived is not held any more, nor one before those that are left.
+// The trail no longer holds a record of an archived chain, nor a record of an archived segment.
 func TestHolds(t *testing.T) {
 	t.Parallel()
 	root := build(t, 34, 4<<10)

@@ -56,7 +56,7 @@ func (h *heard) options(o registry.Options) registry.Options {
 }
 
 // A changed definition is reported once: not with the next list, not at the next start, and
-// again when it has changed once more. An accepted or a new one is no change.
+// again after a further change. Accepted and new definitions are not reported.
 func TestChangeIsReportedOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{oldTool}})

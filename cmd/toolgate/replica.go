@@ -75,7 +75,7 @@ func (e *env) retire(ctx context.Context, db *store.DB, name string) (retired ap
 	}
 	gone := []string{"replica " + found.Name}
 	for _, c := range found.Chains {
-		gone = append(gone, audit.Earlier(c).String())
+		gone = append(gone, c.String())
 	}
 	by := systemUser()
 	if err := trail.Write(audit.KindEvent, &audit.Record{Principal: audit.Principal{Subject: by}, Event: &audit.Event{Name: audit.EventRetired, Removed: gone}}); err != nil {

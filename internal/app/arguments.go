@@ -72,13 +72,14 @@ func (k *argumentKeeper) Write(kind audit.Kind, r *audit.Record) error {
 // arguments are decoded only where the schema has a secret or the text may hold a secret name.
 func (k *argumentKeeper) keep(r *audit.Record) *audit.Record {
 	rule, text := k.rule(r), r.Arguments
+	if rule.Keep == keptWhole {
+		return r
+	}
 	if len(text) == 0 {
 		text = r.About
 	}
 	input, known := k.schemaOf(r)
 	switch {
-	case rule.Keep == keptWhole:
-		return r
 	case rule.Keep != "" || input != nil && input.Secret():
 	case len(text) > 0 && !mayName(text), len(text) == 0 && r.ArgumentsSHA256 == "":
 		return r

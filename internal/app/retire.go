@@ -16,25 +16,19 @@ import (
 // KnownReplica is a replica of which the store has checkpoints: a state directory, in which
 // each process began a chain of the trail.
 type KnownReplica struct {
-	Name    string        `json:"name"`  // of its trail, the same after each start on the state directory
-	Who     string        `json:"who"`   // its last process, as in "process 4711 on web-1"
-	State   string        `json:"state"` // live, gone or retired
-	Last    time.Time     `json:"last"`  // when its newest checkpoint was signed
-	Retired time.Time     `json:"retired,omitzero"`
-	By      string        `json:"retired_by,omitempty"`
-	Chains  []StoredChain `json:"chains"` // by name
-}
-
-// StoredChain is the last record of a chain that the store has a checkpoint of.
-type StoredChain struct {
-	Instance string `json:"instance"`
-	Seq      uint64 `json:"seq"`
-	Hash     string `json:"hash"`
+	Name    string    `json:"name"`  // of its trail, the same after each start on the state directory
+	Who     string    `json:"who"`   // its last process, as in "process 4711 on web-1"
+	State   string    `json:"state"` // live, gone or retired
+	Last    time.Time `json:"last"`  // when its newest checkpoint was signed
+	Retired time.Time `json:"retired,omitzero"`
+	By      string    `json:"retired_by,omitempty"`
+	// Chains are the last records of its chains that the store has checkpoints of, by name.
+	Chains []audit.Earlier `json:"chains"`
 }
 
 // The states of a KnownReplica.
 const (
-	Live    = "live" // a process of it holds a lease, or did until at most 30 s ago
+	Live    = "live" // a process of the replica holds a lease, which runs out 30 s after a kill
 	Gone    = "gone"
 	Retired = "retired"
 )
@@ -48,7 +42,7 @@ var (
 
 // storedNote is a row of checkpoints.
 type storedNote struct {
-	StoredChain
+	audit.Earlier
 	who, by     string
 	at, retired time.Time
 	note        []byte
@@ -104,7 +98,7 @@ func knownReplicas(ctx context.Context, db *store.DB, q store.Querier) ([]KnownR
 
 // add adds a chain to r. A replica is retired when all of its chains are.
 func (r *KnownReplica) add(n storedNote, alive []string) {
-	r.Chains = append(r.Chains, n.StoredChain)
+	r.Chains = append(r.Chains, n.Earlier)
 	if n.at.After(r.Last) {
 		r.Last, r.Who = n.at, n.who
 	}

@@ -97,7 +97,7 @@ func TestRetiredReplica(t *testing.T) {
 		t.Errorf("an unknown replica: %v", err)
 	}
 	retired, err := Retire(t.Context(), db, "other", "root", time.Now())
-	if err != nil || retired.Chains[1] != (StoredChain{"chn_2", 9, c.Hash}) || retired.Who != "process 1 on web-3" {
+	if err != nil || retired.Chains[1] != (audit.Earlier{Instance: "chn_2", Seq: 9, Hash: c.Hash}) || retired.Who != "process 1 on web-3" {
 		t.Errorf("retired %+v, %v", retired, err)
 	}
 	if r := state(Retired); r.By != "root" || r.Retired.IsZero() {

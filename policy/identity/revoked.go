@@ -90,10 +90,11 @@ type Revocations struct {
 // a store.
 func OpenRevocations(ctx context.Context, db *store.DB, path string) (*Revocations, error) {
 	r := &Revocations{path: path, db: db, unread: unreadFor, all: make(map[[sha256.Size]byte]Revocation)}
-	var err error
-	if db == nil {
-		err = r.read()
-	} else if err = r.locked(r.read); err == nil {
+	err := r.read()
+	if err != nil && db != nil { // half a line of a process that writes, if anything
+		err = r.locked(r.read)
+	}
+	if err == nil && db != nil {
 		err = errors.Join(r.merge(ctx), r.prune(ctx, time.Now()))
 	}
 	if err != nil {

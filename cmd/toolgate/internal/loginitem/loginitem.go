@@ -32,7 +32,7 @@ const mark = "written by toolgate service install"
 
 // A Manager starts the items of one user. It is safe for concurrent use.
 type Manager struct {
-	home func() (string, error) // directory of the files of items
+	dir string // of the files of items
 	kind
 }
 
@@ -64,12 +64,7 @@ func New(goos, home, configHome string) (*Manager, error) {
 	if goos == "linux" && configHome != "" {
 		dir = filepath.Join(configHome, "systemd", "user")
 	}
-	return &Manager{home: func() (string, error) {
-		if !filepath.IsAbs(dir) {
-			return "", errors.New("the home directory is not known\nhint: set HOME")
-		}
-		return dir, nil
-	}, kind: k}, nil
+	return &Manager{dir, k}, nil
 }
 
 // Title says what an item is on this system, such as "systemd user unit".
@@ -78,10 +73,13 @@ func (m *Manager) Title() string { return m.title }
 // Text returns the file of an item. The error is for an item that the system cannot express.
 func (m *Manager) Text(i Item) (string, error) { return m.text(i) }
 
-// File returns the path of the file of the item with a name.
+// File returns the path of the file of the item with a name. The error is for a user without a
+// home directory.
 func (m *Manager) File(name string) (string, error) {
-	dir, err := m.home()
-	return filepath.Join(dir, strings.ReplaceAll(m.file, "*", name)), err
+	if !filepath.IsAbs(m.dir) {
+		return "", errors.New("the home directory is not known\nhint: set HOME")
+	}
+	return filepath.Join(m.dir, strings.ReplaceAll(m.file, "*", name)), nil
 }
 
 // Install writes the file of i, and starts its program now and at each login. When the system
@@ -125,7 +123,7 @@ func restore(file string, before []byte) error {
 }
 
 // Uninstall ends the program of an item, and removes the file. The error is fs.ErrNotExist when
-// there is no such item, and ErrForeign when Install did not write it.
+// no item has the name, and ErrForeign when Install did not write the file.
 func (m *Manager) Uninstall(ctx context.Context, name string) error {
 	file, err := m.File(name)
 	if err != nil {
