@@ -190,6 +190,9 @@ type Record struct {
 	Route     string `json:"route"`
 	Session   string `json:"session,omitempty"`
 	RequestID string `json:"request_id"` // the JSON-RPC id as text
+	// Tags are what the caller of a job claims of it (seed 002, tag conventions), by key; nil
+	// for other requests.
+	Tags map[string]string `json:"tags,omitempty"`
 
 	Method      string `json:"method,omitempty"` // "" = tools/call
 	Server      string `json:"server"`

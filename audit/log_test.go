@@ -30,7 +30,7 @@ func sample(call string) *audit.Record {
 	return &audit.Record{
 		CallID: call, DecisionID: "dec_" + call, TraceID: "trc_1", ParentID: "trc_0",
 		Principal: audit.Principal{Subject: "agent-7", Roles: []string{"researcher", "creator"}, Client: "inspector/1.0", Tenant: "acme"},
-		Transport: "http", Era: "2025-06-18", Route: "standard", Session: "s-1", RequestID: "17",
+		Transport: "http", Era: "2025-06-18", Route: "standard", Session: "s-1", RequestID: "17", Tags: map[string]string{"domain": "finance", "urgency": "high"},
 		Server: "standard", Tool: "manage_wallet", Exposed: "manage_wallet", Fingerprint: "sha256:ab",
 		Arguments: json.RawMessage(`{"action":"transfer","asset":"USD","amount":50.10,"destination":"bob"}`),
 		Policy:    audit.Policy{Effect: "allow", Rule: "role", Reason: "the role may call it", Revision: "sha256:cd"},

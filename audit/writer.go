@@ -411,8 +411,11 @@ func appendRecord(b []byte, r *Record, kind Kind, now time.Time) []byte {
 		b = appendTexts(b, "", role)
 	}
 	b = appendTexts(append(b, ']'), "client?", r.Principal.Client, "tenant?", r.Principal.Tenant)
-	b = appendTexts(append(b, '}'), "transport", r.Transport, "era", r.Era, "route", r.Route, "session?", r.Session, "request_id", r.RequestID,
-		"method?", r.Method, "server", r.Server, "tool", r.Tool, "exposed", r.Exposed, "fingerprint", r.Fingerprint)
+	b = appendTexts(append(b, '}'), "transport", r.Transport, "era", r.Era, "route", r.Route, "session?", r.Session, "request_id", r.RequestID)
+	if len(r.Tags) > 0 {
+		b = appendDocument(b, "tags", r.Tags)
+	}
+	b = appendTexts(b, "method?", r.Method, "server", r.Server, "tool", r.Tool, "exposed", r.Exposed, "fingerprint", r.Fingerprint)
 	b = appendJSON(b, "arguments", r.Arguments)
 	digest := r.ArgumentsSHA256
 	if digest == "" && len(r.Arguments) > 0 && r.ArgumentsHMAC == "" {

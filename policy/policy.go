@@ -110,6 +110,10 @@ type Request struct {
 	Era       string    `json:"era"`       // MCP revision, "" outside MCP
 	TraceID   string    `json:"trace_id"`
 	Time      time.Time `json:"time"` // set by the road; policies have no clock of their own
+	// Tags are what the caller of a job claims of it (seed 002, tag conventions), by key:
+	// urgency, domain, complexity, confidence, grounding. Nothing vouches for them. Nil when
+	// there are none.
+	Tags map[string]string `json:"tags,omitempty"`
 }
 
 // ActionCall is the action of a tool call. Every other action is the method of

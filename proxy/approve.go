@@ -73,7 +73,7 @@ func (t *toolCall) held() approval.Held {
 		Fingerprint: t.tool.Fingerprint, Arguments: t.body, Digest: t.digest,
 		Revision: t.decision.Revision, Rule: t.decision.Rule, Reason: t.decision.Reason,
 		Approval: *t.decision.Approval, DecisionID: t.decisionID, TraceID: t.traceID,
-		Transport: t.in.Transport, Era: t.in.Era, Session: t.in.Session,
+		Transport: t.in.Transport, Era: t.in.Era, Session: t.in.Session, Tags: t.in.Tags,
 		Execute: t.decision.Approval.ExecuteOnApprove || t.knowsTasks() || slices.Contains(t.gate.settings.Load().Execute, t.tool.Exposed),
 	}
 }

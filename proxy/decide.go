@@ -259,7 +259,7 @@ const ruleFailed = "policy_error"
 // policy that fails denies.
 func (c *call) judge(ctx context.Context, in *policy.Input) {
 	in.Principal = c.principal
-	in.Request = policy.Request{ID: c.id, Transport: c.in.Transport, Era: c.in.Era, TraceID: c.traceID, Time: c.asOf.UTC()}
+	in.Request = policy.Request{ID: c.id, Transport: c.in.Transport, Era: c.in.Era, TraceID: c.traceID, Time: c.asOf.UTC(), Tags: c.in.Tags}
 	d, err := c.engine.Decide(ctx, in)
 	c.decision, c.asked = d, in
 	if err != nil {

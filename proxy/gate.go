@@ -292,6 +292,8 @@ type Call struct {
 	// SignalID is the id of the Signal that asks for the call, "" = the road
 	// makes one. It is the parent of every Signal that comes of the call.
 	SignalID string
+	// Tags are what the caller of a job claims of it (see policy.Request); nil = nothing.
+	Tags map[string]string
 	// TraceID continues a trace, "" = that of params._meta.traceparent, or a
 	// new one.
 	TraceID string

@@ -160,6 +160,7 @@ func (m *workerGate) ask(t *testing.T, args string) string {
 	t.Helper()
 	in := request(t, `{"name":"web__find","arguments":`+args+`}`)
 	in.Credential, in.Client, in.Era = identity.Credential{Bearer: "ann-token"}, "agent/1", "2025-11-25"
+	in.Tags = map[string]string{"urgency": "high"}
 	reply, f := m.Call(t.Context(), in)
 	if f != nil || reply.Ticket == "" {
 		t.Fatalf("got %v, %v, want a ticket", reply, f)
@@ -205,7 +206,7 @@ func TestAnApprovedCallRunsWithoutItsAgent(t *testing.T) {
 			t.Errorf("sent (-want +got):\n%s", diff)
 		}
 		made := m.decisions[len(m.decisions)-1]
-		if made.Principal.Subject != "ann" || made.Principal.Client != "agent/1" || made.Ticket != id || made.Transport != "http" {
+		if made.Principal.Subject != "ann" || made.Principal.Client != "agent/1" || made.Ticket != id || made.Transport != "http" || made.Tags["urgency"] != "high" {
 			t.Errorf("recorded as %+v", made)
 		}
 		if again := m.ask(t, args); again != id || len(m.sent) != 1 {

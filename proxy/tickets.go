@@ -246,7 +246,7 @@ func callOf(ticket approval.Ticket) (*Call, error) {
 	}
 	return &Call{
 		Message: m, Credential: identity.Credential{Earlier: &ticket.Principal}, Client: ticket.Principal.Client,
-		Transport: ticket.Transport, Era: ticket.Era, TraceID: ticket.TraceID, resumed: &ticket,
+		Transport: ticket.Transport, Era: ticket.Era, TraceID: ticket.TraceID, Tags: ticket.Tags, resumed: &ticket,
 	}, nil
 }
 

@@ -5,9 +5,12 @@ import (
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -18,7 +21,7 @@ import (
 
 // JobRequest is what an HTTP client asks of the kernel (seed 002,
 // http_request_to_signal). Its JSON form is {query?, job_type?, depth?,
-// max_steps?, tool?, args?}; a zero field is not given.
+// max_steps?, tool?, args?, tags?}; a zero field is not given.
 type JobRequest struct {
 	Query    string             // what the user asks, in words; required without a tool
 	JobType  string             // what kind of job it is
@@ -26,15 +29,19 @@ type JobRequest struct {
 	MaxSteps int                // at most so many steps, 0 to 2147483647
 	Tool     string             // the tool to call, by the name agents use
 	Args     stdjson.RawMessage // a JSON object for that tool, nil for {}
+	// Tags are what the caller claims of the job: urgency, domain, complexity, confidence
+	// and grounding, as seed 002's table "Tag Conventions" has them, at most 64 bytes each.
+	Tags map[string]string
 }
 
 type jobForm struct {
-	Query    string         `json:"query"`
-	JobType  word           `json:"job_type,omitzero"`
-	Depth    int            `json:"depth,omitzero"`
-	MaxSteps int            `json:"max_steps,omitzero"`
-	Tool     word           `json:"tool,omitzero"`
-	Args     jsontext.Value `json:"args,omitzero"`
+	Query    string            `json:"query"`
+	JobType  word              `json:"job_type,omitzero"`
+	Depth    int               `json:"depth,omitzero"`
+	MaxSteps int               `json:"max_steps,omitzero"`
+	Tool     word              `json:"tool,omitzero"`
+	Args     jsontext.Value    `json:"args,omitzero"`
+	Tags     map[string]string `json:"tags,omitzero"`
 }
 
 // A word is a string that is not empty.
@@ -50,9 +57,18 @@ func (w *word) UnmarshalJSON(raw []byte) error {
 }
 
 // Validate returns ErrInvalidRequest, with the member, when r asks for
-// nothing, has a number out of range, has args without a tool or args that
-// are no JSON object with one reading.
+// nothing, has a number out of range, a tag that callers do not set or whose value is
+// not one of its own, args without a tool or args that are no JSON object with one
+// reading.
 func (r JobRequest) Validate() error {
+	for _, key := range slices.Sorted(maps.Keys(r.Tags)) {
+		switch rule := tagRules[key]; {
+		case !slices.Contains(jobTags, key):
+			return badMember("tags", "may have "+strings.Join(jobTags, ", ")+" only")
+		case !rule.ok(r.Tags[key]) || len(r.Tags[key]) > maxTag || !utf8.ValidString(r.Tags[key]):
+			return badMember("tags: "+key, "must be "+rule.want)
+		}
+	}
 	switch {
 	case r.Query == "" && r.Tool == "":
 		return badMember("query", "must be given where there is no tool")
@@ -75,6 +91,12 @@ func (r JobRequest) Validate() error {
 	return nil
 }
 
+// jobTags are the tags that the caller of a job may set.
+var jobTags = []string{TagUrgency, TagDomain, TagComplexity, TagConfidence, TagGrounding}
+
+// maxTag bounds, in bytes, the value of one of jobTags.
+const maxTag = 64
+
 // maxName bounds, in bytes, what an error repeats of an unknown member's name.
 const maxName = 64
 
@@ -86,7 +108,7 @@ const (
 
 // wants says what each member must be.
 var wants = map[string]string{
-	"query": "must be a string", "job_type": wantWord, "tool": wantWord, "depth": wantCount, "max_steps": wantCount, "args": wantObject,
+	"query": "must be a string", "job_type": wantWord, "tool": wantWord, "depth": wantCount, "max_steps": wantCount, "args": wantObject, "tags": wantObject,
 }
 
 func badMember(name, want string) error {
@@ -99,7 +121,7 @@ func (r JobRequest) MarshalJSON() ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
 	}
-	return encode(jobForm{r.Query, word(r.JobType), r.Depth, r.MaxSteps, word(r.Tool), jsontext.Value(r.Args)}), nil
+	return encode(jobForm{r.Query, word(r.JobType), r.Depth, r.MaxSteps, word(r.Tool), jsontext.Value(r.Args), r.Tags}), nil
 }
 
 // UnmarshalJSON reads a JobRequest strictly; an unknown, duplicate or
@@ -110,7 +132,7 @@ func (r *JobRequest) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &in, strictly); err != nil {
 		return badJob(err)
 	}
-	out := JobRequest{in.Query, string(in.JobType), in.Depth, in.MaxSteps, string(in.Tool), stdjson.RawMessage(in.Args)}
+	out := JobRequest{in.Query, string(in.JobType), in.Depth, in.MaxSteps, string(in.Tool), stdjson.RawMessage(in.Args), in.Tags}
 	if err := out.Validate(); err != nil {
 		return err
 	}
@@ -125,6 +147,9 @@ func badJob(err error) error {
 		return fmt.Errorf("%w: %w", ErrInvalidRequest, err)
 	}
 	name := at.JSONPointer.LastToken()
+	if at.JSONPointer.Parent() == "/tags" {
+		return badMember("tags: "+clip.Bytes(name, maxName, ""), "must be a string")
+	}
 	if want := wants[name]; want != "" {
 		return badMember(name, want)
 	}
@@ -145,14 +170,14 @@ func gateway(function string) ModuleRef {
 }
 
 // HTTPRequestToSignal makes the TEXT signal of a job: the query as text, the
-// tags job_type, depth and max_steps as far as they are given, source_type
-// user, origin the gateway of tier 0 (seed 002, http_request_to_signal). It
+// tags job_type, depth, max_steps and those of the job as far as they are given,
+// source_type user, origin the gateway of tier 0 (seed 002, http_request_to_signal). It
 // returns ErrInvalidRequest for what Validate refuses.
 func HTTPRequestToSignal(r JobRequest, traceID string) (Signal, error) {
 	if err := r.Validate(); err != nil {
 		return Signal{}, err
 	}
-	tags := map[string]string{TagSourceType: "user"}
+	tags := r.tags()
 	if r.JobType != "" {
 		tags[TagJobType] = r.JobType
 	}
@@ -163,6 +188,13 @@ func HTTPRequestToSignal(r JobRequest, traceID string) (Signal, error) {
 		tags[TagMaxSteps] = strconv.Itoa(r.MaxSteps)
 	}
 	return CreateText(r.Query, gateway("http_request_to_signal"), traceID, tags)
+}
+
+// tags are those of each signal of r.
+func (r *JobRequest) tags() map[string]string {
+	tags := map[string]string{TagSourceType: "user"}
+	maps.Copy(tags, r.Tags)
+	return tags
 }
 
 // SchemaToolCall is the schema hint of a DATA signal that asks for a tool call.
@@ -188,8 +220,11 @@ func ToolCallSignal(r JobRequest, parent Signal) (Signal, error) {
 	if r.Args == nil {
 		args = []byte("{}")
 	}
-	tags := map[string]string{TagSourceType: "user", TagTool: r.Tool}
+	tags := r.tags()
+	tags[TagTool] = r.Tool
 	tool := jsonrpc.Quote(r.Tool)
-	body := fmt.Appendf(nil, `{"data":{"tool":%s,"args":%s},"schema":"ToolCallRequest","tool":%s,"args":%s}`, tool, args, tool, args)
-	return create(Data, body, gateway("tool_call_signal"), parent.form.TraceID, tags, parent.form.ID)
+	members := fmt.Appendf(nil, `"tool":%s,"args":%s`, tool, args)
+	data := stdjson.RawMessage(slices.Concat([]byte("{"), members, []byte("}")))
+	return CreateData(data, SchemaToolCall, gateway("tool_call_signal"), parent.form.TraceID, tags,
+		WithParent(parent.form.ID), withMembers(append([]byte(","), members...)))
 }

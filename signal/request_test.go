@@ -26,6 +26,7 @@ func TestJobRequestJSON(t *testing.T) {
 		{"a query", `{"query":"q"}`, signal.JobRequest{Query: "q"}, ""},
 		{"all of it", goodJob, signal.JobRequest{Query: "how much?", JobType: "research", Depth: 2, MaxSteps: 10, Tool: "wallet", Args: json.RawMessage(goodArgs)},
 			`{"query":"how much?","job_type":"research","depth":2,"max_steps":10,"tool":"wallet","args":{"b":1e2,"a":12345678901234567890}}`},
+		{"tags", `{"query":"q","tags":{"urgency":"critical"}}`, signal.JobRequest{Query: "q", Tags: map[string]string{"urgency": "critical"}}, ""},
 		{"a tool alone", `{"tool":"t"}`, signal.JobRequest{Tool: "t"}, `{"query":"","tool":"t"}`},
 		{"no depth is depth 0", `{"query":"q","depth":0}`, signal.JobRequest{Query: "q"}, `{"query":"q"}`},
 		{"the largest depth", `{"query":"q","depth":2147483647}`, signal.JobRequest{Query: "q", Depth: 2147483647}, ""},
@@ -81,6 +82,15 @@ func TestJobRequestIsReadStrictly(t *testing.T) {
 		{"args that are a list", `{"tool":"t","args":[]}`, "args"},
 		{"args that are null", `{"tool":"t","args":null}`, "args"},
 		{"args with two readings", `{"tool":"t","args":{"a":{"b":1,"b":2}}}`, "/args/a"},
+		{"tags in a list", `{"query":"q","tags":[]}`, "tags"},
+		{"a tag of toolgate's", `{"query":"q","tags":{"source_type":"system"}}`, "tags"},
+		{"a free tag", `{"query":"q","tags":{"x":"y"}}`, "tags"},
+		{"a tag with no value of its own", `{"query":"q","tags":{"urgency":"now"}}`, "tags: urgency"},
+		{"an empty domain", `{"query":"q","tags":{"domain":""}}`, "tags: domain"},
+		{"a long domain", `{"query":"q","tags":{"domain":"` + strings.Repeat("x", 65) + `"}}`, "tags: domain"},
+		{"a number for a tag", `{"query":"q","tags":{"confidence":0.5}}`, "tags: confidence"},
+		{"null for a tag", `{"query":"q","tags":{"domain":null}}`, "tags: domain"},
+		{"a tag twice", `{"query":"q","tags":{"urgency":"low","urgency":"high"}}`, "urgency"},
 		{"args too deep", `{"tool":"t","args":{"a":` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000) + `}}`, ""},
 	}
 	for _, tt := range tests {

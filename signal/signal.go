@@ -212,6 +212,7 @@ type lineage struct {
 	tags   map[string]string
 	parent string
 	size   *int
+	more   []byte // members of the body, each after a comma
 }
 
 // WithTags gives the signal tags; see Create for how they are merged.
@@ -225,6 +226,9 @@ func WithSize(n int64) Option {
 	size := int(n)
 	return func(l *lineage) { l.size = &size }
 }
+
+// withMembers adds members, JSON with a comma before each, to the body of a DATA signal.
+func withMembers(members []byte) Option { return func(l *lineage) { l.more = members } }
 
 func lineageOf(options []Option) lineage {
 	var l lineage
@@ -241,14 +245,15 @@ func CreateText(text string, origin ModuleRef, traceID string, tags map[string]s
 }
 
 // CreateData makes a DATA signal with body {"data": data, "schema": schema},
-// and "count" when data is a list. The schema is a type hint for readers.
-// Refuses as Create does.
+// and "count" when data is a list. The schema is a type hint for readers. Bytes of a
+// json.RawMessage stay as they are, except for white space. Refuses as Create does.
 func CreateData(data any, schema string, origin ModuleRef, traceID string, tags map[string]string, options ...Option) (Signal, error) {
 	raw, err := encodeValue(data)
 	if err != nil {
 		return Signal{}, err
 	}
-	return create(Data, dataBody(raw, schema), origin, traceID, tags, lineageOf(options).parent)
+	l := lineageOf(options)
+	return create(Data, dataBody(raw, schema, l.more), origin, traceID, tags, l.parent)
 }
 
 // CreateFile makes a FILE signal: a reference, never the bytes. An empty path
@@ -287,8 +292,7 @@ func CreateErrorSignal(err *KernelError, origin ModuleRef, traceID string, optio
 	if fault := err.Validate(); fault != nil {
 		return Signal{}, fault
 	}
-	l := lineageOf(options)
-	return create(Data, dataBody(encode(err.form(0)), SchemaError), origin, traceID, l.tags, l.parent)
+	return CreateData(err, SchemaError, origin, traceID, lineageOf(options).tags, options...)
 }
 
 // ErrorOf gives the error that an error signal carries, and whether s is one.
@@ -409,8 +413,8 @@ func (s *Signal) UnmarshalJSON(data []byte) error {
 	return read(data, s, ErrInvalidSignal, signalForm{}, (*signalForm).signal)
 }
 
-// dataBody returns {"data": value, "schema": schema}, with "count" for a list.
-func dataBody(value []byte, schema string) jsontext.Value {
+// dataBody returns {"data": value, "schema": schema}, with "count" for a list, and more.
+func dataBody(value []byte, schema string, more []byte) jsontext.Value {
 	out := jsontext.Value(slices.Concat([]byte(`{"data":`), value, []byte(`,"schema":`), jsonrpc.Quote(schema)))
 	if value[0] == '[' {
 		n := 0
@@ -419,7 +423,7 @@ func dataBody(value []byte, schema string) jsontext.Value {
 		}
 		out = fmt.Appendf(out, `,"count":%d`, n)
 	}
-	return append(out, '}')
+	return append(append(out, more...), '}')
 }
 
 // fileBody holds the conventions of FILE. A nil path is null.

@@ -206,7 +206,7 @@ func dataPayload(raw []byte, schema string) (payload, error) {
 	if err != nil {
 		return payload{}, err
 	}
-	return payload{kind: Data, body: dataBody(value, schema)}, nil
+	return payload{kind: Data, body: dataBody(value, schema, nil)}, nil
 }
 
 // failure wraps a result with isError: one error signal with all its texts.
@@ -225,10 +225,11 @@ func (r *toolResult) failure(from Lineage) payload {
 	if text == "" {
 		e.Message = "the tool reported an error without text"
 	}
-	p := payload{kind: Data, body: dataBody(encode(e.form(0)), SchemaError), ref: "/content"}
+	var whole []byte
 	if len(e.Message) < len(text) {
-		p.body = fmt.Appendf(p.body[:len(p.body)-1], `,"text":%s}`, jsonrpc.Quote(text))
+		whole = fmt.Appendf(nil, `,"text":%s`, jsonrpc.Quote(text))
 	}
+	p := payload{kind: Data, body: dataBody(encode(e.form(0)), SchemaError, whole), ref: "/content"}
 	switch len(r.blocks) {
 	case 0:
 		p.ref = "/isError"

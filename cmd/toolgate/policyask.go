@@ -353,7 +353,7 @@ func supposing(r *audit.Record) *policy.Input {
 		Principal: policy.Principal{Subject: r.Principal.Subject, Roles: r.Principal.Roles, Client: r.Principal.Client, Tenant: r.Principal.Tenant},
 		Tool:      policy.Tool{Server: r.Server, Name: r.Tool, Exposed: r.Exposed, Fingerprint: r.Fingerprint},
 		Arguments: r.Arguments,
-		Request:   policy.Request{ID: r.RequestID, Transport: r.Transport, Era: r.Era, TraceID: r.TraceID, Time: r.Time},
+		Request:   policy.Request{ID: r.RequestID, Transport: r.Transport, Era: r.Era, TraceID: r.TraceID, Time: r.Time, Tags: r.Tags},
 	}
 }
 

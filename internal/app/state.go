@@ -289,7 +289,7 @@ func ticketRecord(t approval.Ticket, c approval.Change) *audit.Record {
 	return &audit.Record{
 		DecisionID: t.DecisionID, TraceID: t.TraceID,
 		Principal: audit.Principal{Subject: t.Principal.Subject, Person: t.Principal.Person, Roles: t.Principal.Roles, Client: t.Principal.Client, Tenant: t.Principal.Tenant},
-		Transport: t.Transport, Era: t.Era, Session: t.Session,
+		Transport: t.Transport, Era: t.Era, Session: t.Session, Tags: t.Tags,
 		Server: t.Server, Tool: t.Tool, Exposed: t.Exposed, Fingerprint: t.Fingerprint,
 		ArgumentsSHA256: strings.TrimPrefix(t.Digest, "sha256:"),
 		Policy:          audit.Policy{Effect: string(policy.Hold), Rule: t.Rule, Reason: t.Reason, Revision: t.Revision},

@@ -220,6 +220,9 @@ type Held struct {
 	// How the call was received (see policy.Request), and by which downstream session
 	// ("" = none), for people; not part of the binding.
 	Transport, Era, Session string
+	// Tags are what the caller of a job claims of it (see policy.Request): those of the
+	// ticket's first call are judged again; not part of the binding.
+	Tags map[string]string
 	// Execute makes the call run as soon as it is approved, whether or not the agent
 	// calls again. Once set, it stays set on the ticket.
 	Execute bool

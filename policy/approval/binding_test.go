@@ -49,6 +49,7 @@ var bindings = map[string]struct {
 	"quorum said":            {func(h *approval.Held) { h.Approval.Quorum = 1 }, attaches},
 	"session":                {func(h *approval.Held) { h.Session = "s-2" }, attaches},
 	"way in":                 {func(h *approval.Held) { h.Transport, h.Era = "rest", "" }, attaches},
+	"tags":                   {func(h *approval.Held) { h.Tags = map[string]string{"urgency": "high"} }, attaches},
 	"client":                 {func(h *approval.Held) { h.Principal.Client = "other/2" }, attaches},
 	"requester's roles":      {func(h *approval.Held) { h.Principal.Roles = []string{"creator"} }, attaches},
 	"ids":                    {func(h *approval.Held) { h.DecisionID, h.TraceID = "dec_2", "trc_2" }, attaches},

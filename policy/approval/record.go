@@ -24,7 +24,7 @@ var whole = load{arguments: math.MaxInt32, result: true}
 // ticketColumns are the columns that never change after the insert, in the order of
 // ticketFields.
 const ticketColumns = `id, state, principal, server, tool, exposed, fingerprint, digest, revision, rule, reason,
- roles, quorum, each_role, created, expires, deadline, decision_id, trace_id, transport, era, session, made_by, until, execute`
+ roles, quorum, each_role, created, expires, deadline, decision_id, trace_id, transport, era, session, made_by, until, execute, tags`
 
 // sealedColumns are the columns that the MAC of a ticket authenticates, in the order of
 // sealedFields. Its arguments and its result are authenticated by their digests.
@@ -39,7 +39,8 @@ func (k *Ticket) sealedFields() []any {
 func (k *Ticket) ticketFields() []any {
 	return []any{&k.ID, &k.State, store.JSON{To: &k.Principal}, &k.Server, &k.Tool, &k.Exposed, &k.Fingerprint, &k.Digest, &k.Revision, &k.Rule, &k.Reason,
 		store.JSON{To: &k.Roles}, &k.Quorum, store.JSON{To: &k.Each}, store.Time{To: &k.Created}, store.Time{To: &k.Expires}, &k.deadline, &k.DecisionID, &k.TraceID,
-		&k.Transport, &k.Era, &k.Session, &k.Instance, store.Time{To: &k.Principal.Until}, &k.Execute}
+		&k.Transport, &k.Era, &k.Session, &k.Instance, store.Time{To: &k.Principal.Until}, &k.Execute,
+		store.JSON{To: &k.Tags}}
 }
 
 // selectTicket reads the columns of Ticket.fields, in its order. Its two parameters are

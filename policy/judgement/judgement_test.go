@@ -82,3 +82,16 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// TestTagsAreJudgedAgain: what a caller claims of its job is in the input that a record
+// gives back.
+func TestTagsAreJudgedAgain(t *testing.T) {
+	claims := map[string]string{"urgency": "high"}
+	in := &policy.Input{Principal: policy.Principal{Subject: "a"}, Tool: policy.Tool{Exposed: "t"}, Arguments: []byte("{}"), Request: policy.Request{Tags: claims}}
+	r := &audit.Record{Kind: audit.KindDecision, Principal: audit.Principal{Subject: "a"}, Exposed: "t", Arguments: in.Arguments, Tags: claims, Policy: audit.Policy{Effect: "allow"}}
+	r.Input = judgement.EncodeInput(in, r)
+	got, _, err := judgement.Decode(r)
+	if err != nil || got.Request.Tags["urgency"] != "high" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

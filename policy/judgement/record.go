@@ -187,7 +187,7 @@ func input(r *audit.Record) (*policy.Input, error) {
 	in := &policy.Input{
 		Action: more.Action, Resource: more.Resource, Prompt: more.Prompt, Server: more.Server, Usage: more.Usage,
 		Principal: policy.Principal{Subject: r.Principal.Subject, Person: r.Principal.Person, Roles: r.Principal.Roles, Client: r.Principal.Client, Tenant: r.Principal.Tenant},
-		Request:   policy.Request{ID: r.RequestID, Transport: r.Transport, Era: r.Era, TraceID: r.TraceID, Time: more.Request.Time},
+		Request:   policy.Request{ID: r.RequestID, Transport: r.Transport, Era: r.Era, TraceID: r.TraceID, Time: more.Request.Time, Tags: r.Tags},
 	}
 	if more.Principal != nil {
 		in.Principal = *more.Principal

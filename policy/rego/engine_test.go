@@ -377,7 +377,7 @@ func TestInput(t *testing.T) {
 	in := input("r", "t", `{"n":12345678901234567890.10,"s":"<é>","a":[true,null]}`)
 	in.Principal.Tenant = "acme"
 	in.Tool.Annotations = json.RawMessage(`{"readOnlyHint":true}`)
-	in.Request.Era = "2025-11-25"
+	in.Request.Era, in.Request.Tags = "2025-11-25", map[string]string{"urgency": "high", "confidence": "0.9"}
 	d, err := e.Decide(t.Context(), in)
 	if err != nil {
 		t.Fatal(err)
@@ -385,7 +385,7 @@ func TestInput(t *testing.T) {
 	const want = `{"action":"tools/call","principal":{"subject":"agent-7","roles":["r"],"client":"inspector/1","tenant":"acme"},` +
 		`"tool":{"server":"standard","name":"t","exposed":"t","risk":"high","annotations":{"readOnlyHint":true},"fingerprint":"sha256:00"},` +
 		`"arguments":{"n":12345678901234567890.10,"s":"<é>","a":[true,null]},` +
-		`"request":{"id":"1","transport":"http","era":"2025-11-25","trace_id":"trc_1","time":"2001-09-09T01:46:40Z"},` +
+		`"request":{"id":"1","transport":"http","era":"2025-11-25","trace_id":"trc_1","time":"2001-09-09T01:46:40Z","tags":{"confidence":"0.9","urgency":"high"}},` +
 		`"usage":{"day":{"calls":0,"sum":0}}}` // of the meter in the shipped data
 	if diff := cmp.Diff(decode(t, want), decode(t, d.Reason)); diff != "" {
 		t.Errorf("input (-want +got):\n%s", diff)

@@ -25,6 +25,7 @@ var (
 	keyAnnotations = ast.StringTerm("annotations")
 	keyArguments   = ast.StringTerm("arguments")
 	keyRequest     = ast.StringTerm("request")
+	keyTags        = ast.StringTerm("tags")
 	keyFacts       = ast.StringTerm("facts")
 	keyUsage       = ast.StringTerm("usage")
 	keyCalls       = ast.StringTerm("calls")
@@ -71,7 +72,15 @@ func toolTerm(t *policy.Tool) (*ast.Term, error) {
 }
 
 func requestTerm(r *policy.Request) *ast.Term {
-	return ast.ObjectTerm(textMembers(requestNames, r.ID, r.Transport, r.Era, r.TraceID, r.Time.UTC().Format(time.RFC3339Nano))...)
+	members := textMembers(requestNames, r.ID, r.Transport, r.Era, r.TraceID, r.Time.UTC().Format(time.RFC3339Nano))
+	if len(r.Tags) > 0 {
+		tags := ast.NewObjectWithCapacity(len(r.Tags))
+		for key, value := range r.Tags {
+			tags.Insert(ast.StringTerm(key), ast.StringTerm(value))
+		}
+		members = append(members, [2]*ast.Term{keyTags, ast.NewTerm(tags)})
+	}
+	return ast.ObjectTerm(members...)
 }
 
 func usageTerm(usage map[string]policy.Reading) (*ast.Term, error) {

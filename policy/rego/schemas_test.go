@@ -135,6 +135,7 @@ func TestInputKeepsItsSchema(t *testing.T) {
 	call := input("r", "t", `{"amount":1e30}`)
 	call.Tool.Annotations = json.RawMessage(`{"readOnlyHint":true}`)
 	call.Principal.Tenant = "acme"
+	call.Request.Tags = map[string]string{"urgency": "high", "domain": "code", "complexity": "simple", "confidence": "1.0", "grounding": "0.5"}
 	call.Usage = map[string]policy.Reading{"day": {Calls: 3, Sum: "12345678901234567890.5"}}
 	who, request := policy.Principal{Subject: "a"}, policy.Request{ID: "1", Transport: "http", Time: time.Unix(0, 0)}
 	for _, in := range []*policy.Input{

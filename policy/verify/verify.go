@@ -181,7 +181,7 @@ func (s *Sampler) alarm(ctx context.Context, next *sample, now *policy.Decision,
 	s.opts.Log.Error("a served decision is not the policy's", "served", judgement.VerdictOf(&next.served).String(), "verified", judgement.VerdictOf(now).String(),
 		"tool", judgement.SubjectName(in), "principal", judgement.PrincipalName(&in.Principal), "trace", in.Request.TraceID, "policy", next.served.Revision, "cause", cause)
 	r := &audit.Record{
-		TraceID: in.Request.TraceID, RequestID: in.Request.ID, Transport: in.Request.Transport, Era: in.Request.Era,
+		TraceID: in.Request.TraceID, RequestID: in.Request.ID, Transport: in.Request.Transport, Era: in.Request.Era, Tags: in.Request.Tags,
 		Principal: audit.Principal{Subject: in.Principal.Subject, Person: in.Principal.Person, Roles: in.Principal.Roles, Client: in.Principal.Client, Tenant: in.Principal.Tenant},
 		Server:    in.Tool.Server, Tool: in.Tool.Name, Exposed: in.Tool.Exposed, Fingerprint: in.Tool.Fingerprint, Arguments: in.Arguments,
 		Outcome: audit.Failed, Stage: Stage, Error: text,

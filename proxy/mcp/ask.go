@@ -10,6 +10,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry"
 )
 
@@ -39,14 +40,15 @@ func (p *clientPeer) Ask(ctx context.Context, all []registry.Question) []registr
 	}
 	for i, q := range sent {
 		select {
-		case answers[i] = <-q.answer:
-			continue
+		case <-q.answered:
 		case <-ctx.Done():
 			p.withdraw(sent, unwanted)
 		case <-p.session.answering.Done():
 			p.withdraw(sent, sessionOver)
 		}
-		answers[i] = <-q.answer
+		<-q.answered
+		m := wire.MatchResponseToRequest(q.id, &p.session.answers)
+		answers[i] = registry.Answer{Result: m.Result, Error: m.Error}
 	}
 	return answers
 }
@@ -82,9 +84,9 @@ const (
 // A question is one request to a client that waits for its answer.
 type question struct {
 	registry.Question
-	id      json.RawMessage // ours, and the progress token too
-	session *session
-	answer  chan registry.Answer // takes one, from whoever removed the question from the session's pool
+	id       json.RawMessage // ours, and the progress token too
+	session  *session
+	answered chan struct{} // closed by settle
 }
 
 // ask sends a question under an id that the session has not used. Ids are
@@ -92,7 +94,7 @@ type question struct {
 // answer to theirs with the same id.
 func (p *clientPeer) ask(asked registry.Question) *question {
 	s := p.session
-	q := &question{Question: asked, session: s, answer: make(chan registry.Answer, 1)}
+	q := &question{Question: asked, session: s, answered: make(chan struct{})}
 	q.id = jsonrpc.Quote("ask_" + strconv.FormatUint(s.questionCount.Add(1), 10))
 	s.questions.Put(q.id, q)
 	params := asked.Params
@@ -145,9 +147,16 @@ func (p *clientPeer) withdraw(sent []*question, reason string) {
 // fail ends q with an error and reports whether q was still open. It does not
 // block.
 func (q *question) fail(reason string) bool {
-	_, open := q.session.questions.Match(q.id, nil)
+	return q.session.settle(&jsonrpc.Message{Kind: jsonrpc.Failure, ID: q.id, Error: failed(reason)})
+}
+
+// settle ends the question that m responds to: m waits among the answers, from which
+// Ask takes it. settle reports whether the question was open. It does not block.
+func (s *session) settle(m *jsonrpc.Message) bool {
+	q, open := s.questions.Match(m.ID, nil)
 	if open {
-		q.answer <- registry.Answer{Error: failed(reason)}
+		s.answers.Put(q.id, m)
+		close(q.answered)
 	}
 	return open
 }
@@ -161,14 +170,7 @@ func failed(reason string) json.RawMessage {
 // takeAnswer accepts a client's answer and reports whether it matches an open
 // question of the session.
 func (s *session) takeAnswer(m *jsonrpc.Message) bool {
-	if s == nil {
-		return false
-	}
-	q, ok := s.questions.Match(m.ID, nil)
-	if ok {
-		q.answer <- registry.Answer{Result: m.Result, Error: m.Error}
-	}
-	return ok
+	return s != nil && s.settle(m)
 }
 
 // failQuestion ends the question id when the client's message could not be

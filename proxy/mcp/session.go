@@ -46,11 +46,12 @@ type session struct {
 	subscribed       atomic.Bool     // it has subscribed to resources, so no other replica can take it over
 	taken            bool            // it was another replica's
 	changes          *listChanges
-	peer             *clientPeer         // for what belongs to no request
-	direct           func(outgoing) bool // the one way to the client; nil = whatever stream there is
-	questions        jsonrpc.Pool[*question]
-	questionCount    atomic.Uint64   // ids given to questions
-	answering        context.Context // ended by closeToQuestions: the client answers nothing further, so open questions fail
+	peer             *clientPeer                    // for what belongs to no request
+	direct           func(outgoing) bool            // the one way to the client; nil = whatever stream there is
+	questions        jsonrpc.Pool[*question]        // the client's answer is awaited
+	answers          jsonrpc.Pool[*jsonrpc.Message] // to questions, until ask reads them
+	questionCount    atomic.Uint64                  // ids given to questions
+	answering        context.Context                // ended by closeToQuestions: the client answers nothing further, so open questions fail
 	closeToQuestions context.CancelFunc
 	events           *eventLog  // set when the session is opened; nil over stdio
 	streams          streams    // protected by eventLog.mu

@@ -3,6 +3,7 @@ package rest
 import (
 	"cmp"
 	"encoding/json"
+	"math"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -182,19 +183,19 @@ func traceOf(head http.Header) (traceparent, id string) {
 	return "", signal.NewID("trc_")
 }
 
-// setCall sets the tools/call that the road judges. The bytes of arguments are
-// inserted unchanged: the road judges the bytes that the caller sent.
-func (in *intake) setCall(id, name string, arguments json.RawMessage) {
+// setCall makes the request tools/call that the road judges. The bytes of arguments
+// are inserted unchanged: the road judges the bytes that the caller sent.
+func (h *Handler) setCall(in *intake, name string, arguments json.RawMessage) {
 	params := append([]byte(`{"name":`), jsonrpc.Quote(name)...)
 	params = append(append(params, `,"arguments":`...), arguments...)
 	if in.traceparent != "" { // upstreams continue the trace too
 		params = append(append(params, `,"_meta":{"traceparent":`...), jsonrpc.Quote(in.traceparent)...)
 		params = append(params, '}')
 	}
-	raw := jsonrpc.NewRequest(jsonrpc.Quote(id), "tools/call", append(params, '}'))
-	limits := in.limits
-	limits.Bytes = len(raw)
-	in.setMessage(jsonrpc.Decode(raw, limits))
+	envelope := h.opts.Envelope
+	envelope.Limits = in.limits
+	envelope.Limits.Bytes = math.MaxInt // the body was bounded when it was read
+	in.setMessage(envelope.CreateRequest("tools/call", append(params, '}'), "req"))
 }
 
 // setMessage sets the result of the decoder: a message or a fault.

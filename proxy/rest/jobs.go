@@ -37,7 +37,7 @@ func (h *Handler) submit(w http.ResponseWriter, r *http.Request) {
 		err = in.long.TooLarge(in.limits.Bytes)
 	}
 	if in.unauthenticated != nil {
-		h.refuseCaller(w, r, h.recordUnauthenticated(r, in, err == nil && in.wantsTool(raw)))
+		h.refuseCaller(w, r, h.recordUnauthenticated(r, in, err == nil && h.wantsTool(in, raw)))
 		return
 	}
 	if err != nil { // the road refuses and records it like any message
@@ -80,14 +80,14 @@ func (h *Handler) submitCall(w http.ResponseWriter, r *http.Request, in *intake,
 	}
 	h.opts.Bus.Publish(in.call.Principal, asked)
 	h.opts.Bus.Publish(in.call.Principal, child)
-	in.call.SignalID = child.ID()
-	in.setCall(child.ID(), want.Name, want.Arguments)
+	in.call.SignalID, in.call.Tags = child.ID(), job.Tags
+	h.setCall(in, want.Name, want.Arguments)
 	h.call(w, in)
 }
 
 // wantsTool reports whether the job raw of an unauthenticated caller is a call,
 // however malformed, and sets the call for the record.
-func (in *intake) wantsTool(raw json.RawMessage) bool {
+func (h *Handler) wantsTool(in *intake, raw json.RawMessage) bool {
 	member, ok := jsonrpc.Get(raw, "tool")
 	if !ok {
 		return false
@@ -97,7 +97,7 @@ func (in *intake) wantsTool(raw json.RawMessage) bool {
 	if !ok {
 		args = json.RawMessage("{}")
 	}
-	in.setCall(signal.NewID("sig_"), name, args)
+	h.setCall(in, name, args)
 	return true
 }
 

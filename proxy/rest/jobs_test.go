@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -394,5 +396,57 @@ func TestBrokenGate(t *testing.T) {
 	e := open(t, nil)
 	if got := e.job("alice", `{"tool":"T9_NOT_KNOWN"}`); got.status != 500 || strings.Contains(got.body, "planted") {
 		t.Errorf("an unknown code: status %d: %s", got.status, got.body)
+	}
+}
+
+// TestCallOfAJob: the request that the road judges has an id of its own, a UUID where
+// envelopes are deterministic.
+func TestCallOfAJob(t *testing.T) {
+	for profile, want := range map[wire.Profile]string{
+		wire.ProfileMCP: `^req_[0-9A-HJKMNP-TV-Z]{26}$`, wire.ProfileStrict: `^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`,
+	} {
+		d := open(t, func(_ *gate, o *rest.Options) {
+			o.Envelope.Profile, o.Envelope.Deterministic = profile, profile == wire.ProfileStrict
+		})
+		d.job("alice", echoJob)
+		if _, last := d.records(); !regexp.MustCompile(want).MatchString(last.RequestID) {
+			t.Errorf("profile %s: the id is %q, want %s", profile, last.RequestID, want)
+		}
+	}
+}
+
+// TestTagsOfAJob: the claims of the caller are on both signals of the job and in its
+// record, and a tag that is no claim of callers is refused.
+func TestTagsOfAJob(t *testing.T) {
+	d := open(t, nil)
+	ear := d.listen("alice")
+	claims := map[string]string{"urgency": "high", "domain": "finance", "complexity": "simple", "confidence": "0.9", "grounding": "1.0"}
+	text, _ := json.Marshal(claims)
+	d.job("alice", `{"query":"q","tool":"demo__echo","tags":`+string(text)+`}`)
+	for _, name := range []string{"request", "call"} {
+		_, data, _ := strings.Cut(ear.event(), "\ndata: ")
+		var n struct {
+			Params struct{ Signal signal.Signal }
+		}
+		if err := json.Unmarshal([]byte(data), &n); err != nil {
+			t.Fatalf("%v: %s", err, data)
+		}
+		for key, want := range claims {
+			if got := n.Params.Signal.Tag(key); got != want {
+				t.Errorf("%s: tag %s is %q, want %q", name, key, got, want)
+			}
+		}
+	}
+	if _, last := d.records(); !maps.Equal(claims, last.Tags) {
+		t.Errorf("the record has %v", last.Tags)
+	}
+	for _, tags := range []string{`{"urgency":"now"}`, `{"source_type":"system"}`, `{"decision_id":"dec_1"}`, `{"confidence":1}`, `{"confidence":"2"}`, `[]`} {
+		got := d.job("alice", `{"query":"q","tool":"demo__echo","tags":`+tags+`}`)
+		if got.status != 400 || got.text("/code") != "INVALID_ENVELOPE" || !strings.Contains(got.body, "tags") {
+			t.Errorf("%s: status %d: %s", tags, got.status, got.body)
+		}
+	}
+	if n := len(d.reached()); n != 1 {
+		t.Errorf("%d calls reached a tool, want one", n)
 	}
 }

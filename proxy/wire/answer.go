@@ -157,16 +157,20 @@ func object(raw stdjson.RawMessage) jsontext.Value {
 	return jsonrpc.OneLine(v)
 }
 
+// errorObject is the error of seed 002 with the code that the row has in the dialect,
+// and in data what describe says: the detail is a member there.
 func errorObject(d Dialect, row Row, f Failure, upstream jsontext.Value) (stdjson.RawMessage, error) {
 	code := row.RPC.In(d)
 	if d == MCP && row.Form == AsResult {
 		code = row.RPC.Gateway
 	}
-	return encode(struct {
-		Code    int    `json:"code"`
-		Message string `json:"message"`
-		Data    data   `json:"data"`
-	}{code, message(d, row, f), describe(row, f, upstream)})
+	out := signal.ErrorToJSONRPC(&signal.KernelError{Category: row.Category, Message: message(d, row, f)})
+	out.Code = cmp.Or(code, out.Code)
+	var err error
+	if out.Data, err = encode(describe(row, f, upstream)); err != nil {
+		return nil, err
+	}
+	return encode(out)
 }
 
 // HintMark stands between what went wrong and the remedy in a message.

@@ -169,7 +169,7 @@ func checkError(t *testing.T, r wire.Row, d wire.Dialect, reply wire.Reply) {
 	if r.Code == wire.InternalError || d == wire.Canonical && r.Exact {
 		want = r.Message
 	}
-	if got.Code != r.RPC.In(d) || got.Message != want {
+	if got.Code != codeOf(r, d) || got.Message != want {
 		t.Errorf("got %d %q, want %q", got.Code, got.Message, want)
 	}
 	checkData(t, r, got.Data)

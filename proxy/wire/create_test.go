@@ -13,6 +13,14 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
+// textOf returns the bytes of a created message.
+func textOf(m *jsonrpc.Message, err error) ([]byte, error) {
+	if m == nil {
+		return nil, err
+	}
+	return m.Raw, err
+}
+
 func raws(text string) json.RawMessage {
 	if text == "" {
 		return nil
@@ -35,11 +43,11 @@ func TestCreateRequest(t *testing.T) {
 		{uuidEnvelope, ``, `^{"jsonrpc":"2.0","id":"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}","method":"m","params":{}}$`},
 	}
 	for _, tt := range tests {
-		a, err := tt.envelope.CreateRequest("m", raws(tt.params), "req")
+		a, err := textOf(tt.envelope.CreateRequest("m", raws(tt.params), "req"))
 		if err != nil || !regexp.MustCompile(tt.want).Match(a) {
 			t.Errorf("%v: %s, %v", tt.envelope, a, err)
 		}
-		if b, _ := tt.envelope.CreateRequest("m", raws(tt.params), "req"); string(a) == string(b) {
+		if b, _ := textOf(tt.envelope.CreateRequest("m", raws(tt.params), "req")); string(a) == string(b) {
 			t.Errorf("%v: two requests with one id: %s", tt.envelope, a)
 		}
 	}
@@ -49,8 +57,8 @@ func TestCreateRequest(t *testing.T) {
 func TestCreateReproducibleRequest(t *testing.T) {
 	run := func() string {
 		defer signal.Reproducible(time.Unix(1_800_000_000, 0))()
-		a, errA := uuidEnvelope.CreateRequest("m", nil, "req")
-		b, errB := uuidEnvelope.CreateRequest("m", nil, "req")
+		a, errA := textOf(uuidEnvelope.CreateRequest("m", nil, "req"))
+		b, errB := textOf(uuidEnvelope.CreateRequest("m", nil, "req"))
 		if errA != nil || errB != nil || string(a) == string(b) {
 			t.Errorf("%s %v, %s %v", a, errA, b, errB)
 		}
@@ -91,7 +99,7 @@ func TestCreate(t *testing.T) {
 // part can add members of its own.
 func TestCreateRefuses(t *testing.T) {
 	request := func(method, params, entity string) func() ([]byte, error) {
-		return func() ([]byte, error) { return mcpEnvelope.CreateRequest(method, raws(params), entity) }
+		return func() ([]byte, error) { return textOf(mcpEnvelope.CreateRequest(method, raws(params), entity)) }
 	}
 	note := func(method, params string) func() ([]byte, error) {
 		return func() ([]byte, error) { return wire.CreateNotification(method, raws(params)) }
@@ -112,7 +120,7 @@ func TestCreateRefuses(t *testing.T) {
 		"request with doubled params":     request("m", `{"a":1,"a":2}`, "req"),
 		"request with variant params":     request("m", `{"a":1,"A":2}`, "req"),
 		"request with smuggled members":   request("m", `{},"result":{}`, "req"),
-		"request for an unknown profile":  func() ([]byte, error) { return wire.Envelope{Profile: "lax"}.CreateRequest("m", nil, "req") },
+		"request for an unknown profile":  func() ([]byte, error) { return textOf(wire.Envelope{Profile: "lax"}.CreateRequest("m", nil, "req")) },
 		"notification without a method":   note("", ``),
 		"notification with text":          note("n", `"x"`),
 		"notification with a smuggled id": note("n", `{},"id":1`),
@@ -191,7 +199,7 @@ func FuzzCreate(f *testing.F) {
 			}
 		}
 		for _, e := range []wire.Envelope{mcpEnvelope, strictEnvelope, uuidEnvelope} {
-			raw, err := e.CreateRequest(method, object, "req")
+			raw, err := textOf(e.CreateRequest(method, object, "req"))
 			check(jsonrpc.Request, e, raw, err)
 		}
 		raw, err := wire.CreateNotification(method, object)

@@ -205,9 +205,10 @@ var entityName = regexp.MustCompile(`^[a-z][a-z0-9]{0,15}$`)
 // CreateRequest returns a request with a new id (seed 000, create_request):
 // entityType, an underscore and a ULID, or, when e is deterministic, a UUID
 // with the same bits. Nil params are omitted, and are {} in profile strict,
-// which requires them. The error is ErrCreate for a message that e.Validate
-// refuses, and for an entityType that is not a short name in lower case.
-func (e Envelope) CreateRequest(method string, params json.RawMessage, entityType string) ([]byte, error) {
+// which requires them; the bytes of others stay as they are, except for line ends.
+// The error is ErrCreate for a message that e.Validate refuses, with its Fault,
+// and for an entityType that is not a short name in lower case.
+func (e Envelope) CreateRequest(method string, params json.RawMessage, entityType string) (*jsonrpc.Message, error) {
 	if !entityName.MatchString(entityType) {
 		return nil, fmt.Errorf("creating request: %w: entity type %q", ErrCreate, entityType)
 	}
@@ -217,7 +218,7 @@ func (e Envelope) CreateRequest(method string, params json.RawMessage, entityTyp
 	if params == nil && e.Profile == ProfileStrict {
 		params = json.RawMessage(`{}`)
 	}
-	if err := values(params); err != nil {
+	if err := values(e.Limits, params); err != nil {
 		return nil, fmt.Errorf("creating request: %w", err)
 	}
 	id := signal.NewID(entityType + "_")
@@ -243,10 +244,10 @@ func CreateNotification(method string, params json.RawMessage) ([]byte, error) {
 	if method == "" {
 		return nil, fmt.Errorf("creating notification: %w: no method", ErrCreate)
 	}
-	if err := values(params); err != nil {
+	if err := values(anyProfile.Limits, params); err != nil {
 		return nil, fmt.Errorf("creating notification: %w", err)
 	}
-	return anyProfile.created(jsonrpc.Notification, jsonrpc.NewNotification(method, params))
+	return text(jsonrpc.Notification, jsonrpc.NewNotification(method, params))
 }
 
 // CreateSuccessResponse returns the answer with a result, an object, to the
@@ -254,10 +255,10 @@ func CreateNotification(method string, params json.RawMessage) ([]byte, error) {
 // message that Validate refuses in any profile. It reads the result twice: use
 // jsonrpc.NewSuccess for a result that has been validated.
 func CreateSuccessResponse(id, result json.RawMessage) ([]byte, error) {
-	if err := values(id, result); err != nil {
+	if err := values(anyProfile.Limits, id, result); err != nil {
 		return nil, fmt.Errorf("creating success response: %w", err)
 	}
-	return anyProfile.created(jsonrpc.Success, jsonrpc.NewSuccess(id, result))
+	return text(jsonrpc.Success, jsonrpc.NewSuccess(id, result))
 }
 
 // CreateErrorResponse returns the answer with an error object of code, message
@@ -266,10 +267,10 @@ func CreateSuccessResponse(id, result json.RawMessage) ([]byte, error) {
 // omitted. The error is ErrCreate for a message that Validate refuses in any
 // profile.
 func CreateErrorResponse(id json.RawMessage, code int, message string, data json.RawMessage) ([]byte, error) {
-	if err := values(id, data); err != nil {
+	if err := values(anyProfile.Limits, id, data); err != nil {
 		return nil, fmt.Errorf("creating error response: %w", err)
 	}
-	return anyProfile.created(jsonrpc.Failure, jsonrpc.NewFailure(id, code, message, data))
+	return text(jsonrpc.Failure, jsonrpc.NewFailure(id, code, message, data))
 }
 
 // anyProfile refuses notifications and answers that are invalid in any profile.
@@ -277,20 +278,30 @@ var anyProfile = Envelope{Profile: ProfileStrict}
 
 // values checks that each part which is not nil is one JSON value. A second
 // value could add members to the message.
-func values(parts ...json.RawMessage) error {
+func values(limits jsonrpc.Limits, parts ...json.RawMessage) error {
 	for _, part := range parts {
 		if part == nil {
 			continue
 		}
-		if _, _, err := jsonrpc.CheckValue(part, jsonrpc.Limits{}); err != nil {
+		if _, _, err := jsonrpc.CheckValue(part, limits); err != nil {
 			return fmt.Errorf("%w: %w", ErrCreate, err)
 		}
 	}
 	return nil
 }
 
-// created returns the message on one line if it is valid and of the given kind.
-func (e Envelope) created(kind jsonrpc.Kind, raw []byte) ([]byte, error) {
+// text returns the message on one line if it is valid in any profile and of the
+// given kind.
+func text(kind jsonrpc.Kind, raw []byte) ([]byte, error) {
+	m, err := anyProfile.created(kind, raw)
+	if err != nil {
+		return nil, err
+	}
+	return m.Raw, nil
+}
+
+// created returns the message if it is valid and of the given kind.
+func (e Envelope) created(kind jsonrpc.Kind, raw []byte) (*jsonrpc.Message, error) {
 	m, f := e.Validate(raw)
 	switch {
 	case f != nil:
@@ -298,7 +309,7 @@ func (e Envelope) created(kind jsonrpc.Kind, raw []byte) ([]byte, error) {
 	case m.Kind != kind:
 		return nil, fmt.Errorf("creating %s: %w: it is a %s", kind, ErrCreate, m.Kind)
 	}
-	return m.Raw, nil
+	return m, nil
 }
 
 // MatchResponseToRequest removes the response to the request id from pool and

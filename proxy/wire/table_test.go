@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -71,10 +72,21 @@ func cells(r wire.Row) []string {
 		case d == wire.MCP && r.Form == wire.AsUpstream:
 			out = append(out, "upstream")
 		default:
-			out = append(out, strconv.Itoa(r.RPC.In(d)))
+			out = append(out, strconv.Itoa(codeOf(r, d)))
 		}
 	}
 	return out
+}
+
+// codeOf returns the JSON-RPC code with which a request about no tool is refused.
+func codeOf(r wire.Row, d wire.Dialect) int {
+	reply, err := wire.Answer(d, wire.Failure{Kernel: &signal.KernelError{Code: r.Kernel}, Plain: true})
+	code, _ := jsonrpc.Get(reply.Error, "code")
+	n, _ := strconv.Atoi(string(code))
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 var dialects = []wire.Dialect{wire.Gateway, wire.Canonical, wire.Kernel, wire.MCP}
