@@ -16,6 +16,7 @@ import (
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/schema"
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -27,10 +28,7 @@ const (
 	keptDigest = "digest"
 )
 
-const (
-	maskedValue  = "[masked]"
-	withheldText = "not recorded: it may quote the arguments"
-)
+const withheldText = "not recorded: it may quote the arguments"
 
 // recorder writes the trail.
 type recorder interface {
@@ -162,7 +160,7 @@ func mask(text json.RawMessage, secrets *schema.Schema, pointers []string) (json
 	}
 	count := 0
 	if secrets != nil {
-		v, count = secrets.Mask(v, maskedValue)
+		v, count = secrets.Mask(v, judgement.Masked)
 	}
 	count += maskNames(v)
 	for _, pointer := range pointers {
@@ -195,7 +193,7 @@ func (k *argumentKeeper) schemaOf(r *audit.Record) (*schema.Schema, bool) {
 // every member and element.
 func maskAt(v any, path []string) (any, int) {
 	if len(path) == 0 {
-		return maskedValue, 1
+		return judgement.Masked, 1
 	}
 	count := 0
 	switch v := v.(type) {

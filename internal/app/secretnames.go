@@ -4,13 +4,15 @@ import (
 	"bytes"
 	"slices"
 	"strings"
+
+	"github.com/toolgate/toolgate/policy/judgement"
 )
 
 // secretNames are the members of arguments whose values are secret, in lower case and
 // without - and _, with the part of each that mayName looks for: up to a rare letter.
 // token is none of them: wallets call an asset so.
 var secretNames = map[string]string{
-	"password": "passw", "passwd": "passw", "passphrase": "passph", "secret": "secret", "clientsecret": "secret", "apikey": "apik",
+	"password": "passw", "passwd": "passw", "passphrase": "passph", "secret": "secret", "clientsecret": "secret", "apikey": "apik", "xapikey": "apik",
 	"accesstoken": "accesstok", "refreshtoken": "refreshtok", "privatekey": "privatek", "authorization": "authoriz", "cookie": "cook",
 }
 
@@ -29,7 +31,7 @@ func maskNames(v any) int {
 	case map[string]any:
 		for name, item := range v {
 			if isSecretName(name) {
-				v[name] = maskedValue
+				v[name] = judgement.Masked
 				count++
 			} else {
 				count += maskNames(item)

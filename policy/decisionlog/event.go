@@ -73,7 +73,7 @@ func isDecision(r *audit.Record) bool {
 }
 
 // eventOf returns the event of a decision. When the record's input cannot be decoded,
-// the event has no input and says why.
+// the event has no input and says why; arguments are as the record has them.
 func eventOf(r *audit.Record, labels map[string]string) (*Event, error) {
 	e := &Event{
 		Labels: map[string]string{"id": r.Instance}, DecisionID: r.DecisionID, TraceID: r.TraceID, Path: decisionPath,
@@ -96,7 +96,8 @@ func eventOf(r *audit.Record, labels map[string]string) (*Event, error) {
 	in, d, err := judgement.Decode(r)
 	if err != nil {
 		e.Custom = map[string]string{"input": err.Error()}
-	} else {
+	}
+	if in != nil {
 		judged.Effect, e.RequestedBy = string(d.Effect), in.Principal.Subject
 		if e.Input, err = encode(in); err != nil {
 			return nil, fmt.Errorf("writing the input of decision %s: %w", r.DecisionID, err)

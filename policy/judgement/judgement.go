@@ -12,8 +12,10 @@
 package judgement
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -31,11 +33,15 @@ type Judge interface {
 	Revision() string
 }
 
-// independentJudge is a Judge that knows whether its verdict on in is the same whatever the
-// call. It may answer false when it does not know.
+// independentJudge is a Judge that knows whether its verdict on in is the same whatever
+// values the named members of its arguments have; no name stands for all arguments. It may
+// answer false when it does not know.
 type independentJudge interface {
-	Independent(ctx context.Context, in *policy.Input) bool
+	Independent(ctx context.Context, in *policy.Input, members ...string) bool
 }
+
+// Masked stands in a record for each value that audit.arguments masks.
+const Masked = "[masked]"
 
 // The reasons why a record cannot be judged again.
 var (
@@ -74,16 +80,13 @@ type Retrial struct {
 func Silent(err error) bool { return errors.Is(err, ErrNotAsked) || errors.Is(err, ErrElsewhere) }
 
 // Again judges the recorded decision of r by j. The error says why r cannot be
-// judged again: an error of Decode, ErrUncounted, or that of ctx. A record without the
-// arguments is judged again only by a Judge whose verdict does not depend on the call.
+// judged again: an error of Decode, ErrUncounted, or that of ctx. A record with masked
+// arguments is judged again only by a Judge whose verdict depends on none of them, and a
+// record with the digest of the arguments where it does not depend on the arguments.
 func Again(ctx context.Context, j Judge, r *audit.Record) (*Retrial, error) {
 	in, was, err := Decode(r)
-	if c, ok := j.(independentJudge); ok && errors.Is(err, ErrKept) {
-		known := *r
-		known.ArgumentsKept = ""
-		if in, was, err = Decode(&known); err == nil && !c.Independent(ctx, in) {
-			err = ErrKept
-		}
+	if c, ok := j.(independentJudge); ok && errors.Is(err, ErrKept) && c.Independent(ctx, in, maskedMembers(r.Arguments)...) {
+		err = nil
 	}
 	if err == nil {
 		err = checkMeters(j.Meters(in.Tool), in)
@@ -96,6 +99,18 @@ func Again(ctx context.Context, j Judge, r *audit.Record) (*Retrial, error) {
 		return nil, context.Cause(ctx)
 	}
 	return &Retrial{Input: in, Was: was, Now: now, Failed: failed, Difference: Compare(was, &now)}, nil
+}
+
+// maskedMembers returns the names of the members of arguments that hold a masked value.
+func maskedMembers(arguments json.RawMessage) (names []string) {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(arguments, &members) // what is no object has none
+	for name, value := range members {
+		if bytes.Contains(value, []byte(Masked)) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // checkMeters returns ErrUncounted with the name of the first meter that in has no

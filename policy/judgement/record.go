@@ -154,7 +154,8 @@ func EncodeObligations(d *policy.Decision) json.RawMessage {
 
 // Decode returns the input that the policy judged and its decision, both equal to
 // the originals. The error says why the call cannot be judged again: ErrNotAsked,
-// ErrElsewhere, ErrExcerpt, ErrNoInput, ErrKept, or a fault of the record.
+// ErrElsewhere, ErrExcerpt, ErrNoInput, or a fault of the record. With ErrKept both are
+// there, and the arguments of the input are those that the record holds.
 func Decode(r *audit.Record) (*policy.Input, *policy.Decision, error) {
 	switch {
 	case r.Kind != audit.KindDecision && r.Kind != audit.KindOutcome && r.Kind != audit.KindTicket, r.Policy.Effect == "":
@@ -165,8 +166,6 @@ func Decode(r *audit.Record) (*policy.Input, *policy.Decision, error) {
 		return nil, nil, ErrElsewhere
 	case len(r.Input) == 0:
 		return nil, nil, ErrNoInput
-	case r.ArgumentsKept != "":
-		return nil, nil, ErrKept
 	}
 	in, err := input(r)
 	if err != nil {
@@ -175,6 +174,9 @@ func Decode(r *audit.Record) (*policy.Input, *policy.Decision, error) {
 	d, err := decision(r)
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading what was decided: %w", err)
+	}
+	if r.ArgumentsKept != "" {
+		return in, d, ErrKept
 	}
 	return in, d, nil
 }

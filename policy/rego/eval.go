@@ -73,18 +73,37 @@ func (e *Engine) Decide(ctx context.Context, in *policy.Input) (policy.Decision,
 	return d, err
 }
 
-// Independent reports whether every call of the principal and the tool of in gets the same
-// verdict, so that Decide needs no arguments. False also means that nobody knows.
-func (e *Engine) Independent(ctx context.Context, in *policy.Input) bool {
+// Independent reports whether the verdict on in, a call of a tool, is the same whatever
+// values the named members of its arguments have; no name stands for all arguments. False
+// also means that nobody knows: of a policy that fails, that reads the arguments whole, or
+// that reads the facts of a tool that has some.
+func (e *Engine) Independent(ctx context.Context, in *policy.Input, members ...string) bool {
 	if !in.Principal.Valid() || !in.Calls() {
 		return false
 	}
 	known, err := e.pairs.find(&in.Principal, &in.Tool)
-	if err != nil || known.forgotten {
+	if err != nil {
 		return false
 	}
-	c, err := e.constantOf(ctx, known, e.timeout)
-	return err == nil && c.verdict != nil
+	t := &readTracer{reads: func(x any) bool {
+		return mentionsInput(x, func(ref ast.Ref) bool {
+			switch {
+			case !isString(ref[1]):
+				return false
+			case ref[1].Equal(keyFacts):
+				return known.facts == nil
+			case !ref[1].Equal(keyArguments):
+				return true
+			}
+			name, ok := ast.String(""), len(ref) > 2 && len(members) > 0
+			if ok {
+				name, ok = ref[2].Value.(ast.String)
+			}
+			return ok && !slices.Contains(members, string(name))
+		})
+	}}
+	_, err = e.trace(ctx, t, e.timeout, func(c topdown.Cancel) (ast.Value, error) { return inputTerm(in, known, c) })
+	return err == nil || errors.Is(err, errUndefined)
 }
 
 // judge evaluates in; see evaluate.
@@ -377,43 +396,49 @@ func (e *Engine) constantOf(ctx context.Context, known *pair, within time.Durati
 // verdict is not known to be constant.
 func (e *Engine) traceConstant(ctx context.Context, known *pair, within time.Duration) (policy.Decision, error) {
 	input := known.input(isCall)
-	t := new(callTracer)
-	v, err := e.eval(ctx, e.program.decision, e.program.kept, within, func(c topdown.Cancel) (ast.Value, error) {
-		t.cancel = c
-		return input, nil
-	}, func(q *topdown.Query) { q.WithIndexing(false).WithEarlyExit(false).WithQueryTracer(t) })
-	if t.depends {
-		return policy.Decision{}, errDepends
-	}
+	v, err := e.trace(ctx, &readTracer{reads: mentionsCall}, within, func(topdown.Cancel) (ast.Value, error) { return input, nil })
 	if err != nil {
 		return e.close(policy.Decision{}, err)
 	}
 	return e.close(e.program.form.decode(v))
 }
 
-// callTracer finds out whether an evaluation mentions anything of a call, and
+// trace evaluates the whole policy under t. It returns errDepends when t has found a read.
+func (e *Engine) trace(ctx context.Context, t *readTracer, within time.Duration, input func(topdown.Cancel) (ast.Value, error)) (ast.Value, error) {
+	v, err := e.eval(ctx, e.program.decision, e.program.kept, within, func(c topdown.Cancel) (ast.Value, error) {
+		t.cancel = c
+		return input(c)
+	}, func(q *topdown.Query) { q.WithIndexing(false).WithEarlyExit(false).WithQueryTracer(t) })
+	if t.depends {
+		return nil, errDepends
+	}
+	return v, err
+}
+
+// readTracer finds out whether an evaluation reads what it should not depend on, and
 // ends the evaluation when it does.
-type callTracer struct {
+type readTracer struct {
+	reads   func(x any) bool // of an expression or the head of a rule
 	depends bool
 	cancel  topdown.Cancel
 }
 
 // Enabled implements topdown.QueryTracer.
-func (t *callTracer) Enabled() bool { return !t.depends }
+func (t *readTracer) Enabled() bool { return !t.depends }
 
 // Config implements topdown.QueryTracer.
-func (t *callTracer) Config() topdown.TraceConfig { return topdown.TraceConfig{} }
+func (t *readTracer) Config() topdown.TraceConfig { return topdown.TraceConfig{} }
 
 // TraceEvent implements topdown.QueryTracer.
-func (t *callTracer) TraceEvent(ev topdown.Event) {
+func (t *readTracer) TraceEvent(ev topdown.Event) {
 	if t.depends {
 		return
 	}
 	switch node := ev.Node.(type) {
 	case *ast.Rule:
-		t.depends = ev.Op == topdown.EnterOp && mentionsCall(node.Head)
+		t.depends = ev.Op == topdown.EnterOp && t.reads(node.Head)
 	case *ast.Expr:
-		t.depends = ev.Op == topdown.EvalOp && mentionsCall(node)
+		t.depends = ev.Op == topdown.EvalOp && t.reads(node)
 	}
 	if t.depends {
 		t.cancel.Cancel()
@@ -422,7 +447,7 @@ func (t *callTracer) TraceEvent(ev topdown.Event) {
 
 // knownBeforeCall are the members of input that are the same in every call of
 // a pair, those included that no call has.
-var knownBeforeCall = map[ast.Value]bool{
+var knownBeforeCall = inputMembers{
 	ast.String("action"): true, ast.String("principal"): true, ast.String("tool"): true,
 	ast.String("resource"): true, ast.String("prompt"): true, ast.String("server"): true,
 }
@@ -430,11 +455,17 @@ var knownBeforeCall = map[ast.Value]bool{
 // mentionsCall reports whether x, or anything within it, mentions a member of
 // input that is not known before a call, or input with a member that is not
 // written out.
-func mentionsCall(x any) bool { return mentionsInput(x, knownBeforeCall) }
+func mentionsCall(x any) bool { return mentionsInput(x, knownBeforeCall.has) }
 
-// mentionsInput reports whether x mentions members of input other than those
-// in but.
-func mentionsInput(x any, but map[ast.Value]bool) bool {
+// inputMembers are names of members of input.
+type inputMembers map[ast.Value]bool
+
+// has reports whether ref, which is longer than input, begins with one of m.
+func (m inputMembers) has(ref ast.Ref) bool { return isString(ref[1]) && m[ref[1].Value] }
+
+// mentionsInput reports whether x mentions input other than by references, longer than
+// input, for which but is true.
+func mentionsInput(x any, but func(ast.Ref) bool) bool {
 	found := false
 	ast.NewGenericVisitor(func(x any) bool {
 		switch x := x.(type) {
@@ -442,7 +473,7 @@ func mentionsInput(x any, but map[ast.Value]bool) bool {
 			found = found || x == "input"
 		case ast.Ref:
 			if x[0].Equal(ast.InputRootDocument) {
-				found = found || len(x) == 1 || !isString(x[1]) || !but[x[1].Value]
+				found = found || len(x) == 1 || !but(x)
 				for _, t := range x[1:] {
 					found = found || mentionsInput(t, but)
 				}

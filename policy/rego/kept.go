@@ -37,7 +37,7 @@ type kept []*ast.Term
 var undefinedTerm = new(ast.Term)
 
 // pairInput are the members of input that are the same in every call of a pair.
-var pairInput = map[ast.Value]bool{ast.String("action"): true, ast.String("principal"): true, ast.String("tool"): true}
+var pairInput = inputMembers{ast.String("action"): true, ast.String("principal"): true, ast.String("tool"): true}
 
 // find returns the value of the rule at ref in k, nil = it is not kept.
 func (s *invariants) find(k kept, ref ast.Ref) *ast.Term {
@@ -133,7 +133,7 @@ func (e *Engine) keepFor(ctx context.Context, known *pair, within time.Duration)
 // result can change; see capabilities.
 type constants struct {
 	compiler *ast.Compiler
-	input    map[ast.Value]bool
+	input    inputMembers
 	known    map[*ast.Rule]bool
 }
 
@@ -158,7 +158,7 @@ func (c *constants) rule(r *ast.Rule) bool {
 		replaces = true
 		return true
 	})
-	is := !replaces && !mentionsInput(r, c.input) && (r.Else == nil || c.rule(r.Else))
+	is := !replaces && !mentionsInput(r, c.input.has) && (r.Else == nil || c.rule(r.Else))
 	for d := range c.compiler.Graph.Dependencies(r) {
 		asked, ok := d.(*ast.Rule)
 		is = is && (!ok || c.rule(asked))

@@ -73,13 +73,13 @@ func lintVisible(c *ast.Compiler) []Finding {
 		return []Finding{{Level: LevelNote, Code: codeNoVisible, Message: "no rule defines " + visiblePath + ": tools are hidden only once every call of them is known to be denied",
 			Hint: "visible if …, about input.principal and input.tool"}}
 	}
-	given := map[ast.Value]bool{ast.String("principal"): true, ast.String("tool"): true}
+	given := inputMembers{ast.String("principal"): true, ast.String("tool"): true}
 	var found []Finding
 	for r := range rulesBelow(c, visibleRef) {
 		for e := r; e != nil; e = e.Else {
 			place := e.Location
 			ast.WalkExprs(e.Body, func(x *ast.Expr) bool {
-				if mentionsInput(x, given) {
+				if mentionsInput(x, given.has) {
 					if x.Location != nil {
 						place = x.Location
 					}
@@ -87,7 +87,7 @@ func lintVisible(c *ast.Compiler) []Finding {
 				}
 				return true
 			})
-			if mentionsInput(e.Head, given) {
+			if mentionsInput(e.Head, given.has) {
 				found = append(found, at(place, LevelError, codeVisible, visiblePath+" depends on this, which reads more of input than principal and tool", ""))
 			}
 		}

@@ -262,7 +262,7 @@ func TestFilters(t *testing.T) {
 }
 
 // TestMaskedArguments holds that a call whose arguments are recorded masked or as a digest
-// is judged again only where the verdict does not depend on the call.
+// is judged again only where the verdict does not depend on what the record lacks.
 func TestMaskedArguments(t *testing.T) {
 	const constant = `decision := {"effect": "deny", "rule": "no"} if input.tool.name == "constant"
 
@@ -270,8 +270,23 @@ func TestMaskedArguments(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "p.rego"), []byte("package toolgate\n\nimport rego.v2\n\n"+constant+
 		`decision := {"effect": "allow", "rule": "pin"} if {
-	input.tool.name != "constant"
+	input.tool.name == "other"
 	input.arguments.pin == "1234"
+}
+
+decision := {"effect": "allow", "rule": "each"} if {
+	input.tool.name == "each"
+	every name, _ in input.arguments { name != "no" }
+}
+
+decision := {"effect": "allow", "rule": "named"} if {
+	input.tool.name == "named"
+	input.arguments[concat("", ["p", "in"])] == "1234"
+}
+
+decision := {"effect": "allow", "rule": "request"} if {
+	input.tool.name == "request"
+	input.request.transport != "carrier pigeon"
 }
 `), 0o600); err != nil {
 		t.Fatal(err)
@@ -289,6 +304,13 @@ func TestMaskedArguments(t *testing.T) {
 		{"constant", "digest", nil, 1},
 		{"other", "masked", json.RawMessage(`{"pin":"[masked]"}`), 0},
 		{"other", "digest", nil, 0},
+		{"other", "masked", json.RawMessage(`{"pin":"1234","password":"[masked]"}`), 1},
+		{"other", "masked", json.RawMessage(`{"pin":"1234","deep":[{"password":"[masked]"}]}`), 1},
+		{"other", "masked", json.RawMessage(`{"pin":{"code":"[masked]"}}`), 0},
+		{"each", "masked", json.RawMessage(`{"pin":"1234","password":"[masked]"}`), 0},
+		{"named", "masked", json.RawMessage(`{"pin":"1234","password":"[masked]"}`), 0},
+		{"request", "digest", nil, 1},
+		{"undefined", "digest", nil, 1},
 		{"other", "", json.RawMessage(`{"pin":"1234"}`), 1},
 	} {
 		in := judged(rand.New(rand.NewPCG(4, 4)), 1)
