@@ -93,7 +93,10 @@ func mutate(s settings) int {
 		survivors += len(alive)
 		fmt.Printf("%s: %d of %d checks were removed, %d survived\n", p.ImportPath, len(chosen), len(checks), len(alive))
 		for _, c := range alive {
-			fmt.Printf("  %s\n", c)
+			if fmt.Printf("  %s", c); c.reached == 0 {
+				fmt.Print(", which no test reaches")
+			}
+			fmt.Println()
 		}
 	}
 	if survivors > 0 {

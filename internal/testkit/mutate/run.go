@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	_ "embed"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -191,12 +193,13 @@ func writeOverlay(dir string, p *pkg, checks []*check) (string, error) {
 type tester struct {
 	of     *pkg
 	binary string
-	tests  string // a regular expression
-	limit  time.Duration
+	tests  string        // a regular expression
+	limit  time.Duration // of one test
 	cache  string
 
-	mu    sync.Mutex // protects known.Killed and the file of the cache
+	mu    sync.Mutex // protects the fields below and the file of the cache
 	known results
+	kill  map[string]int // number of checks by the test that killed them in this run
 }
 
 // results are what is known of a test program. They are kept in a file that has the
@@ -214,7 +217,7 @@ type measured struct {
 }
 
 func build(dir, overlay string, q *pkg, tests string) (*tester, error) {
-	t := &tester{of: q, tests: tests, binary: filepath.Join(dir, strings.ReplaceAll(q.name(), "/", "_")+".test")}
+	t := &tester{of: q, tests: tests, binary: filepath.Join(dir, strings.ReplaceAll(q.name(), "/", "_")+".test"), kill: make(map[string]int)}
 	fmt.Fprintf(os.Stderr, "building the tests of %s\n", q.name())
 	cmd := exec.Command("go", "test", "-c", "-trimpath", "-ldflags=-s -w", "-overlay", overlay, "-o", t.binary, q.ImportPath)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -249,15 +252,23 @@ func (t *tester) save() error {
 	return os.WriteFile(t.cache, text, 0o600)
 }
 
-// test runs tests of the program and reports whether they passed in time.
-func (t *tester) test(tests []string, env ...string) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), t.limit+10*time.Second)
+// failure matches the first line about a test that failed.
+var failure = regexp.MustCompile(`(?m)^--- FAIL: (\w+)`)
+
+// test runs tests of the program. It reports whether they passed in time and, where they
+// did not, the first test that failed: "" where the program names none.
+func (t *tester) test(tests []string, limit time.Duration, env ...string) (passed bool, failed string) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit+time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, t.binary, "-test.run", "^("+strings.Join(tests, "|")+")$", "-test.failfast", "-test.short", "-test.timeout", t.limit.String())
+	cmd := exec.CommandContext(ctx, t.binary, "-test.run", "^("+strings.Join(tests, "|")+")$", "-test.failfast", "-test.short", "-test.timeout", limit.String())
 	cmd.Dir = t.of.Dir
 	cmd.Env = append(os.Environ(), env...)
 	cmd.WaitDelay = time.Second
-	return cmd.Run() == nil
+	out, err := cmd.Output()
+	if found := failure.FindSubmatch(out); found != nil {
+		failed = string(found[1])
+	}
+	return err == nil, failed
 }
 
 // measure runs each test alone and keeps which checks it reaches. Tests that fail or
@@ -285,7 +296,6 @@ func (t *tester) measure() error {
 			t.known.Tests = append(t.known.Tests, *m)
 		}
 	}
-	slices.SortStableFunc(t.known.Tests, func(a, b measured) int { return int(a.Took - b.Took) })
 	return t.save()
 }
 
@@ -293,7 +303,7 @@ func (t *tester) measure() error {
 func (t *tester) measureTest(name string) (*measured, error) {
 	hits := t.binary + "." + name + ".hits"
 	began := time.Now()
-	if !t.test([]string{name}, "TOOLGATE_MUTANT_HITS="+hits) {
+	if passed, _ := t.test([]string{name}, t.limit, "TOOLGATE_MUTANT_HITS="+hits); !passed {
 		fmt.Fprintf(os.Stderr, "left out, for it fails or takes longer than %v without a mutant: %s\n", t.limit, name)
 		return nil, nil
 	}
@@ -309,39 +319,40 @@ func (t *tester) measureTest(name string) (*measured, error) {
 	return m, nil
 }
 
-// kills reports whether a test fails once c is removed. Tests that are quick run
-// first, and as many together as can run in a quarter of the limit.
+// kills reports whether a test fails, or takes ten times as long, once c is removed. Tests
+// that are quick and have killed others run first, in batches that take twice as long each.
 func (t *tester) kills(c *check) bool {
 	t.mu.Lock()
-	known := t.known.Killed[c.id]
+	known, tests := t.known.Killed[c.id], t.reaching(c)
 	t.mu.Unlock()
+	c.reached += len(tests)
 	if known {
 		return true
 	}
-	var batch []string
-	var took time.Duration
-	run := func() bool {
-		failed := len(batch) > 0 && !t.test(batch, "TOOLGATE_MUTANT="+strconv.Itoa(c.id))
-		batch, took = nil, 0
-		return failed
-	}
-	killed := false
-	for _, m := range t.known.Tests {
-		if killed || !slices.Contains(m.Reaches, c.id) {
-			continue
+	for most := time.Second; len(tests) > 0; most *= 2 {
+		var batch []string
+		var took time.Duration
+		for len(tests) > 0 && (len(batch) == 0 || took+tests[0].Took < min(most, t.limit/4)) {
+			batch, took, tests = append(batch, tests[0].Name), took+tests[0].Took, tests[1:]
 		}
-		c.reached++
-		if took+m.Took > t.limit/4 {
-			killed = run()
+		if passed, failed := t.test(batch, 10*(time.Second+took), "TOOLGATE_MUTANT="+strconv.Itoa(c.id)); !passed {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.known.Killed[c.id] = true
+			t.kill[failed]++
+			_ = t.save() // what is not saved is measured again
+			return true
 		}
-		batch, took = append(batch, m.Name), took+m.Took
 	}
-	killed = killed || run()
-	if killed {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.known.Killed[c.id] = true
-		_ = t.save() // what is not saved is measured again
-	}
-	return killed
+	return false
+}
+
+// reaching returns the tests that reach c, the most promising first: by the time that a
+// test takes for each check that it has killed.
+func (t *tester) reaching(c *check) []measured {
+	tests := slices.DeleteFunc(slices.Clone(t.known.Tests), func(m measured) bool { return !slices.Contains(m.Reaches, c.id) })
+	slices.SortStableFunc(tests, func(a, b measured) int {
+		return cmp.Compare(a.Took/time.Duration(1+t.kill[a.Name]), b.Took/time.Duration(1+t.kill[b.Name]))
+	})
+	return tests
 }

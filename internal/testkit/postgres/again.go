@@ -18,17 +18,17 @@ const serverVar = "TOOLGATE_TEST_POSTGRES"
 
 // Again runs all tests of a package again, in a process where [State] opens databases of a
 // server. The test t is for that alone; -run T/NAME runs one of them. Without PostgreSQL it
-// skips; with CI=true it fails.
+// skips; with CI=true it fails. With -short it skips.
 func Again(t *testing.T) {
 	t.Helper()
 	if Used() {
 		return
 	}
+	if testing.Short() {
+		t.Skip("all tests again take as long again")
+	}
 	s := Started(t)
 	args := []string{"-test.count=1"}
-	if testing.Short() {
-		args = append(args, "-test.short")
-	}
 	if _, some, ok := strings.Cut(flag.Lookup("test.run").Value.String(), "/"); ok {
 		args = append(args, "-test.run="+some)
 	}
