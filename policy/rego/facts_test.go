@@ -21,6 +21,18 @@ const payFacts = `{"facts": {"pay": {
 	"asset": {"kind": "label", "at": ["/asset"]},
 	"amount": {"kind": "amount", "at": ["/amount", "/value"], "asset": "asset", "decimals": {"USD": 2}}}}}`
 
+// TestIndependentOfFacts holds that facts count as read from the arguments, where the tool
+// has some.
+func TestIndependentOfFacts(t *testing.T) {
+	t.Parallel()
+	e := load(t, "p.rego", module(stating), "data.json", payFacts)
+	for tool, want := range map[string]bool{"pay": false, "other": true} {
+		if got := e.Independent(t.Context(), input("r", tool, `{"asset":"USD","pin":"1"}`), "pin"); got != want {
+			t.Errorf("the verdict on %s is independent of pin: %v", tool, got)
+		}
+	}
+}
+
 // TestFactsOfCalls holds that a policy gets the facts of a call from the arguments and
 // from nothing else, from whoever judges.
 func TestFactsOfCalls(t *testing.T) {
