@@ -167,7 +167,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	a.sandbox = sandbox.New(sandboxOptions(cfg))
 	a.upstreams = registry.New(registry.Options{
 		DB: a.state.db, Logger: a.log.Named("registry"), Version: o.Version, Sandbox: a.sandbox,
-		Accepted: a.state.recordAccepted, Changed: a.state.recordChanged, Ended: a.measureSession,
+		Accepted: a.state.recordAccepted, Changed: a.definitionsChanged, Ended: a.measureSession,
 	})
 	if err = a.applyUpstreams(ctx, cfg); err != nil {
 		return nil, configError(err)

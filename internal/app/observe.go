@@ -68,7 +68,7 @@ func newMetrics(version string) *metrics {
 		registry: registry,
 		calls:    counter("toolgate_calls_total", "Tool calls that were closed, by the policy's effect and the kernel code of a refusal.", "server", "tool", "effect", "code"),
 		seconds:  histogram("toolgate_call_duration_seconds", "Time from receiving a call to closing it.", "server", callSeconds...),
-		notices:  counter("toolgate_notices_total", "Attempts to deliver a notice about a ticket, by kind and host of the channel and by outcome.", "channel", "outcome"),
+		notices:  counter("toolgate_notices_total", "Attempts to deliver a notice, by kind and host of the channel and by outcome.", "channel", "outcome"),
 		waits: histogram("toolgate_approval_wait_seconds", "Time for which a held call waited for people, by the state that ended it, in all processes on this state.", "outcome",
 			1, 5, 15, 45, 120, 300, 900, 3600, 14400, 86400),
 		shipped: counter("toolgate_decision_log_shipped_total", "Decisions that a sink of the decision log has accepted.", "sink"),

@@ -231,15 +231,44 @@ func (s *state) recordAccepted(all []registry.Acceptance) error {
 	return s.trail.Write(audit.KindEvent, AcceptedRecord("toolgate", all))
 }
 
+// notifyTimeout bounds the writing of notices about definitions.
+const notifyTimeout = 10 * time.Second
+
+// definitionsChanged records definitions of one server that differ from the accepted ones,
+// and notifies people of them. It does not wait for the notices: the transaction of the
+// change may hold the store until it returns.
+func (a *App) definitionsChanged(all []registry.Change) error {
+	if err := a.state.recordChanged(all); err != nil {
+		return err
+	}
+	page := consoleURL(a.Config()) + "/console/"
+	a.state.background.Go(func() {
+		ctx, stop := context.WithTimeout(context.Background(), notifyTimeout)
+		defer stop()
+		for _, c := range all {
+			d := notice.Definition{Server: c.Server, Tool: c.Tool, Count: c.Count, Reason: reasonOf(c), URL: page}
+			if err := a.state.notices.EnqueueDefinition(ctx, d); err != nil {
+				a.log.Error("nobody is notified of a changed definition", "server", c.Server, "tool", c.Tool, "error", err)
+			}
+		}
+	})
+	return nil
+}
+
+// reasonOf says how the two definitions of c differ.
+func reasonOf(c registry.Change) string {
+	if c.Differs == "" {
+		return "the accepted definition is known by its fingerprint only"
+	}
+	return "it differs first in " + c.Differs
+}
+
 // recordChanged records definitions of one server that differ from the accepted ones.
 func (s *state) recordChanged(all []registry.Change) error {
 	for _, c := range all {
 		e := &audit.Event{
 			Name: audit.EventDefinition, Count: c.Count, Added: []string{c.Tool + " " + c.Offered}, Removed: []string{c.Tool + " " + c.Accepted},
-			Reason: "the accepted definition is known by its fingerprint only",
-		}
-		if c.Differs != "" {
-			e.Reason = "it differs first in " + c.Differs
+			Reason: reasonOf(c),
 		}
 		if err := s.trail.Write(audit.KindEvent, &audit.Record{
 			Principal: audit.Principal{Subject: "toolgate"}, Server: c.Server, Tool: c.Tool, Fingerprint: c.Offered, Event: e,

@@ -226,7 +226,11 @@ func (a *App) undeliveredNotices(ctx context.Context) (warnings []string) {
 		if t.Dead > 0 {
 			what = append(what, fmt.Sprintf("%d given up in the last week", t.Dead))
 		}
-		warnings = append(warnings, fmt.Sprintf("%s%s: notices: %s; the latest, of ticket %s: %s", where, name, strings.Join(what, ", "), t.Ticket, t.Fault))
+		about := "a changed definition"
+		if t.Ticket != "" {
+			about = "ticket " + t.Ticket
+		}
+		warnings = append(warnings, fmt.Sprintf("%s%s: notices: %s; the latest, of %s: %s", where, name, strings.Join(what, ", "), about, t.Fault))
 	}
 	return warnings
 }

@@ -31,10 +31,13 @@ func chat(message func(Body) any) func(*notice) ([]byte, error) {
 	}
 }
 
-// open returns the text of the link to the ticket's page.
+// open returns the text of the link.
 func (b Body) open() string {
-	if b.Type == Requested {
+	switch b.Type {
+	case Requested:
 		return "Read it and decide"
+	case Changed:
+		return "See the tools"
 	}
 	return "See the ticket"
 }

@@ -47,8 +47,14 @@ func TestMessages(t *testing.T) {
 	decided.Data.Each, decided.Data.Given = map[string]int{"approver": 2, "cfo": 1}, map[string]int{"approver": 1}
 	failed := example()
 	failed.Type, failed.Data.State, failed.Data.ToolError = notice.Ended, approval.StateDone, true
-	for name, b := range map[string]notice.Body{"requested": asked, "decided": decided, "tool_error": failed} {
+	changed := notice.Body{Type: notice.Changed, Timestamp: asked.Timestamp, Data: notice.Data{
+		Server: "bank", Tool: "pay", Reason: "it differs first in description", URL: "https://gate.example/console/",
+	}}
+	for name, b := range map[string]notice.Body{"requested": asked, "decided": decided, "tool_error": failed, "changed": changed} {
 		for _, f := range []notice.Format{notice.JSON, notice.Slack, notice.Teams} {
+			if f == notice.JSON && b.Type == notice.Changed {
+				continue // its data is a Definition
+			}
 			got, err := notice.Render(f, marshal(t, b))
 			if err != nil {
 				t.Fatal(err)

@@ -1,8 +1,8 @@
 // Package notice notifies people of tickets where they already look: by signed
 // webhooks, in Slack and Teams, by email. A notice says that a call waits, how it
-// was decided, or how it ended, and links to the page of its ticket. It grants no
-// authority: it holds no arguments and no secret, and whoever follows the link has
-// to sign in.
+// was decided, or how it ended, and links to the page of its ticket; or it says that
+// the definition of a tool has changed. It grants no authority: it holds no arguments
+// and no secret, and whoever follows the link has to sign in.
 //
 // Notices are kept in an outbox in the store. [Sender.Enqueue] writes them in the
 // transaction of the change, so that there is no change without its notices and no
@@ -40,7 +40,18 @@ const (
 	Requested Event = "approval.requested" // a call waits for people
 	Decided   Event = "approval.decided"   // it was approved, denied, superseded, or expired
 	Ended     Event = "approval.ended"     // it ran: done, failed or unknown
+	Changed   Event = "definition.changed" // a tool is quarantined until somebody accepts its new definition
 )
+
+// Definition describes, in a notice of [Changed], a tool whose definition has changed.
+// Texts are cut to 500 characters.
+type Definition struct {
+	Server string `json:"server"`
+	Tool   string `json:"tool"`             // the server's name
+	Count  int    `json:"count,omitempty"`  // tools of the server that this one stands for; 0 = one
+	Reason string `json:"reason,omitempty"` // what differs first
+	URL    string `json:"url"`              // of the page of tools
+}
 
 // byToolgate makes the changes that no person makes.
 const byToolgate = "toolgate"
@@ -136,6 +147,8 @@ func (b Body) title() string {
 	switch b.Type {
 	case Requested:
 		return fmt.Sprintf("%s asks to call %s", who, tool)
+	case Changed:
+		return fmt.Sprintf("the definition of %s of %s has changed: the tool is withheld", tool, oneLine(d.Server))
 	case Ended:
 		if d.ToolError {
 			return fmt.Sprintf("ran; the tool answered with an error: %s, called by %s", tool, who)

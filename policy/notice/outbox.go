@@ -3,6 +3,7 @@ package notice
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -32,7 +33,7 @@ const outboxLock = "notices"
 // backoff is the pause between attempts.
 var backoff = delivery.Backoff{First: 2 * time.Second, Longest: 5 * time.Minute}
 
-// A notice is a row of the outbox.
+// A notice is a row of the outbox, about a ticket or, where ticket is "", a tool.
 type notice struct {
 	id, channel, ticket string
 	body                []byte
@@ -62,9 +63,38 @@ func (s *Sender) Enqueue(ctx context.Context, tx *sql.Tx, t approval.Ticket, c a
 	if event == Requested {
 		until = t.Expires
 	}
+	return insert(ctx, tx, channels, t.ID, body, until, now)
+}
+
+// EnqueueDefinition writes a notice that the definition of d has changed, for each
+// channel that is not for some roles only. It is safe for concurrent use.
+func (s *Sender) EnqueueDefinition(ctx context.Context, d Definition) error {
+	var channels []*channel
+	for _, ch := range s.currentChannels() {
+		if len(ch.roles) == 0 {
+			channels = append(channels, ch)
+		}
+	}
+	now := s.opts.Now()
+	d.Server, d.Tool, d.Reason = bound(d.Server), bound(d.Tool), bound(d.Reason)
+	body, err := json.Marshal(struct {
+		Type      Event      `json:"type"`
+		Timestamp time.Time  `json:"timestamp"`
+		Data      Definition `json:"data"`
+	}{Changed, now.UTC(), d})
+	if err != nil {
+		return fmt.Errorf("writing a notice: %w", err)
+	}
+	return s.opts.DB.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		return insert(ctx, tx, channels, "", body, now.Add(newsTTL), now)
+	})
+}
+
+// insert writes a notice for each of channels, and wakes them.
+func insert(ctx context.Context, tx *sql.Tx, channels []*channel, ticket string, body []byte, until, now time.Time) error {
 	for _, ch := range channels {
 		_, err := tx.ExecContext(ctx, "INSERT INTO notices (id, channel, ticket, body, until, due) VALUES (?, ?, ?, ?, ?, ?)",
-			signal.UniqueID("ntc_"), ch.key, t.ID, body, until.UnixNano(), now.UnixNano())
+			signal.UniqueID("ntc_"), ch.key, ticket, body, until.UnixNano(), now.UnixNano())
 		if err != nil {
 			return fmt.Errorf("writing a notice: %w", err)
 		}
@@ -147,7 +177,7 @@ type Trouble struct {
 	Channel string // its name, "" when it is no longer configured
 	Waiting int    // notices that have failed and are tried again
 	Dead    int    // notices that were given up within a week
-	Ticket  string // of the latest failed notice
+	Ticket  string // of the latest failed notice, "" when it is about a tool
 	Fault   string // of the latest failed notice
 }
 

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"io"
 	"log"
 	"net/http"
@@ -36,6 +37,36 @@ func TestSignatureOfTheSpecification(t *testing.T) {
 	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want || err != nil {
 		t.Errorf("%s, %v, want %s", got, err, want)
 	}
+}
+
+// TestChangedDefinition holds that a changed definition is told, signed and once, on each
+// channel that is not for some roles, and that no notice is left afterwards.
+func TestChangedDefinition(t *testing.T) {
+	w, all, some := newWorld(t), newReceiver(t, nil), newReceiver(t, nil)
+	approvers := some.channel()
+	approvers.Roles = []string{"approver"}
+	s := w.sender(all.channel(), approvers)
+	d := notice.Definition{Server: "bank", Tool: "pay", Count: 3, Reason: strings.Repeat("x", 600), URL: "https://gate.example/console/"}
+	if err := s.EnqueueDefinition(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Type notice.Event
+		Data notice.Definition
+	}
+	p := all.wait(t, 1)[0]
+	if err := json.Unmarshal(p.body, &got); err != nil {
+		t.Fatal(err)
+	}
+	d.Reason = d.Reason[:500] + "…"
+	if got.Type != notice.Changed || got.Data != d || p.header.Get("webhook-signature") == "" {
+		t.Errorf("%v: %s", p.header, p.body)
+	}
+	w.settle(s, some)
+	if got := some.got(); len(got) > 0 {
+		t.Errorf("approvers were told: %s", got[0].body)
+	}
+	until(t, "the outbox is empty", func() bool { return w.rows("dead = 0") == 0 })
 }
 
 // Both forms of a secret, verified by whoever knows it: with the library that
