@@ -119,6 +119,8 @@ func TestSecretsByDefault(t *testing.T) {
 		{"privatekey", "t", `{"_private__key_":"S"}`, nil, "masked", `{"_private__key_":"[masked]"}`},
 		{"authorization", "t", `{"headers":{"Authorization":"S"}}`, nil, "masked", `{"headers":{"Authorization":"[masked]"}}`},
 		{"cookie", "t", `[[{"a":[{"cookie":"S"}]}]]`, nil, "masked", `[[{"a":[{"cookie":"[masked]"}]}]]`},
+		{"a name beside a value", "t", `{"headers":[{"name":"X-Api-Key","value":"S"},{"name":"Accept","value":"text"}]}`, nil, "masked", `{"headers":[{"name":"X-Api-Key","value":"[masked]"},{"name":"Accept","value":"text"}]}`},
+		{"a name without a value", "t", `{"ref":{"name":"secret","type":"ref/prompt"}}`, nil, "", ""},
 		{"an escaped name", "t", `{"p\u0061ssword":"S"}`, nil, "masked", `{"password":"[masked]"}`},
 		{"a number", "t", `{"secret":4711}`, nil, "masked", `{"secret":"[masked]"}`},
 		{"an object", "t", `{"secret":{"a":[4711]}}`, nil, "masked", `{"secret":"[masked]"}`},

@@ -24,11 +24,16 @@ func isSecretName(name string) bool {
 }
 
 // maskNames masks the values of secret names in v at any depth, and returns how many
-// there were.
+// there were. A value is also named by a member name next to a member value, as in lists
+// of headers and in completion/complete.
 func maskNames(v any) int {
 	count := 0
 	switch v := v.(type) {
 	case map[string]any:
+		if name, _ := v["name"].(string); isSecretName(name) && v["value"] != nil {
+			v["value"] = judgement.Masked
+			count++
+		}
 		for name, item := range v {
 			if isSecretName(name) {
 				v[name] = judgement.Masked
