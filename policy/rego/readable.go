@@ -10,7 +10,8 @@ import (
 	"github.com/toolgate/toolgate/policy/fact"
 )
 
-var typeTest = regexp.MustCompile(`^is_[a-z]+\((.+)\)$`)
+// typeTest matches tests of a type, and of the form of the time of a request.
+var typeTest = regexp.MustCompile(`^(?:is_[a-z]+\((.+)|regex\.match\("[^"]*", (input\.request\.time))\)$`)
 
 // WithoutTypeTests are the conditions of a Branch without tests of a type where
 // another condition is about the same value: people take the type for granted.
@@ -18,7 +19,9 @@ func WithoutTypeTests(when []string) []string {
 	var out []string
 	for i, w := range when {
 		m := typeTest.FindStringSubmatch(w)
-		if m == nil || !slices.ContainsFunc(slices.Concat(when[:i], when[i+1:]), func(other string) bool { return strings.Contains(" "+other, " "+m[1]+" ") }) {
+		if m == nil || !slices.ContainsFunc(slices.Concat(when[:i], when[i+1:]), func(other string) bool {
+			return !typeTest.MatchString(other) && (strings.Contains(" "+other, " "+m[1]+m[2]+" ") || strings.Contains(other, "("+m[1]+m[2]+")"))
+		}) {
 			out = append(out, w)
 		}
 	}
@@ -47,14 +50,16 @@ func opposite(when []string) string {
 }
 
 var (
+	weekday     = regexp.MustCompile(`time\.weekday\(\[time\.parse_rfc3339_ns\(input\.request\.time\), "([^"]+)"\]\)`)
+	clock       = regexp.MustCompile(`time\.format\(\[time\.parse_rfc3339_ns\(input\.request\.time\), "([^"]+)", "15:04"\]\)`)
 	equalsText  = regexp.MustCompile(`^input\.facts\.(\w+) == "([^"]+)"$`)
 	ofAmount    = regexp.MustCompile(`^(.*)\binput\.facts\.(\w+) (<|<=|>|>=) (\d+)$`)
 	plainOrders = strings.NewReplacer(" <= ", " ≤ ", " >= ", " ≥ ", "input.arguments.", "", "input.facts.", "facts.", "input.usage.", "usage.")
 )
 
 // Readable returns conditions of a Branch for a tool as people read them: arguments by their
-// names alone, facts as facts.NAME, and a bound on the amount of an asset in whole units,
-// "amount ≤ 200 USD".
+// names alone, facts as facts.NAME, a bound on the amount of an asset in whole units,
+// "amount ≤ 200 USD", and opening hours as "weekday in UTC" and "time in UTC".
 func (e *Engine) Readable(tool string, when []string) []string {
 	return readable(e.program.facts[tool], when, nil)
 }
@@ -90,6 +95,7 @@ func readable(facts *fact.Set, when, around []string) []string {
 		case texts[i] != "":
 			w = texts[i]
 		}
+		w = clock.ReplaceAllString(weekday.ReplaceAllString(w, "weekday in $1"), "time in $1")
 		out = append(out, plainOrders.Replace(w))
 	}
 	return out

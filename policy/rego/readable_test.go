@@ -27,6 +27,12 @@ func TestReadable(t *testing.T) {
 		{[]string{asset, `not input.arguments.action in ["balance"]`}, []string{`facts.asset == "USD"`, `not action in ["balance"]`}},
 		{[]string{"not {is_number(input.arguments.n); input.arguments.n >= 5}", "not input.arguments.x == 1", "not input.arguments.y != 1"}, []string{"n < 5", "not x == 1", "y == 1"}},
 		{[]string{"not {input.arguments.a; input.arguments.b > 1}"}, []string{"not {a; b > 1}"}},
+		{[]string{`not {is_string(input.request.time); regex.match("^20[0-9]{2}-", input.request.time); ` +
+			`time.weekday([time.parse_rfc3339_ns(input.request.time), "UTC"]) in ["Monday"]; "09:00" <= time.format([time.parse_rfc3339_ns(input.request.time), "UTC", "15:04"]); ` +
+			`time.format([time.parse_rfc3339_ns(input.request.time), "UTC", "15:04"]) < "17:00"}`},
+			[]string{`not {weekday in UTC in ["Monday"]; "09:00" ≤ time in UTC; time in UTC < "17:00"}`}},
+		{[]string{`is_string(input.arguments.a)`, `is_number(input.arguments.a)`}, []string{"is_string(a)", "is_number(a)"}},
+		{[]string{`regex.match("^a", input.arguments.a)`, `input.arguments.a != "b"`}, []string{`regex.match("^a", a)`, `a != "b"`}},
 		{nil, nil},
 	} {
 		if diff := cmp.Diff(c.want, e.Readable("manage_wallet", c.when)); diff != "" {
