@@ -104,10 +104,7 @@ func TestEveryWriteAndFlushFailsOnce(t *testing.T) {
 		"sync":               {syncAt: 1},
 		"sync, no truncate":  {syncAt: 1, noCut: true},
 	}
-	step := 1
-	if testing.Short() {
-		step = 7
-	}
+	step := unlessShort(1, 14)
 	for name, shape := range shapes {
 		for _, durability := range []audit.Durability{audit.Sync, audit.OS} {
 			t.Run(name+"/"+string(durability), func(t *testing.T) {

@@ -216,7 +216,7 @@ func TestAloneAndTogetherWriteTheSame(t *testing.T) {
 			if i == 1 {
 				l.Queue()
 			}
-			for n := range 60 {
+			for n := range unlessShort(60, 20) {
 				r := sample(fmt.Sprint(n))
 				if err := errors.Join(l.Write(audit.KindDecision, r), l.Write(audit.KindTicket, voted(r.CallID)), l.Write(audit.KindOutcome, r)); err != nil {
 					t.Fatal(err)
@@ -244,7 +244,7 @@ func TestAClosedLogRefuses(t *testing.T) {
 }
 
 func TestManyCallersOneChain(t *testing.T) {
-	const callers, calls = 256, 20
+	callers, calls := 256, unlessShort(20, 2)
 	for _, durability := range []audit.Durability{audit.Sync, audit.OS} {
 		t.Run(string(durability), func(t *testing.T) {
 			root := t.TempDir()
@@ -310,4 +310,12 @@ func TestCloseUnderLoadLosesNothingAcknowledged(t *testing.T) {
 	if len(acked) != 0 {
 		t.Errorf("%d acknowledged decisions are not in the log", len(acked))
 	}
+}
+
+// unlessShort returns whole, or with -short short.
+func unlessShort[T any](whole, short T) T {
+	if testing.Short() {
+		return short
+	}
+	return whole
 }

@@ -164,7 +164,7 @@ func TestEveryByteCounts(t *testing.T) {
 	}
 	all := bytes.SplitAfter(data, []byte("\n"))
 	start := len(bytes.Join(all[:9], nil))
-	for i := range all[9] {
+	for i := 0; i < len(all[9]); i += unlessShort(1, 9) {
 		changed := bytes.Clone(data)
 		changed[start+i] ^= 1
 		if err := os.WriteFile(path, changed, 0o600); err != nil {
@@ -199,7 +199,7 @@ func TestEveryCutOfTheLastRecord(t *testing.T) {
 		t.Fatalf("chain = %+v", chain)
 	}
 	last := bytes.LastIndexByte(data[:len(data)-1], '\n') + 1
-	for cut := last; cut < len(data); cut++ {
+	for cut := last; cut < len(data); cut += unlessShort(1, 9) {
 		if err := os.WriteFile(path, data[:cut], 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -219,7 +219,7 @@ func TestVerifyWhileWriting(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for range 5000 {
+		for range unlessShort(5000, 500) {
 			if err := l.Write(audit.KindOutcome, sample("x")); err != nil {
 				t.Error(err)
 			}
