@@ -53,6 +53,9 @@ type Options struct {
 	// Ended receives each connection to a server that was a session of MCP and is over.
 	// Nil discards.
 	Ended func(span.Session)
+	// Crowded is called for each notification of a server that is dropped because its client is
+	// too slow. It must not block. Nil discards.
+	Crowded func(server string)
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -112,6 +115,9 @@ func New(opts Options) *Registry {
 	}
 	if opts.Ended == nil {
 		opts.Ended = func(span.Session) {}
+	}
+	if opts.Crowded == nil {
+		opts.Crowded = func(string) {}
 	}
 	opts.Logger = cmp.Or(opts.Logger, hclog.NewNullLogger())
 	r := &Registry{opts: opts, log: opts.Logger, schemas: NewSchemaRegistry()}
@@ -244,6 +250,7 @@ func (r *Registry) start(cfg config.Server) *entry {
 			s.Server = cfg.Name
 			r.opts.Ended(s)
 		},
+		Crowded: func() { r.opts.Crowded(cfg.Name) },
 	})
 	e.isolated = e.server.Isolated()
 	return e

@@ -168,6 +168,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	a.upstreams = registry.New(registry.Options{
 		DB: a.state.db, Logger: a.log.Named("registry"), Version: o.Version, Sandbox: a.sandbox,
 		Accepted: a.state.recordAccepted, Changed: a.definitionsChanged, Ended: a.measureSession,
+		Crowded: func(server string) { a.metrics.crowded.WithLabelValues(server).Inc() },
 	})
 	if err = a.applyUpstreams(ctx, cfg); err != nil {
 		return nil, configError(err)

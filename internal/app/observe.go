@@ -41,6 +41,7 @@ type metrics struct {
 	hidden      *prometheus.CounterVec
 	warnings    *prometheus.CounterVec
 	dropped     *prometheus.CounterVec
+	crowded     *prometheus.CounterVec
 	takenOver   *prometheus.CounterVec
 	passedOn    *prometheus.CounterVec
 	handshakes  *prometheus.CounterVec
@@ -80,6 +81,7 @@ func newMetrics(version string) *metrics {
 		warnings:    counter("toolgate_warnings_total", "Calls that were made although they break the tool's schema, and results that break it or could not be kept whole, by kernel code.", "server", "code"),
 		shadow:      counter("toolgate_shadow_total", "Decisions that the policy of policy.shadow was asked about: same, changed = it would decide otherwise, failed = it could not judge, skipped = it was not asked.", "outcome"),
 		dropped:     counter("toolgate_connections_dropped_total", "Connections that were closed for another one, because a listener had as many as it may.", "listener"),
+		crowded:     counter("toolgate_notifications_dropped_total", "Messages of a server that were dropped because the client did not read them in time; without a server they had left for the client's event stream.", "server"),
 		passedOn:    counter("toolgate_requests_passed_on_total", "Requests that were passed on to the replica that has their session or call: answered, gone = it could not be reached, unknown = its answer did not come or broke off, left = the client has gone or this replica stops.", "result"),
 		takenOver:   counter("toolgate_sessions_taken_over_total", "Sessions of replicas that are gone whose clients came here: taken = the session continues, told = it had subscriptions, and its client was told that it is lost.", "outcome"),
 		handshakes:  counter("toolgate_tls_handshake_failures_total", "TLS handshakes that failed: clients without a certificate that is asked for, plain HTTP, and others.", "listener"),

@@ -36,7 +36,7 @@ type Options struct {
 	Dropped *atomic.Int64
 	// Handle takes the requests and notifications of the server, in the order of
 	// each stream. During is the call in whose stream the message came, nil where
-	// calls share one. It must not block. Nil drops them.
+	// calls share one. Nothing more of the stream is read before it returns. Nil drops them.
 	Handle func(msg *jsonrpc.Message, during *Call)
 	// Log takes what people may want to know of event streams; nil discards.
 	Log hclog.Logger

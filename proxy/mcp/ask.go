@@ -289,6 +289,7 @@ func (log *eventLog) addToMailboxLocked(o *streams, l outgoing) bool {
 		}
 		i := slices.IndexFunc(m.events, func(l outgoing) bool { return l.question == nil })
 		m.removeLocked(max(i, 0)).fail()
+		log.crowded()
 	}
 	m.pushLocked(l)
 	o.waiting.Store(true)

@@ -79,6 +79,9 @@ type Options struct {
 	// and before it is sent; nil = envelopes are not reported. It is called from
 	// many goroutines, must not block and must not call back into the Door.
 	Observe func(wire.Event)
+	// Crowded is called for each message of a server that is dropped because its client does not
+	// read; nil = nobody asks. It must not block and must not call back into the Door.
+	Crowded func()
 	// Limits bound one message; zero fields have the defaults of jsonrpc.
 	Limits jsonrpc.Limits
 	// Budget bounds the bodies that are held at once; nil = nothing does. Over HTTP a request
@@ -185,6 +188,9 @@ func (o Options) withDefaults() Options {
 	if o.SessionID == nil {
 		o.SessionID = rand.Text
 	}
+	if o.Crowded == nil {
+		o.Crowded = func() {}
+	}
 	if o.TakenOver == nil {
 		o.TakenOver = func(bool) {}
 	}
@@ -258,7 +264,10 @@ func New(opts Options) (*Door, error) {
 	base, cancel := context.WithCancelCause(context.Background())
 	c := &core{opts: opts, base: base, cancel: cancel, calls: wait.NewWorkers()}
 	c.closing, c.close = context.WithCancel(base)
-	events := &eventLog{limits: opts.EventLog.withDefaults(), now: opts.Now, keeper: opts.Keeper, held: make(map[owner]*holding)}
+	events := &eventLog{limits: opts.EventLog.withDefaults(), now: opts.Now, crowded: opts.Crowded, keeper: opts.Keeper, held: make(map[owner]*holding)}
+	events.slow = func(by owner) {
+		opts.Log.Warn("a client does not read its event stream: it is disconnected, and beyond what is kept for it the oldest events are dropped", "principal", by.Subject, "after", sendTimeout)
+	}
 	groups := &clientGroups{table: newTable[*clientGroup](opts), onEnd: opts.Ended, named: make(map[owner]int), listens: make(map[owner]int), parked: share.New[owner](opts.MaxParked)}
 	groups.reuse = true
 	d := &Door{

@@ -49,8 +49,10 @@ const (
 // eventLog holds the event streams of all sessions. One lock serves them all;
 // it is held briefly, and calls answered as JSON never take it.
 type eventLog struct {
-	limits EventLog
-	now    func() time.Time
+	limits  EventLog
+	now     func() time.Time
+	crowded func()         // called for each event that is dropped and was never sent; it must not block
+	slow    func(by owner) // called for each client that did not read in time
 
 	mu     sync.Mutex // protects the fields below, session.streams, and all of stream and reader
 	keeper Keeper     // keeps events for other replicas; nil = there are none
@@ -418,6 +420,7 @@ func (t *stream) awaitLocked(rd *reader, limit <-chan time.Time) {
 	case <-rd.gone:
 	case <-limit:
 		late = true
+		t.log.slow(t.owner.owner)
 	}
 	t.log.mu.Lock()
 	if late && t.reader == rd {
@@ -445,8 +448,13 @@ func (t *stream) pushLocked(l outgoing) {
 // dropHeadLocked drops the oldest event. A question that nobody has read fails.
 // The caller must hold mu.
 func (t *stream) dropHeadLocked() {
-	if l := t.removeLocked(0); t.first > t.unread {
-		l.fail()
+	l := t.removeLocked(0)
+	if t.first <= t.unread {
+		return
+	}
+	l.fail()
+	if l.message != nil {
+		t.log.crowded()
 	}
 }
 

@@ -2,15 +2,19 @@ package mcp_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/proxy/mcp"
 )
@@ -226,7 +230,7 @@ func (s *stuck) Write([]byte) (int, error) {
 }
 
 // TestSlowReader: a client that does not read loses its stream, and a call
-// that reports to one is held up only for a moment.
+// that reports to one is held up only for a moment. What is then dropped is counted, and logged once.
 func TestSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
@@ -239,7 +243,9 @@ func TestSlowReader(t *testing.T) {
 			took <- time.Since(began)
 			return echo(ctx, g, in, args)
 		}
-		d, err := mcp.New(mcp.Options{Gate: g, Refuser: g})
+		var dropped atomic.Int64
+		var log bytes.Buffer
+		d, err := mcp.New(mcp.Options{Gate: g, Refuser: g, Crowded: func() { dropped.Add(1) }, Log: hclog.New(&hclog.LoggerOptions{Output: &log})})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -265,6 +271,10 @@ func TestSlowReader(t *testing.T) {
 		}
 		if err := d.Close(t.Context()); err != nil {
 			t.Error(err)
+		}
+		// The first event was written, and the last 256 are kept: of the 1000, those before the answer.
+		if got := dropped.Load(); got != 1000-255 || strings.Count(log.String(), "does not read") != 1 {
+			t.Errorf("%d messages dropped, want %d; log:\n%s", got, 1000-255, log.String())
 		}
 	})
 }

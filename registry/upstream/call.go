@@ -30,7 +30,7 @@ type Call struct {
 	MaxTimeout  time.Duration   // with progress, at least Timeout; 0 = the server's
 	// Progress receives notifications/progress without our token, in order, from
 	// one goroutine at a time and never after Do has returned; nil for none. It
-	// should not block.
+	// should not block for long, as Peer.Tell.
 	Progress func(params json.RawMessage)
 	// Later receives those of the task that came of the call, if one did, when
 	// Do has returned, for as long as the task lives and at most a day, or until

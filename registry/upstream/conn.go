@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -201,76 +200,6 @@ func (c *conn) handle(msg *jsonrpc.Message, during *mcpclient.Call) {
 		c.statelessNotice(msg, during)
 	default:
 		c.notice(msg, during)
-	}
-}
-
-// queueDepth is how much may wait for one receiver; what comes later is
-// dropped until it catches up.
-const queueDepth = 256
-
-// A queue runs functions one after the other, away from the goroutine that
-// reads the connection. Its goroutine lives while there is something to run,
-// and finish waits for it. The zero value is ready.
-type queue struct {
-	mu      sync.Mutex // protects the fields below
-	waiting []queued
-	ended   chan struct{} // closed when the goroutine has ended, nil while there is none
-	closed  bool
-	muted   bool // nobody wants the effect of what waits, unless it is vital
-}
-
-// queued is a function in a queue.
-type queued struct {
-	run   func()
-	vital bool
-}
-
-// offer queues f, and reports false when the queue is full or finished.
-func (q *queue) offer(vital bool, f func()) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed || len(q.waiting) >= queueDepth {
-		return false
-	}
-	q.waiting = append(q.waiting, queued{f, vital})
-	if q.ended == nil {
-		q.ended = make(chan struct{})
-		go q.run(q.ended)
-	}
-	return true
-}
-
-// run runs until nothing waits.
-func (q *queue) run(ended chan struct{}) {
-	defer close(ended)
-	for f := q.next(); f != nil; f = q.next() {
-		f()
-	}
-}
-
-// next returns the function to run next, nil when the goroutine is to end.
-func (q *queue) next() func() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for len(q.waiting) > 0 {
-		first := q.waiting[0]
-		if q.waiting = q.waiting[1:]; first.vital || !q.muted {
-			return first.run
-		}
-	}
-	q.waiting, q.ended = nil, nil
-	return nil
-}
-
-// finish closes the queue and returns when all functions have run. With mute,
-// those that are waiting run only if they are vital.
-func (q *queue) finish(mute bool) {
-	q.mu.Lock()
-	q.closed, q.muted = true, mute
-	ended := q.ended
-	q.mu.Unlock()
-	if ended != nil {
-		<-ended
 	}
 }
 

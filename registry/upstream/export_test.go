@@ -43,8 +43,13 @@ func Hear(home Peer, message []byte, answered func(line []byte)) (end func()) {
 // DoWithin makes a request that wants progress, within idle and total. Each line
 // for the server goes to answer, with what sends a line back.
 func DoWithin(idle, total time.Duration, answer func(line []byte, say func(string))) *Error {
-	opts := Options{}.withDefaults()
-	c := newConn(&opts, new(atomic.Int64), new(atomic.Int64), nil)
+	return DoFor(nil, Options{}, func(json.RawMessage) {}, idle, total, answer)
+}
+
+// DoFor is DoWithin for a peer, which may be nil, that takes progress.
+func DoFor(peer Peer, opts Options, progress func(json.RawMessage), idle, total time.Duration, answer func(line []byte, say func(string))) *Error {
+	opts = opts.withDefaults()
+	c := newConn(&opts, new(atomic.Int64), new(atomic.Int64), &client{})
 	defer c.close()
 	in, out := io.Pipe()
 	say := func(line string) { _, _ = io.WriteString(out, line+"\n") }
@@ -52,7 +57,7 @@ func DoWithin(idle, total time.Duration, answer func(line []byte, say func(strin
 	c.OpenStdio(s, in, s, false)
 	ctx, clock := withDeadline(context.Background(), idle, total)
 	defer clock.done()
-	_, e := c.do(ctx, &request{Call: Call{Progress: func(json.RawMessage) {}}, method: "tools/call", ofClient: true, clock: clock})
+	_, e := c.do(ctx, &request{Call: Call{Progress: progress, From: Downstream{Peer: peer}}, method: "tools/call", ofClient: true, clock: clock})
 	return e
 }
 

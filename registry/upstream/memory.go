@@ -140,11 +140,11 @@ func (srv *Server) restoreState(ctx context.Context, s *session, cl *client) {
 	if len(held) == 0 || home == nil {
 		return
 	}
-	s.conn.queue.offer(false, func() {
+	s.conn.enqueue(&s.conn.queue, queued{run: func() {
 		for _, sub := range held {
 			home.Tell(methodUpdated, object(member{"uri", jsonrpc.Quote(sub.uri)}))
 		}
-	})
+	}})
 }
 
 // reopenSubscribed reopens the connection of every client that has

@@ -64,6 +64,9 @@ type Options struct {
 	ListChanged func(method string)
 	// Ended receives each connection that was a session of MCP and is over. Nil discards.
 	Ended func(span.Session)
+	// Crowded is called for each notification that is dropped because its client is too slow.
+	// It must not block. Nil discards.
+	Crowded func()
 }
 
 // A Listing is what the shared connection of a server listed, and how the server
@@ -108,6 +111,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Ended == nil {
 		o.Ended = func(span.Session) {}
+	}
+	if o.Crowded == nil {
+		o.Crowded = func() {}
 	}
 	if o.ListChanged == nil {
 		o.ListChanged = func(string) {}

@@ -15,8 +15,8 @@ type Peer interface {
 	// for each question and in their order. It returns when all are answered or
 	// ctx ends; what was not answered then has an Error.
 	Ask(ctx context.Context, round []Question) []Answer
-	// Tell passes a notification on. It should not block: what the client does
-	// not take in time is dropped.
+	// Tell passes a notification on. It should not block for long: the server waits up to
+	// two seconds, and then the oldest notifications are dropped.
 	Tell(method string, params json.RawMessage)
 }
 

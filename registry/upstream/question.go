@@ -55,7 +55,7 @@ func (c *conn) respond(msg *jsonrpc.Message, during *mcpclient.Call) {
 		return
 	}
 	a.clock.hold()
-	if c.asking.Add(1) > maxAsking || !order.offer(true, func() { c.askClient(a) }) {
+	if c.asking.Add(1) > maxAsking || !c.enqueue(order, queued{run: func() { c.askClient(a) }, vital: true}) {
 		if c.endQuestion(a) {
 			c.Offer(jsonrpc.NewFailure(a.id, -32603, "too many requests at once", nil))
 		}
@@ -134,7 +134,7 @@ func (c *conn) report(a *asking, token, params json.RawMessage) {
 		return
 	}
 	line := jsonrpc.NewNotification("notifications/progress", params)
-	a.back.offer(true, func() { _ = c.Post(c.Life(), line) })
+	a.back.offer(func() { _ = c.Post(c.Life(), line) })
 }
 
 // withoutMeta removes a member of _meta from params, and an empty _meta with it.

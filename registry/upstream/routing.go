@@ -64,17 +64,34 @@ func (c *conn) notice(msg *jsonrpc.Message, during *mcpclient.Call) {
 func (c *conn) listChanged(msg *jsonrpc.Message) {
 	if c.client != nil {
 		c.notifyPeer(c.client.peer(), &c.queue, msg)
-	} else if !c.queue.offer(false, func() { c.opts.ListChanged(msg.Method) }) {
-		c.dropped.Add(1)
+	} else {
+		c.enqueue(&c.queue, queued{run: func() { c.opts.ListChanged(msg.Method) }})
 	}
 }
 
 // notifyPeer queues a notification for a peer. What cannot be queued is dropped
 // and counted.
 func (c *conn) notifyPeer(peer Peer, order *queue, msg *jsonrpc.Message) {
-	if peer == nil || !order.offer(false, func() { peer.Tell(msg.Method, msg.Params) }) {
+	if peer == nil {
+		c.dropped.Add(1)
+		return
+	}
+	c.enqueue(order, queued{run: func() { peer.Tell(msg.Method, msg.Params) }})
+}
+
+// enqueue puts n into a queue, counts what is dropped, and reports whether n is queued.
+func (c *conn) enqueue(q *queue, n queued) bool {
+	ok, crowded := q.put(c.Life(), n)
+	if !ok || crowded {
 		c.dropped.Add(1)
 	}
+	if crowded {
+		c.opts.Crowded()
+		if q.lossy.CompareAndSwap(false, true) {
+			c.opts.Logger.Warn("a client is too slow for the notifications of the server: the oldest are dropped", "waiting", queueDepth, "after", patience)
+		}
+	}
+	return ok
 }
 
 // progressed hands progress to the call that its token names, without the
@@ -97,9 +114,11 @@ func (c *conn) progressed(params json.RawMessage) {
 		return
 	}
 	rest, err := jsonrpc.Delete(params, "progressToken")
-	if err != nil || !order.offer(false, func() { tell(rest) }) {
+	if err != nil {
 		c.dropped.Add(1)
+		return
 	}
+	c.enqueue(order, queued{run: func() { tell(rest) }, token: id})
 }
 
 // signal asks for the tools to be listed again.
