@@ -13,6 +13,7 @@ import (
 	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/paramheader"
+	"github.com/toolgate/toolgate/internal/schema"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -102,9 +103,20 @@ func (r *Registry) tool(cfg config.Server, name string, definition json.RawMessa
 // shownBytes is how much of a server's word a message shows.
 const shownBytes = 128
 
+// withLargeOutput returns the definition with its outputSchema, if nothing is found wrong
+// with that but its size.
+func withLargeOutput(t *Tool) (whole json.RawMessage, ok bool) {
+	output, _ := jsonrpc.Get(t.source, "outputSchema")
+	if len(output) <= schema.MaxBytes || output[0] != '{' {
+		return nil, false
+	}
+	whole, variants, err := jsonrpc.CheckValue(t.source, jsonrpc.DefaultLimits())
+	return whole, err == nil && (variants == nil || t.AllowVariants)
+}
+
 // complete fills in what the definition says. The error says what is wrong with
 // it. An outputSchema that cannot be used is left out, with a warning, unless
-// results have to match it.
+// results have to match it. One that is only too large is passed on.
 func (r *Registry) complete(t *Tool) error {
 	body, err := jsonrpc.Delete(t.source, "outputSchema")
 	if err != nil {
@@ -131,6 +143,9 @@ func (r *Registry) complete(t *Tool) error {
 			return errors.New(why + "\nhint: output_schema is enforce for this server, and results cannot be held to such a schema")
 		}
 		t.Definition, t.warning = body, why+": the tool is served without it"
+		if whole, ok := withLargeOutput(t); ok {
+			t.Definition, t.warning = whole, why+": it is passed on, and results are not held to it"
+		}
 	}
 	if t.EscapeHidden && t.unseen != nil {
 		t.Definition = jsonrpc.MapTexts(t.Definition, hidden.Escape)

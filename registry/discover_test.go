@@ -217,10 +217,11 @@ func FuzzDiscover(f *testing.F) {
 // the operator learns why; where results have to match it, the tool does not serve.
 func TestOddOutputSchema(t *testing.T) {
 	const before, after = `{"name":"a","inputSchema":{"type":"object"}`, `,"x":1}`
-	big := `{"type":"object","description":"` + strings.Repeat("x", 70<<10) + `"}`
+	filler := `"description":"` + strings.Repeat("x", 70<<10) + `"`
 	deep := strings.Repeat(`{"properties":{"a":`, 40) + `{}` + strings.Repeat(`}}`, 40)
 	for name, odd := range map[string]string{
-		"not a schema": `{"type":"moon"}`, "too large": big, "too deep": deep, "null": `null`, "loop": `{"$ref":"#"}`,
+		"not a schema": `{"type":"moon"}`, "too large and a key twice": `{` + filler + `,` + filler + `}`, "too large and keys alike": `{"Description":1,` + filler + `}`, "too large and too deep": `{"properties":{"a":` + deep + `},` + filler + `}`,
+		"too large a text": filler[14:], "too deep": deep, "null": `null`, "loop": `{"$ref":"#"}`,
 		"elsewhere": `{"$ref":"http://127.0.0.1:1/x"}`, "a key twice": `{"type":"object","type":"object"}`, "huge number": `{"maximum":1e1000000}`,
 		"line ends": "{\n\"type\":\r\n\"moon\"}",
 	} {
@@ -240,6 +241,23 @@ func TestOddOutputSchema(t *testing.T) {
 				t.Errorf("enforced: quarantine %q", tools[0].Quarantine)
 			}
 		})
+	}
+}
+
+// An outputSchema that is only too large is passed on, and results are not held to it.
+func TestLargeOutputSchema(t *testing.T) {
+	definition := `{"name":"a","inputSchema":{"type":"object"},"outputSchema":{"type":"object","description":"` + strings.Repeat("x", 70<<10) + `"}}`
+	cfg, r := plain(), open(t, registry.Options{})
+	tools, warnings := r.Discover(cfg, []json.RawMessage{json.RawMessage(definition)})
+	if got := tools[0]; got.Quarantine != "" || got.Output != nil || string(got.Definition) != definition || string(got.Listed) != strings.Replace(definition, `"a"`, `"s__a"`, 1) {
+		t.Errorf("quarantine %q, output %v, definition of %d bytes, want %d", got.Quarantine, got.Output, len(got.Definition), len(definition))
+	}
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "it is passed on, and results are not held to it") {
+		t.Errorf("warnings %q", warnings)
+	}
+	cfg.OutputSchema = "enforce"
+	if tools, _ = r.Discover(cfg, []json.RawMessage{json.RawMessage(definition)}); !strings.Contains(tools[0].Quarantine, "outputSchema is refused") {
+		t.Errorf("enforced: quarantine %q", tools[0].Quarantine)
 	}
 }
 

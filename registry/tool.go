@@ -22,7 +22,7 @@ type Tool struct {
 	Exposed string
 	// Definition is the upstream's definition, byte for byte but for raw line
 	// ends between tokens, which arrive as spaces, without an outputSchema that
-	// cannot be used, and, if so configured, with the hidden characters of its texts
+	// is invalid, and, if so configured, with the hidden characters of its texts
 	// spelled out (jsonrpc.MapTexts).
 	Definition json.RawMessage
 	// Listed is Definition with its name replaced by Exposed and nothing else.

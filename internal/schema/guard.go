@@ -10,10 +10,11 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
-// The guards. Real tool schemas stay far below all of them.
+// MaxBytes is the size of the largest schema that compiles.
+const MaxBytes = 64 << 10
+
+// The other guards. Real tool schemas stay far below all of them.
 const (
-	// maxBytes is the size of a schema.
-	maxBytes = 64 << 10
 	// maxNesting counts JSON levels. A definition arrives inside a message,
 	// which may have 64; a level of properties takes two, so 32 would refuse
 	// real tools at a depth of about fifteen.
@@ -49,7 +50,7 @@ func (nothing) Load(string) (any, error) { return nil, errOutside }
 
 // inspect decodes the schema and applies the guards that need no compiler.
 func inspect(raw json.RawMessage) (any, *Refused) {
-	doc, err := jsonrpc.Value(raw, jsonrpc.Limits{Bytes: maxBytes, Depth: maxNesting})
+	doc, err := jsonrpc.Value(raw, jsonrpc.Limits{Bytes: MaxBytes, Depth: maxNesting})
 	if err != nil {
 		return nil, refused("%v", err)
 	}
