@@ -141,7 +141,7 @@ type origin struct {
 // and the client's peers.
 func (c *call) from(server string) registry.Downstream {
 	out := registry.Downstream{
-		Session: c.in.Session, Subject: c.principal.Subject, Tenant: c.principal.Tenant, Capabilities: c.in.Capabilities, Revision: c.in.Era, Level: c.in.Level, Bytes: c.in.Bytes,
+		Session: c.in.Session, Subject: c.principal.Subject, Tenant: c.principal.Tenant, Capabilities: c.in.Capabilities, ClientInfo: c.in.ClientInfo, Revision: c.in.Era, Level: c.in.Level, Bytes: c.in.Bytes,
 	}
 	if c.in.Peer == nil && c.in.Home == nil {
 		return out

@@ -273,8 +273,10 @@ type Call struct {
 	// Principal is whom the door has identified by Credential for this request,
 	// with Gate.Identify; the zero value has the road identify it.
 	Principal policy.Principal
-	// Client is the name/version that the client gave of itself, unverified.
-	Client string
+	// Client is the name/version that the client gave of itself, unverified, and ClientInfo all
+	// that it said, an object; nil = nothing.
+	Client     string
+	ClientInfo json.RawMessage
 	// Route is "" for the aggregated catalogue, else the one server that the
 	// call came in for.
 	Route string

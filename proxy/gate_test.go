@@ -522,6 +522,14 @@ func TestFailuresKeepTheirCauses(t *testing.T) {
 			b.forwardErr = &registry.ForwardError{Kind: registry.Failed, Sent: true, Err: fmt.Errorf("secret: %w", fault)}
 		}, signal.CodeToolFailed, signal.KernelError{Code: "T4_UPSTREAM_EXTERNAL", Category: signal.External, Severity: signal.Transient, Message: `duplicate key "content"`},
 			`server web sent an invalid answer: duplicate key "content" at byte 61`},
+		{"a server whose process ended", plain, func(b *bench) {
+			b.forwardErr = &registry.ForwardError{Kind: registry.Failed, Sent: true, Err: fmt.Errorf("%w: secret", mcpclient.ErrEnded)}
+		}, signal.CodeToolFailed, signal.KernelError{Code: "T4_UPSTREAM_EXTERNAL", Category: signal.External, Severity: signal.Transient, Message: "the connection ended before the answer"},
+			"server web ended during the call; whether it took effect is unknown"},
+		{"a stream that closed", plain, func(b *bench) {
+			b.forwardErr = &registry.ForwardError{Kind: registry.Failed, Sent: true, Err: errors.New("secret")}
+		}, signal.CodeToolFailed, signal.KernelError{Code: "T4_UPSTREAM_EXTERNAL", Category: signal.External, Severity: signal.Transient, Message: "the connection ended before the answer"},
+			"the connection to server web ended during the call; whether it took effect is unknown"},
 		{"an answer that cannot be read", plain, func(b *bench) {
 			b.forwardErr = &registry.ForwardError{Kind: registry.Failed, Sent: true, Err: fmt.Errorf("secret: %w", &mcpclient.AnswerError{Reason: "status 502"})}
 		}, signal.CodeToolFailed, signal.KernelError{Code: "T4_UPSTREAM_EXTERNAL", Category: signal.External, Severity: signal.Transient, Message: "status 502"},

@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/proxy"
@@ -34,6 +37,7 @@ type aggregate struct {
 	mu   sync.Mutex // protects the fields below
 	got  []string   // server, method and params
 	down map[string]bool
+	log  bytes.Buffer
 	hold chan struct{} // closed to let lists be answered; nil = at once
 	once func()        // called before the next list is answered
 }
@@ -42,7 +46,8 @@ func newAggregate(t *testing.T, backends ...backend) *aggregate {
 	t.Helper()
 	s := &aggregate{library: newLibrary(t), now: time.Unix(1e9, 0), backends: backends, down: map[string]bool{}}
 	g, err := proxy.New(proxy.Options{Identifier: s, Policy: s.library, Limiter: s, Tickets: s, Recorder: s, Servers: s,
-		Upstreams: upstreams{bench: s.bench, catalogue: registry.NewCatalogue([]string{"web"}, searcher)}, Now: func() time.Time { return s.now }})
+		Upstreams: upstreams{bench: s.bench, catalogue: registry.NewCatalogue([]string{"web"}, searcher)}, Now: func() time.Time { return s.now },
+		Log: hclog.New(&hclog.LoggerOptions{Output: &s.log})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,6 +141,28 @@ func TestListsOfAllServers(t *testing.T) {
 	}
 	if len(s.outcomes) != 0 {
 		t.Errorf("lists left %+v", s.outcomes)
+	}
+}
+
+// A list without a server warns, unless the server does not have the method, or is the only one.
+func TestListsWithoutAServerAreLogged(t *testing.T) {
+	s := newAggregate(t, backend{name: "a", can: all, pages: map[string]string{"resources/list ": `{"resources":[]}`}}, backends()[2])
+	enumerate := func(route, method string) string {
+		s.log.Reset()
+		_, _ = s.Enumerate(t.Context(), relayed(t, route, method, "{}"), s.who)
+		return s.log.String()
+	}
+	for _, got := range []string{enumerate("", "resources/templates/list"), enumerate("a", "prompts/list")} {
+		if got != "" {
+			t.Errorf("logged of a server without the method: %s", got)
+		}
+	}
+	s.down["a"] = true
+	if got := enumerate("", "resources/list"); strings.Count(got, "leaving a server out of a list: server=a") != 1 {
+		t.Errorf("logged of a server that is down: %s", got)
+	}
+	if got := enumerate("a", "resources/list"); got != "" {
+		t.Errorf("logged of the only server: %s", got)
 	}
 }
 

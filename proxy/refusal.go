@@ -205,7 +205,11 @@ func (c *call) upstreamFailure(ctx context.Context, fe *registry.ForwardError, l
 		return c.fail(signal.CodeToolFailed, "server "+c.server+" sent an invalid answer: "+bad.Reason).because(upstreamError(bad.Reason, nil))
 	}
 	if fe.RPC == nil {
-		return c.fail(signal.CodeToolFailed, "server "+c.server+" ended during the call; whether it took effect is unknown").
+		what := "the connection to server " + c.server
+		if errors.Is(fe, mcpclient.ErrEnded) {
+			what = "server " + c.server
+		}
+		return c.fail(signal.CodeToolFailed, what+" ended during the call; whether it took effect is unknown").
 			because(upstreamError("the connection ended before the answer", nil)).remedy(mayHaveRun)
 	}
 	code, _ := jsonrpc.Get(fe.RPC, "code")

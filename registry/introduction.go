@@ -14,7 +14,7 @@ import (
 // The most bytes that are kept of what a server says of itself.
 const (
 	maxInstructionsBytes = 8 << 10
-	maxTitleBytes        = 256
+	maxLineBytes         = 256
 	maxIconsBytes        = 32 << 10
 )
 
@@ -23,8 +23,9 @@ const (
 // fingerprint.
 type Introduction struct {
 	Server string
-	Title  string          // one line of at most 256 bytes, "" for none
-	Icons  json.RawMessage // an array of at most 32 KiB, nil for none
+	// Name, Version, Title and WebsiteURL are one line each of at most 256 bytes, "" for none.
+	Name, Version, Title, WebsiteURL string
+	Icons                            json.RawMessage // an array of at most 32 KiB, nil for none
 	// Instructions are at most 8 KiB of text and, when more was cut off, a line
 	// that says so; "" for none.
 	Instructions string
@@ -44,11 +45,17 @@ func (r *Registry) Introductions(route string) []Introduction {
 
 // introductionOf returns the Introduction of a server that names itself info.
 func introductionOf(cfg config.Server, info json.RawMessage, instructions string) Introduction {
-	title, _ := jsonrpc.TextAt(info, "title")
-	if cfg.HiddenText == "escape" {
-		title, instructions = hidden.Escape(title), hidden.Escape(instructions)
+	line := func(member string) string {
+		text, _ := jsonrpc.TextAt(info, member)
+		if cfg.HiddenText == "escape" {
+			text = hidden.Escape(text)
+		}
+		return clip.Bytes(strings.Join(strings.Fields(text), " "), maxLineBytes, "")
 	}
-	out := Introduction{Server: cfg.Name, Title: clip.Bytes(strings.Join(strings.Fields(title), " "), maxTitleBytes, "")}
+	if cfg.HiddenText == "escape" {
+		instructions = hidden.Escape(instructions)
+	}
+	out := Introduction{Server: cfg.Name, Name: line("name"), Version: line("version"), Title: line("title"), WebsiteURL: line("websiteUrl")}
 	if icons, ok := jsonrpc.Get(info, "icons"); ok && icons[0] == '[' && len(icons) <= maxIconsBytes {
 		out.Icons = icons
 	}
@@ -64,9 +71,11 @@ func introductionOf(cfg config.Server, info json.RawMessage, instructions string
 // introduces itself, nil for none.
 func (e *entry) unseenInIntroduction() []string {
 	said := e.listed.Introduction
-	title, _ := jsonrpc.Get(said.Info, "title")
-	if title == nil {
-		title = json.RawMessage(`""`)
+	texts := [][]byte{jsonrpc.Quote(said.Instructions)}
+	for _, member := range []string{"name", "version", "title", "websiteUrl"} {
+		if text, ok := jsonrpc.Get(said.Info, member); ok {
+			texts = append(texts, text)
+		}
 	}
-	return hidden.Kinds(fmt.Appendf(nil, "[%s,%s]", title, jsonrpc.Quote(said.Instructions)))
+	return hidden.Kinds(jsonrpc.Array(texts))
 }

@@ -21,6 +21,7 @@ func TestIntroductionOf(t *testing.T) {
 	}{
 		{"nothing", "", "", "", registry.Introduction{}},
 		{"all", "", `{"title":"T","icons":[{"src":"x"}]}`, " Do so.\n", registry.Introduction{Title: "T", Icons: json.RawMessage(`[{"src":"x"}]`), Instructions: "Do so."}},
+		{"who it is", "", `{"name":"n","version":"1\n2","websiteUrl":"https://x.example","more":1}`, "", registry.Introduction{Name: "n", Version: "1 2", WebsiteURL: "https://x.example"}},
 		{"a title of two lines", "", `{"title":"T\n## other"}`, "", registry.Introduction{Title: "T ## other"}},
 		{"icons that are no array", "", `{"icons":{}}`, "", registry.Introduction{}},
 		{"icons that are too large", "", `{"icons":["` + strings.Repeat("x", 32<<10) + `"]}`, "", registry.Introduction{}},

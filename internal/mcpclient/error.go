@@ -105,6 +105,9 @@ func sizeText(bytes int) string {
 	return fmt.Sprintf("%d bytes", bytes)
 }
 
+// ErrEnded reports that the process of a server has ended.
+var ErrEnded = errors.New("the server ended")
+
 // ErrMalformed reports an answer that cannot be trusted.
 var ErrMalformed = errors.New("the upstream's answer is malformed")
 

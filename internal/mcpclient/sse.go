@@ -66,7 +66,7 @@ func (w *httpWire) readShared(events *Events) {
 		event, err := events.Next()
 		switch {
 		case err != nil:
-			w.c.Fail(failed(fmt.Errorf("the server ended the event stream: %w", err)))
+			w.c.Fail(failed(fmt.Errorf("the server closed the event stream: %w", err)))
 			return
 		case event.isMessage():
 			_ = w.c.receiveEvent(event, source{any: true}) // a refused message is counted

@@ -435,7 +435,7 @@ func (s *statelessServer) subscribe(ctx context.Context, x *exchange, method, ur
 	params := slices.Concat([]byte(`{"uri":`), jsonrpc.Quote(uri), []byte{'}'})
 	m := &jsonrpc.Message{Kind: jsonrpc.Request, ID: x.id, Method: method, Params: params, Raw: jsonrpc.NewRequest(x.id, method, params)}
 	call := proxy.Call{
-		Message: m, Credential: x.call.Credential, Client: x.call.Client, Route: x.call.Route, Session: x.call.Session,
+		Message: m, Credential: x.call.Credential, Client: x.call.Client, ClientInfo: x.call.ClientInfo, Route: x.call.Route, Session: x.call.Session,
 		Transport: x.call.Transport, Era: x.call.Era, Capabilities: x.call.Capabilities, Level: x.call.Level, Home: x.call.Home,
 	}
 	reply, failure := s.opts.Relayer.Relay(ctx, &call)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -376,7 +377,8 @@ func (s *session) cancelRequest(m *jsonrpc.Message) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if cancel, ok := s.flights[jsonrpc.Key(id)]; ok {
-			cancel(errCancelled)
+			reason, _ := m.TextParam("reason")
+			cancel(cancelled{clip.Bytes(reason, maxReasonBytes, "...")})
 		}
 	}
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// errTwice is reported for a second initialize on one connection.
-var errTwice = errors.New("this connection is initialized already")
+// errTwice is reported for a second initialize in one session.
+var errTwice = errors.New("this session is initialized already")
 
 // duplex is a client with one connection for everything that is sent to it:
 // stdio, or HTTP+SSE. Its requests are admitted in order, run side by side, and
@@ -66,7 +66,7 @@ func (c *duplex) openSession(made *session) (*session, error) {
 		return nil, errTwice
 	}
 	c.initialized = true
-	c.session.version, c.session.client, c.session.capabilities = made.version, made.client, made.capabilities
+	c.session.version, c.session.client, c.session.clientInfo, c.session.capabilities = made.version, made.client, made.clientInfo, made.capabilities
 	c.session.began, c.session.transport = made.began, made.transport
 	return c.session, nil
 }

@@ -262,7 +262,8 @@ func (d *Door) overloaded(w http.ResponseWriter, x *exchange) {
 // checkSession checks the revision header and finds the session of x. If ok is
 // false, a answers x.
 //
-// initialize negotiates in its body, so its headers are ignored. A session that
+// initialize negotiates in its body, so its revision header is ignored; it is refused in
+// a session that lives, and begins another when that is over. A session that
 // has ended, is unknown or belongs to another principal is lost, without saying
 // which. Bytes that are not a message are refused as such, whatever session they
 // name.
@@ -276,16 +277,20 @@ func (d *Door) checkSession(x *exchange, h http.Header) (a answer, ok bool) {
 		a.status = http.StatusBadRequest
 		return a, false
 	}
-	if len(ids) == 0 || m != nil && m.Kind == jsonrpc.Request && m.Method == "initialize" {
+	if len(ids) == 0 {
 		return answer{}, true
 	}
+	opens := m != nil && m.Kind == jsonrpc.Request && m.Method == "initialize"
 	if len(ids) == 1 {
 		x.use(d.session.find(ids[0], x.call.Principal, x.call.Route, false))
 	}
 	if x.session == nil && m != nil && len(ids) == 1 {
 		x.use(d.session.takeOver(x, ids[0]))
 	}
-	if x.session == nil && m != nil && x.elsewhere == nil {
+	switch {
+	case opens && x.session != nil:
+		return d.refuse(x, signal.CodeEnvelopeInvalid, errTwice.Error()), false
+	case x.session == nil && m != nil && x.elsewhere == nil && !opens:
 		return d.refuse(x, signal.CodeSessionLost, lostSession), false
 	}
 	return answer{}, true
@@ -297,7 +302,7 @@ func (x *exchange) use(s *session) {
 		return
 	}
 	x.session, x.call.TakenOver = s, s.taken
-	x.call.Session, x.call.Era, x.call.Client = s.key, s.version, s.client
+	x.call.Session, x.call.Era, x.call.Client, x.call.ClientInfo = s.key, s.version, s.client, s.clientInfo
 	x.call.Capabilities, x.call.Level = s.capabilities, *s.level.Load()
 	x.call.Peer, x.call.Home = s.peer, s.peer
 }

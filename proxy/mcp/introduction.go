@@ -20,7 +20,7 @@ const ownInstructions = "Every tool call is checked against policy. " +
 const maxInstructionsBytes = 32 << 10
 
 // introduce returns serverInfo and instructions for x. The route of one server
-// has its title, icons and instructions; the route of all has a paragraph for
+// has its serverInfo and instructions; the route of all has a paragraph for
 // each server. A server of which the principal sees no tool adds nothing.
 func (c *core) introduce(ctx context.Context, x *exchange) (info json.RawMessage, instructions string) {
 	info, instructions = c.serverInfo(), ownInstructions
@@ -29,8 +29,10 @@ func (c *core) introduce(ctx context.Context, x *exchange) (info json.RawMessage
 		return info, instructions + paragraphs(servers)
 	}
 	for _, s := range servers { // one at most
-		if s.Title != "" {
-			info = setIn(info, jsonrpc.Quote(s.Title), "title")
+		for _, m := range [][2]string{{"name", s.Name}, {"version", s.Version}, {"title", s.Title}, {"websiteUrl", s.WebsiteURL}} {
+			if m[1] != "" {
+				info = setIn(info, jsonrpc.Quote(m[1]), m[0])
+			}
 		}
 		if s.Icons != nil {
 			info = setIn(info, s.Icons, "icons")

@@ -29,7 +29,7 @@ func introducing(all ...registry.Introduction) (*fakeGate, func(*mcp.Options)) {
 
 func TestIntroductions(t *testing.T) {
 	gate, change := introducing(
-		registry.Introduction{Server: "demo", Title: "The \"demo\"", Icons: json.RawMessage(`[{"src":"https://demo.example/i.png"}]`), Instructions: "Echo first.\r\nThen wait."},
+		registry.Introduction{Server: "demo", Name: "demo-server", Version: "1.0", WebsiteURL: "https://demo.example", Title: "The \"demo\"", Icons: json.RawMessage(`[{"src":"https://demo.example/i.png"}]`), Instructions: "Echo first.\r\nThen wait."},
 		registry.Introduction{Server: "quiet", Title: "No tools", Instructions: "Nobody reads this."},
 		registry.Introduction{Server: "vault", Title: "Vault", Instructions: "The combination is secret."},
 	)

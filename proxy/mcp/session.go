@@ -28,6 +28,21 @@ var (
 	errCancelled = errors.New("cancelled by the client")
 )
 
+// cancelled is errCancelled with the client's reason, which a server of the call gets.
+type cancelled struct{ reason string }
+
+// maxReasonBytes bounds the reason that is passed on.
+const maxReasonBytes = 256
+
+// Error implements error.
+func (cancelled) Error() string { return errCancelled.Error() }
+
+// Is reports whether target is errCancelled.
+func (cancelled) Is(target error) bool { return target == errCancelled }
+
+// CancelReason returns the client's reason, "" for none.
+func (c cancelled) CancelReason() string { return c.reason }
+
 // session is one client's conversation. It belongs to one principal and one
 // route; nobody else can use it.
 type session struct {
@@ -39,6 +54,7 @@ type session struct {
 	began            time.Time       // when it was initialized
 	transport        string          // proxy.Call.Transport of initialize
 	client           string          // name/version the client gave of itself
+	clientInfo       json.RawMessage // all that it said of itself, an object; nil = nothing
 	capabilities     json.RawMessage // capabilities of the client, nil = it named none
 	mayBeNotified    bool            // a server of its road may say something before it answers
 	onEnd            func()          // called once, after the last call of an ended session
@@ -233,6 +249,7 @@ func (c *core) initialize(ctx context.Context, x *exchange) outcome {
 	if made.capabilities, ok = clientCapabilities(params); !ok {
 		return refused(signal.CodeEnvelopeInvalid, "params.capabilities is too large")
 	}
+	made.clientInfo = bytes.Clone(clientInfo(params, "clientInfo"))
 	made.mayBeNotified = mayBeNotified(made.capabilities, offered)
 	made.began, made.transport = c.opts.Now(), x.call.Transport
 	opened, err := x.open(made)
@@ -274,6 +291,16 @@ func clientCapabilities(params json.RawMessage) (json.RawMessage, bool) {
 		return nil, true
 	}
 	return bytes.Clone(can), len(can) <= maxCapabilitiesBytes
+}
+
+// clientInfo returns the member of holder in which a client says what it is, nil when that is
+// no object or exceeds maxCapabilitiesBytes.
+func clientInfo(holder json.RawMessage, member string) json.RawMessage {
+	info, _ := jsonrpc.Get(holder, member)
+	if !isObject(info) || len(info) > maxCapabilitiesBytes {
+		return nil
+	}
+	return info
 }
 
 // mayBeNotified reports whether servers may send something to a client with

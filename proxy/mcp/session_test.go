@@ -99,6 +99,48 @@ func TestSessionBelongsToItsPrincipal(t *testing.T) {
 	}
 }
 
+// TestClientInfo: the road gets what the client says of itself, in sessions and without.
+func TestClientInfo(t *testing.T) {
+	const info = `{"name":"test","version":"1","title":"A test","big":9007199254740993}`
+	g := newGate()
+	srv, _ := newServer(t, g, nil)
+	h := &far{t: t, url: srv.URL + "/mcp", who: "alice"}
+	own := func(text string) string { return strings.Replace(text, `{"name":"test","version":"1"}`, info, 1) }
+	res, _ := h.post(own(initialize))
+	h.session = res.Header.Get("Mcp-Session-Id")
+	h.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"demo__echo","arguments":{}}}`)
+	h.session = ""
+	modern := h.request(http.MethodPost, own(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"demo__echo","arguments":{},`+modernMeta+`}}`))
+	modern.Header.Set("MCP-Protocol-Version", "2026-07-28")
+	modern.Header.Set("Mcp-Method", "tools/call")
+	modern.Header.Set("Mcp-Name", "demo__echo")
+	h.do(modern)
+	var got []string
+	for _, call := range g.reached {
+		got = append(got, string(call.ClientInfo))
+	}
+	if diff := cmp.Diff([]string{info, info}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestSecondInitialize: a session is initialized once. After its end, initialize with its id opens another.
+func TestSecondInitialize(t *testing.T) {
+	srv, _ := newServer(t, newGate(), nil)
+	h := open(t, srv, "alice")
+	res, body := h.do(h.request(http.MethodPost, initialize))
+	if !strings.Contains(body, "initialized already") || res.Header.Get("Mcp-Session-Id") != "" {
+		t.Errorf("%d, session %q: %s", res.StatusCode, res.Header.Get("Mcp-Session-Id"), body)
+	}
+	if got := h.status(http.MethodPost, ping); got != http.StatusOK {
+		t.Errorf("the session answers with %d, want 200", got)
+	}
+	h.status(http.MethodDelete, "")
+	if res, body = h.do(h.request(http.MethodPost, initialize)); res.Header.Get("Mcp-Session-Id") == "" {
+		t.Errorf("no session after the end of the first: %d: %s", res.StatusCode, body)
+	}
+}
+
 func TestSessionIDsAreRandom(t *testing.T) {
 	srv, _ := newServer(t, newGate(), nil)
 	seen := map[string]bool{}

@@ -121,7 +121,7 @@ func (x *exchange) readClient() string {
 	}
 	x.call.Capabilities = capabilities
 	meta, _ := m.Param("_meta")
-	x.call.Client = nameOf(meta, metaClient)
+	x.call.Client, x.call.ClientInfo = nameOf(meta, metaClient), clientInfo(meta, metaClient)
 	return ""
 }
 

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -283,6 +284,12 @@ func TestSlowReader(t *testing.T) {
 // session and its own id, where "1" is not 1.
 func TestCancel(t *testing.T) {
 	g := newGate()
+	causes := make(chan error, 1)
+	g.behave["wait"] = func(ctx context.Context, g *fakeGate, in *proxyCall, args raw) (raw, *proxyFailure) {
+		result, f := wait(ctx, g, in, args)
+		causes <- context.Cause(ctx)
+		return result, f
+	}
 	srv, _ := newServer(t, g, nil)
 	alice, other := open(t, srv, "alice"), open(t, srv, "alice")
 	type ending struct {
@@ -304,8 +311,12 @@ func TestCancel(t *testing.T) {
 		t.Fatalf("the call was cancelled by another: %d %s", e.res.StatusCode, e.body)
 	default:
 	}
-	if got := alice.status(http.MethodPost, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`); got != http.StatusAccepted {
+	if got := alice.status(http.MethodPost, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"`+strings.Repeat("no ", 200)+`"}}`); got != http.StatusAccepted {
 		t.Errorf("status %d, want 202", got)
+	}
+	var cause interface{ CancelReason() string }
+	if err := <-causes; !errors.As(err, &cause) || !strings.HasPrefix(cause.CancelReason(), "no no ") || len(cause.CancelReason()) > 259 {
+		t.Errorf("the road ends with the cause %v", err)
 	}
 	e := <-done
 	if e.res.StatusCode != http.StatusOK || e.res.Header.Get("Content-Type") != "text/event-stream" || e.body != "" {

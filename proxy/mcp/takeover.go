@@ -61,6 +61,9 @@ func sessionOf(text []byte) *session {
 	}
 	s := newSession(policy.Principal{Subject: r.Subject, Tenant: r.Tenant}, r.Route, r.Version, r.Client)
 	s.key, s.capabilities, s.began, s.transport, s.taken = r.Key, r.Capabilities, r.Began, "http", true
+	if i := strings.LastIndexByte(r.Client, '/'); i > 0 { // the rest of what it said is not kept
+		s.clientInfo = setIn(setIn(json.RawMessage("{}"), jsonrpc.Quote(r.Client[:i]), "name"), jsonrpc.Quote(r.Client[i+1:]), "version")
+	}
 	s.level.Store(&r.Level)
 	s.subscribed.Store(r.Subscribed)
 	return s

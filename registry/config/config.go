@@ -174,6 +174,7 @@ type Server struct {
 	Risk         string            `json:"risk"`         // for the policy; "" = not said
 	Isolation    string            `json:"isolation"`    // one of the Isolation constants
 	Revision     string            `json:"revision"`     // MCP revision that is spoken to it; "" = as the client's
+	ClientInfo   string            `json:"client_info"`  // whom the server sees as its client: toolgate, or with IsolationSession client
 	Spare        bool              `json:"spare"`        // a process is started ahead for the next session, with a command and IsolationSession
 	MaxSessions  int               `json:"max_sessions"` // most connections at once with IsolationSession; at least 1
 	Expose       []string          `json:"expose"`       // upstream names of the tools to offer, with * and ?; nil = all, empty = none

@@ -17,7 +17,7 @@ func (l *loader) readServers() {
 	l.checkServed(settings, servers)
 	for _, m := range servers.each() {
 		s := Server{
-			Name: m.key, Prefix: m.key + "__", Isolation: IsolationSession, MaxSessions: 256, Spare: true, MaxMessage: DefaultMaxMessage, MaxDepth: DefaultMaxDepth,
+			Name: m.key, Prefix: m.key + "__", Isolation: IsolationSession, ClientInfo: "toolgate", MaxSessions: 256, Spare: true, MaxMessage: DefaultMaxMessage, MaxDepth: DefaultMaxDepth,
 			Timeout: DefaultTimeout, Pin: PinFirst, InputSchema: "enforce", OutputSchema: "warn", CaseVariants: "refuse", HiddenText: "report",
 			Sandbox: l.cfg.Sandbox, Network: "host", Resources: DefaultResources,
 		}
@@ -29,6 +29,7 @@ func (l *loader) readServers() {
 		s.Exclude = nil
 		l.decode(settings.get(m.key), &s)
 		l.finishTimeouts(&s, settings.get(m.key))
+		l.checkClientInfo(&s, settings.get(m.key).get("client_info"))
 		s.Exclude = append(s.Exclude, excluded...)
 		s.Methods = append(s.Methods, l.cfg.Methods...)
 		l.checkSecrets(&s, settings.get(m.key).get("secrets"))
@@ -50,6 +51,13 @@ func (l *loader) finishTimeouts(s *Server, n *node) {
 	}
 	if most := n.get("max_timeout"); most != nil && !most.faulty && s.MaxTimeout < s.Timeout {
 		l.fault(most, fmt.Sprintf("%s is shorter than timeout: %s", s.MaxTimeout, s.Timeout), "raise max_timeout, or lower timeout")
+	}
+}
+
+// checkClientInfo refuses to name one client to a server whose connections many share.
+func (l *loader) checkClientInfo(s *Server, n *node) {
+	if s.ClientInfo == "client" && (s.Isolation == IsolationShared || s.Type == TypeNDJSON) {
+		l.fault(n, "is client, and clients share the connection of this server", "use toolgate, or isolation session with a server that speaks MCP")
 	}
 }
 

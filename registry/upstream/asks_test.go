@@ -1,6 +1,7 @@
 package upstream_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -88,6 +89,38 @@ func from(session string) (upstream.Downstream, *diary, *diary) {
 func (r *running) do(ctx context.Context, whom upstream.Downstream, tool, arguments string) *upstream.Error {
 	_, e := r.Do(ctx, upstream.Call{Tool: tool, Fingerprint: r.fingerprint(tool), Arguments: json.RawMessage(arguments), From: whom})
 	return e
+}
+
+// A server that may know its clients sees each of them, and of its shared connection
+// toolgate; any other server sees toolgate alone.
+func TestClientInfo(t *testing.T) {
+	const ours, theirs = `"clientInfo":{"name":"toolgate","version":"dev"}`, `"clientInfo":{"name":"agent","version":"3","title":"An agent"}`
+	for setting, want := range map[string]string{"toolgate": ours, "client": theirs} {
+		for _, tr := range transports {
+			t.Run(setting+" "+tr.name, func(t *testing.T) {
+				rec, server := tr.start(t, recorder.Config{Tools: []recorder.Tool{{Name: "echo"}}})
+				server.Isolation, server.ClientInfo = "session", setting
+				r := start(t, server, upstream.Options{})
+				r.ready()
+				me, _, _ := from("me")
+				me.ClientInfo = json.RawMessage(theirs[len(`"clientInfo":`):])
+				if e := r.do(t.Context(), me, "echo", `{}`); e != nil {
+					t.Fatal(e)
+				}
+				var got []string
+				for _, m := range rec.Messages() {
+					if bytes.Contains(m, []byte(`"initialize"`)) && bytes.Contains(m, []byte(ours)) {
+						got = append(got, ours)
+					} else if bytes.Contains(m, []byte(`"initialize"`)) && bytes.Contains(m, []byte(theirs)) {
+						got = append(got, theirs)
+					}
+				}
+				if !slices.Equal(got, []string{ours, want}) {
+					t.Errorf("the server was told %q, want %q", got, []string{ours, want})
+				}
+			})
+		}
+	}
 }
 
 const (

@@ -233,26 +233,35 @@ func TestProgress(t *testing.T) {
 	}, "stdio", "http stream")
 }
 
-// A call that is given up returns at once, and the upstream is told which.
+// withdrawn is the cause of a call that its client gave up, for the reason that it holds.
+type withdrawn string
+
+// Error implements error.
+func (withdrawn) Error() string { return "given up" }
+
+// CancelReason is the client's reason.
+func (w withdrawn) CancelReason() string { return string(w) }
+
+// A call that is given up returns at once, and the upstream is told which, and why.
 func TestCancel(t *testing.T) {
 	cfg := recorder.Config{Tools: []recorder.Tool{{Name: "hang", Does: recorder.Hang}}}
 	overAll(t, cfg, func(t *testing.T, rec *recorder.Recorder, r *running) {
 		prints := r.ready()
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancelCause(context.Background())
 		done := make(chan *upstream.Error)
 		go func() {
 			_, e := r.Do(ctx, upstream.Call{Tool: "hang", Fingerprint: prints["hang"], Arguments: json.RawMessage(`{}`)})
 			done <- e
 		}()
 		await(t, "call arrives", func() bool { return len(rec.Calls()) == 1 })
-		cancel()
+		cancel(withdrawn("not needed"))
 		wantError(t, <-done, upstream.Cancelled, true)
 		var call struct{ ID string }
 		if err := json.Unmarshal(rec.Calls()[0].Raw, &call); err != nil {
 			t.Fatal(err)
 		}
 		await(t, "upstream is told", func() bool {
-			return strings.Contains(string(rec.Bytes()), `"requestId":"`+call.ID+`"`)
+			return strings.Contains(string(rec.Bytes()), `"requestId":"`+call.ID+`","reason":"not needed"`)
 		})
 	})
 }

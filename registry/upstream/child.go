@@ -150,9 +150,9 @@ func (c *child) Exited() <-chan struct{} { return c.exited }
 func (c *child) Fate() error {
 	c.drains.Wait()
 	if last := c.last.Load(); last != nil && *last != "" {
-		return fmt.Errorf("the server ended: %s: %s", c.fate, mcpclient.Clip([]byte(*last)))
+		return fmt.Errorf("%w: %s: %s", mcpclient.ErrEnded, c.fate, mcpclient.Clip([]byte(*last)))
 	}
-	return fmt.Errorf("the server ended: %s", c.fate)
+	return fmt.Errorf("%w: %s", mcpclient.ErrEnded, c.fate)
 }
 
 // Stop ends the process and everything that it started: stdin is closed, then

@@ -18,9 +18,10 @@ type client struct {
 	mu            sync.Mutex // protects the fields below
 	home          Peer
 	capabilities  json.RawMessage
-	level         string         // that it has set, "" for none
-	subscriptions []subscription // in the order of their beginning
-	subscribing   int            // requests for subscriptions that are under way
+	info          json.RawMessage // clientInfo for the server, nil for toolgate's
+	level         string          // that it has set, "" for none
+	subscriptions []subscription  // in the order of their beginning
+	subscribing   int             // requests for subscriptions that are under way
 	over          bool
 }
 
@@ -48,6 +49,13 @@ func (c *client) clientCapabilities() json.RawMessage {
 	return c.capabilities
 }
 
+// clientInfo returns what the server is told of the client, nil for toolgate's own.
+func (c *client) clientInfo() json.RawMessage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.info
+}
+
 // end clears the client's state. Nothing is sent to it any longer.
 func (c *client) end() {
 	c.mu.Lock()
@@ -73,6 +81,9 @@ func (s *Server) acquireClient(from Downstream) *client {
 	}
 	if from.Capabilities != nil {
 		c.capabilities = from.Capabilities
+	}
+	if s.cfg.ClientInfo == "client" && from.ClientInfo != nil {
+		c.info = from.ClientInfo
 	}
 	return c
 }

@@ -48,6 +48,11 @@ func newConn(opts *Options, dropped, lastID *atomic.Int64, cl *client) *conn {
 		opts: opts, changed: make(chan struct{}, 1), relist: make(chan struct{}, 1), client: cl, dropped: dropped,
 		info: object(member{"name", json.RawMessage(`"toolgate"`)}, member{"version", jsonrpc.Quote(opts.Version)}),
 	}
+	if cl != nil {
+		if info := cl.clientInfo(); info != nil {
+			c.info = info
+		}
+	}
 	c.taskListeners, _ = lru.New[string, taskListener](maxTaskListeners) // fails for no positive size
 	c.Conn = mcpclient.New(mcpclient.Options{MaxBytes: opts.MaxAnswerBytes, MaxDepth: opts.maxDepth, IDs: lastID, Dropped: dropped, Handle: c.handle, Log: opts.Logger})
 	return c
@@ -145,9 +150,19 @@ func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 	p.queue.finish(late)
 	if late && ctx.Err() != nil && e.Sent && !r.lasting && !c.Dead() && !c.ClosesStreams() && c.IsMCP() {
 		// A courtesy, which may be dropped: nobody waits for p any longer.
-		c.Offer(jsonrpc.NewNotification("notifications/cancelled", object(member{"requestId", jsonrpc.Quote(p.ID)}, member{"reason", jsonrpc.Quote(e.Kind.String())})))
+		c.Offer(jsonrpc.NewNotification("notifications/cancelled", object(member{"requestId", jsonrpc.Quote(p.ID)}, member{"reason", jsonrpc.Quote(cancelReason(ctx, e))})))
 	}
 	return result, e
+}
+
+// cancelReason says to the server why a request was given up: in the words of its client,
+// where the cause of the end of ctx has CancelReason.
+func cancelReason(ctx context.Context, e *Error) string {
+	var client interface{ CancelReason() string }
+	if errors.As(context.Cause(ctx), &client) && client.CancelReason() != "" {
+		return client.CancelReason()
+	}
+	return e.Kind.String()
 }
 
 // appendTrace appends the _meta that carries a trace. What the caller wrote there is

@@ -51,6 +51,9 @@ type Downstream struct {
 	// Capabilities is what the client can do, an object; the server of a
 	// connection that is the session's own is told it. Nil = nothing.
 	Capabilities json.RawMessage
+	// ClientInfo is what the client says of itself, an object; a server with client_info "client"
+	// sees it. Nil = toolgate's own.
+	ClientInfo json.RawMessage
 	// Revision is the MCP revision that the client speaks, "" outside MCP. A server that
 	// speaks both kinds is opened in that of the client.
 	Revision string

@@ -151,7 +151,7 @@ func (c *conn) keepStream(st *stream) {
 		}
 	}, func(e *Error, _, _ bool) bool {
 		if e == nil {
-			e = failed(errors.New("the server ended the subscription at once"))
+			e = failed(errors.New("the server closed the subscription at once"))
 		}
 		st.conclude(e, false)
 		return st.refusal != nil || st.empty
