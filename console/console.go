@@ -137,8 +137,11 @@ type Upstream struct {
 	Sandbox     string            `json:"sandbox,omitempty"`  // how its command is confined, "" = it has none
 	Transport   string            `json:"transport"`          // stdio, http, sse or ndjson
 	Revision    string            `json:"revision,omitempty"` // MCP revision of the shared connection, "" = not known
-	Sessions    int               `json:"sessions"`           // connections that belong to one client session each
-	Dropped     int64             `json:"dropped,omitempty"`  // messages that nobody could use
+	// Capabilities and Extensions are the names of what it declared last.
+	Capabilities []string `json:"capabilities,omitempty"`
+	Extensions   []string `json:"extensions,omitempty"`
+	Sessions     int      `json:"sessions"`          // connections that belong to one client session each
+	Dropped      int64    `json:"dropped,omitempty"` // messages that nobody could use
 }
 
 // Console is the handler of the people's listener. It is safe for concurrent

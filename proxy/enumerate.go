@@ -20,7 +20,7 @@ const (
 	cursorBytes  = 8 << 10 // of a server's cursor
 )
 
-// Enumerate answers a request for a list of resources, templates, prompts or
+// Enumerate answers a request for a list of resources, templates, skills, prompts or
 // tasks as who may use its elements. On the route of one server it is that
 // server's page; where all servers are, one list follows the other, prompts under
 // their exposed names, and a server that fails is left out: its neighbours' lists
@@ -130,6 +130,9 @@ func (w *gathering) add(ctx context.Context, o registry.Offer, page json.RawMess
 		name := textMember(e, w.row.key)
 		if name != "" && w.in.Route == "" && kind != "tasks" {
 			w.session().put(kind, o, name)
+			if kind == aSkill {
+				w.putFiles(o, e)
+			}
 		}
 		if name == "" || w.look || !w.usable(ctx, name) {
 			continue
@@ -146,6 +149,31 @@ func (w *gathering) add(ctx context.Context, o registry.Offer, page json.RawMess
 		w.page = page
 	}
 	return nil
+}
+
+// putFiles remembers that o has the files that a skill names.
+func (w *gathering) putFiles(o registry.Offer, skill json.RawMessage) {
+	files, _ := jsonrpc.Get(skill, "resources") // or the text "dynamic"
+	for file := range jsonrpc.Elements(files) {
+		if uri := textMember(file, "uri"); uri != "" {
+			w.session().put(aSkill, o, uri)
+		}
+	}
+}
+
+// governDirectory keeps those of the children of a directory that who asks may read.
+func (r *relayed) governDirectory(ctx context.Context, result json.RawMessage) (json.RawMessage, *Failure) {
+	children, _ := jsonrpc.Get(result, r.row.list)
+	if len(children) == 0 || children[0] != '[' {
+		return nil, r.fail(signal.CodeOutputInvalid, "the answer holds no list")
+	}
+	child, readable := *r, [][]byte{}
+	for e := range jsonrpc.Elements(children) {
+		if uri := textMember(e, "uri"); uri != "" && child.usable(ctx, uri) {
+			readable = append(readable, e)
+		}
+	}
+	return r.edited(result, jsonrpc.Change{Name: r.row.list, Value: jsonrpc.Array(readable)})
 }
 
 // usable asks the policy about one element of a list. A task is one that the

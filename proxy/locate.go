@@ -47,8 +47,10 @@ func (r *relayed) findTools(ctx context.Context) *Failure {
 // findResource finds the server of a resource. A subscription ends where it was
 // begun, wherever the resource is by now.
 func (r *relayed) findResource(ctx context.Context) *Failure {
-	kinds := []string{aResource, aTemplate}
+	kinds := []string{aResource, aSkill, aTemplate}
 	switch r.method {
+	case "skills/get":
+		kinds = []string{aSkill, aResource, aTemplate}
 	case "resources/unsubscribe":
 		kinds = []string{aSubscription, aResource, aTemplate}
 	case "completion/complete": // of a template, or of a resource that is none
@@ -218,6 +220,7 @@ const (
 	aResource = "resources"
 	aTemplate = "resourceTemplates"
 	aPrompt   = "prompts"
+	aSkill    = "skills" // and the files that it names
 	// A subscription is at the server where it was begun.
 	aSubscription = "subscriptions"
 )

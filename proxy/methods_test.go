@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"encoding/json"
 	"maps"
 	"os"
 	"slices"
@@ -67,6 +68,9 @@ var revisions = map[string]revision{
 		asksServer:  {"tasks/get", "tasks/update", "tasks/cancel"},
 		tellsClient: {"notifications/tasks"},
 	},
+	"io.modelcontextprotocol/skills": {
+		asksServer: {"skills/list", "skills/get", "resources/directory/read"},
+	},
 }
 
 // atTheEnds is what the doors and the upstream connections deal with themselves:
@@ -118,6 +122,35 @@ func TestEveryMethodHasARow(t *testing.T) {
 	}
 }
 
+// An operator may name every method but those of the revisions and of known extensions.
+func TestNamedMethodsHaveNoRow(t *testing.T) {
+	text, err := os.ReadFile("../docs/schemas/config.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Defs struct {
+			Methods struct {
+				Items struct{ Not struct{ Enum []string } }
+			}
+		} `json:"$defs"`
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, r := range revisions {
+		for _, methods := range r {
+			for _, m := range methods {
+				known[m] = true
+			}
+		}
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(known)), slices.Sorted(slices.Values(schema.Defs.Methods.Items.Not.Enum))); diff != "" {
+		t.Errorf("what methods refuses (-known +refused):\n%s", diff)
+	}
+}
+
 // The policy author is told of every method that the policy is asked about.
 func TestEveryMethodIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/policy-author.md")
@@ -139,7 +172,7 @@ func TestLimitedMethods(t *testing.T) {
 			got = append(got, m)
 		}
 	}
-	want := []string{"prompts/get", "resources/read", "resources/subscribe", "elicitation/create", "sampling/createMessage"}
+	want := []string{"prompts/get", "resources/directory/read", "resources/read", "resources/subscribe", "skills/get", "elicitation/create", "sampling/createMessage"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -188,6 +188,8 @@ func (r *relayed) forward(ctx context.Context) *Failure {
 		result, f = r.governTaskResult(ctx, result)
 	case r.of != nil && r.method == "tasks/get":
 		result, f = r.governTaskState(ctx, result)
+	case r.row.list != "":
+		result, f = r.governDirectory(ctx, result)
 	}
 	if f != nil {
 		return f
@@ -335,6 +337,10 @@ var methods = map[string]method{
 	"completion/complete":   {about: "ref", find: (*relayed).findReference, free: true},
 	"logging/setLevel":      {about: "level", find: (*relayed).findTools, free: true},
 
+	// A skill is the resource of its SKILL.md (SEP-2640).
+	"skills/get":               {action: "resources/read", about: "uri", find: (*relayed).findResource},
+	"resources/directory/read": {action: "resources/read", about: "uri", find: (*relayed).findResource, list: aResource},
+
 	"tasks/get":    {about: "taskId", find: (*relayed).findTask, free: true},
 	"tasks/result": {about: "taskId", find: (*relayed).findTask, free: true},
 	"tasks/update": {about: "taskId", find: (*relayed).findUpdated, free: true},
@@ -344,6 +350,7 @@ var methods = map[string]method{
 var lists = map[string]method{
 	"resources/list":           {action: "resources/read", list: aResource, key: "uri", needs: []string{"resources"}},
 	"resources/templates/list": {action: "resources/read", list: aTemplate, key: "uriTemplate", needs: []string{"resources"}},
+	"skills/list":              {action: "resources/read", list: aSkill, key: "uri", needs: []string{"extensions", "io.modelcontextprotocol/skills"}},
 	"prompts/list":             {action: "prompts/get", list: aPrompt, key: "name", needs: []string{"prompts"}},
 	"tasks/list":               {free: true, list: "tasks", key: "taskId", needs: []string{"tasks", "list"}},
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"slices"
 
+	"github.com/toolgate/toolgate/internal/clip"
+	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
@@ -90,12 +92,58 @@ var features = []struct {
 	{"completions", nil}, {"logging", nil},
 }
 
-// extensions are those that work where all servers are: what they add is in
-// tools, resources and requests about tasks.
-var extensions = []string{"io.modelcontextprotocol/tasks", "io.modelcontextprotocol/ui"}
+// Extensions are those that work where all servers are: what they add is in
+// tools, resources, skills and requests about tasks. It must not be changed.
+var Extensions = []string{"io.modelcontextprotocol/skills", "io.modelcontextprotocol/tasks", "io.modelcontextprotocol/ui"}
+
+// OtherExtension stands for every extension that is not in Extensions.
+const OtherExtension = "other"
+
+// ExtensionsIn names the extensions in capabilities, a client's or a server's: those of
+// Extensions, and OtherExtension for all others together.
+func ExtensionsIn(capabilities json.RawMessage) (found []string) {
+	declared, _ := jsonrpc.Get(capabilities, "extensions")
+	for name := range jsonrpc.Members(declared) {
+		if !slices.Contains(Extensions, name) {
+			name = OtherExtension
+		}
+		if !slices.Contains(found, name) {
+			found = append(found, name)
+		}
+	}
+	return found
+}
+
+// Negotiated returns how many servers declare each extension, by the names of ExtensionsIn.
+func (r *Registry) Negotiated() map[string]float64 {
+	out := make(map[string]float64)
+	for _, e := range r.Catalogue().running[""] {
+		for _, name := range ExtensionsIn(e.listed.Capabilities) {
+			out[name]++
+		}
+	}
+	return out
+}
+
+// The most names, and the most bytes of each, that a status shows of what a server declares.
+const (
+	maxDeclared      = 64
+	maxDeclaredBytes = 128
+)
+
+// declaredIn returns the names of the members of an object, nil for none.
+func declaredIn(object json.RawMessage) (names []string) {
+	for name := range jsonrpc.Members(object) {
+		if len(names) < maxDeclared {
+			names = append(names, hidden.Escape(clip.Bytes(name, maxDeclaredBytes, "...")))
+		}
+	}
+	return names
+}
 
 // Union returns the capabilities that at least one of offers has. Each extension
-// is as the first server declares it. Tool calls can be tasks (MCP 2025-11-25) if
+// is as the first server declares it; directories of skills can be read if one server
+// says so. Tool calls can be tasks (MCP 2025-11-25) if
 // one server says so; listing and cancelling tasks needs every such server.
 func Union(offers []Offer) json.RawMessage {
 	out := json.RawMessage(`{}`)
@@ -114,10 +162,16 @@ func Union(offers []Offer) json.RawMessage {
 		}
 	}
 	declared := json.RawMessage(`{}`)
-	for _, name := range extensions {
-		if i := slices.IndexFunc(offers, func(o Offer) bool { return o.member("extensions", name) != nil }); i >= 0 {
-			put(&declared, name, offers[i].member("extensions", name))
+	for _, name := range Extensions {
+		having := slices.DeleteFunc(slices.Clone(offers), func(o Offer) bool { return o.member("extensions", name) == nil })
+		if len(having) == 0 {
+			continue
 		}
+		value := having[0].member("extensions", name)
+		if slices.ContainsFunc(having, func(o Offer) bool { return string(o.member("extensions", name, "directoryRead")) == "true" }) {
+			put(&value, "directoryRead", json.RawMessage("true"))
+		}
+		put(&declared, name, value)
 	}
 	if len(declared) > len(`{}`) {
 		put(&out, "extensions", declared)

@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/internal/testkit/recorder"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -28,6 +31,10 @@ func TestUnionOfOffers(t *testing.T) {
 		{"tasks of nothing", []string{`{"tasks":{"list":{},"requests":{}}}`}, `{}`},
 		{"extensions", []string{`{"extensions":{"vendor/x":{},"io.modelcontextprotocol/ui":{"a":1}}}`, `{"extensions":{"io.modelcontextprotocol/tasks":{},"io.modelcontextprotocol/ui":{}}}`},
 			`{"extensions":{"io.modelcontextprotocol/tasks":{},"io.modelcontextprotocol/ui":{"a":1}}}`},
+		{"skills", []string{`{"extensions":{"io.modelcontextprotocol/skills":{"a":1}}}`, `{"tools":{}}`, `{"extensions":{"io.modelcontextprotocol/skills":{"directoryRead":true}}}`},
+			`{"tools":{},"extensions":{"io.modelcontextprotocol/skills":{"a":1,"directoryRead":true}}}`},
+		{"skills without directories", []string{`{"extensions":{"io.modelcontextprotocol/skills":{}}}`, `{"extensions":{"io.modelcontextprotocol/ui":{"directoryRead":true}}}`},
+			`{"extensions":{"io.modelcontextprotocol/skills":{},"io.modelcontextprotocol/ui":{"directoryRead":true}}}`},
 	} {
 		var offers []registry.Offer
 		for _, o := range tt.offers {
@@ -54,5 +61,22 @@ func TestOffersOfSharedServers(t *testing.T) {
 	}
 	if o := registry.OfferOf(config.Server{Isolation: config.IsolationShared}, 0, nil); o.Capabilities != nil {
 		t.Errorf("not connected: %s", o.Capabilities)
+	}
+}
+
+// What servers declare is shown by name, and counted by the names that are known.
+func TestWhatServersDeclare(t *testing.T) {
+	r := open(t, registry.Options{})
+	one := recorder.HTTP(t, recorder.Config{Capabilities: json.RawMessage(`{"tools":{},"logging":{},"extensions":{"io.modelcontextprotocol/skills":{},"vendor/\u202ex":{},"vendor/y":{}}}`)})
+	two := recorder.HTTP(t, recorder.Config{Capabilities: json.RawMessage(`{"extensions":{"io.modelcontextprotocol/skills":{}}}`)})
+	first, second := server("one", one), server("two", two)
+	first.Isolation, first.HiddenText = "shared", "report"
+	apply(t, r, first, second)
+	s := r.Status()[0]
+	if diff := cmp.Diff([][]string{{"tools", "extensions"}, {"io.modelcontextprotocol/skills", "vendor/<U+202E>x", "vendor/y"}}, [][]string{s.Capabilities, s.Extensions}); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(map[string]float64{"io.modelcontextprotocol/skills": 2, "other": 1}, r.Negotiated()); diff != "" {
+		t.Error(diff)
 	}
 }

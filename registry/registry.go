@@ -458,6 +458,8 @@ func (e *entry) status(tools []*Tool, shadows []string) ServerStatus {
 	}
 	s := e.server.Status()
 	out := ServerStatus{Name: e.cfg.Name, State: string(s.State), Since: s.Since, Dropped: s.Dropped, Revision: s.Revision, Sessions: s.Sessions, Warnings: slices.Concat(e.warnings, shadows)}
+	offer := offerOf(e.cfg, 0, e.listed.Capabilities)
+	out.Capabilities, out.Extensions = declaredIn(offer.Capabilities), declaredIn(offer.member("extensions"))
 	if s.Err != nil {
 		out.Error = s.Err.Error()
 	}

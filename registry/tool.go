@@ -134,6 +134,10 @@ type ServerStatus struct {
 	Transport string `json:"transport"`
 	// Revision is the MCP revision of the shared connection, "" without one.
 	Revision string `json:"revision,omitempty"`
+	// Capabilities and Extensions are the names of what it declared last, as far as clients can
+	// have that; at most 64 of each.
+	Capabilities []string `json:"capabilities,omitempty"`
+	Extensions   []string `json:"extensions,omitempty"`
 	// Sessions counts the connections that belong to one downstream session each.
 	Sessions int `json:"sessions"`
 	// Dropped counts messages of the upstream that were nobody's: garbage,

@@ -175,6 +175,7 @@ func TestMetricsMove(t *testing.T) {
 	program.Await(t, "the upstream that is away", func() bool { return m.value(t, `toolgate_upstream_up{server="away"}`) == "0" })
 	for sample, want := range map[string]string{
 		`toolgate_upstream_up{server="clock"}`: "1", `toolgate_upstream_up{server="off"}`: "",
+		`toolgate_negotiated{extension="other",side="server"}`: "0", `toolgate_negotiated{extension="other",side="client"}`: "0",
 		`toolgate_sessions{transport="sse"}`: "0", `toolgate_calls_parked`: "0", `toolgate_config_last_reload_successful`: "1",
 	} {
 		if got := m.value(t, sample); got != want {

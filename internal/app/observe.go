@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/toolgate/toolgate/policy/verify"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/mcp"
+	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -321,6 +323,14 @@ func (a *App) addQueueGauges() {
 func (a *App) addDoorGauges(door *mcp.Door) {
 	a.metrics.addGauge("toolgate_sessions", "Open sessions of MCP clients; clients of revisions without sessions have none.", "transport",
 		func(context.Context) map[string]float64 { return door.Sessions() })
+	negotiated := prometheus.NewDesc("toolgate_negotiated", "Clients and servers that declare an extension of MCP; other = one that toolgate does not know.", []string{"side", "extension"}, nil)
+	a.metrics.registry.MustRegister(prometheus.CollectorFunc(func(to chan<- prometheus.Metric) {
+		for side, counts := range map[string]map[string]float64{"client": door.Negotiated(), "server": a.upstreams.Negotiated()} {
+			for _, name := range append(slices.Clone(registry.Extensions), registry.OtherExtension) {
+				to <- prometheus.MustNewConstMetric(negotiated, prometheus.GaugeValue, counts[name], side, name)
+			}
+		}
+	}))
 	a.metrics.addValue("toolgate_calls_parked", "Multi-round calls that wait for the next request of their clients.",
 		func(context.Context) float64 { return float64(door.Parked()) })
 	a.metrics.addGauge("toolgate_certificate_expiry_timestamp_seconds", "When the certificate of a listener expires, in seconds since 1970.", "listener",

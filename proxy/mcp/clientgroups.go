@@ -27,9 +27,12 @@ import (
 // group is the Home peer for notifications that belong to no request.
 type clientGroup struct {
 	account
-	key     string // what the road sees
-	route   string
-	named   bool // the name of the client is part of key
+	key   string // what the road sees
+	route string
+	named bool // the name of the client is part of key
+
+	extensions []string // that the client declares, as registry.ExtensionsIn names them
+
 	streams streams
 	onEnd   func(*clientGroup) // called once, under the table's mu
 	work    atomic.Int64       // pieces of work under way
@@ -93,7 +96,7 @@ func (t *clientGroups) enter(who policy.Principal, client, route string, capabil
 	}
 	if g == nil {
 		g = &clientGroup{
-			account: account{owner: ownerOf(who)}, streams: streams{owner: ownerOf(who)}, key: key, route: route, named: client != "",
+			account: account{owner: ownerOf(who)}, streams: streams{owner: ownerOf(who)}, key: key, route: route, named: client != "", extensions: registry.ExtensionsIn(capabilities),
 			onEnd: t.endedLocked, listeners: make(map[*listener]struct{}), watches: make(map[string]int),
 		}
 		if !t.putLocked(key, g) {

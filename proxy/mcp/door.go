@@ -326,6 +326,29 @@ func (d *Door) Sessions() map[string]float64 {
 	return open
 }
 
+// Negotiated returns how many clients declare each extension, by the names of
+// registry.ExtensionsIn: open sessions, and clients of revisions without sessions.
+func (d *Door) Negotiated() map[string]float64 {
+	out := make(map[string]float64)
+	count := func(extensions []string) {
+		for _, name := range extensions {
+			out[name]++
+		}
+	}
+	for _, s := range d.session.sessions.all() {
+		count(s.extensions)
+	}
+	for _, g := range d.stateless.groups.all() {
+		count(g.extensions)
+	}
+	for c := range d.stdioClients.Range {
+		if s := c.(*stdioClient).current(); s != nil {
+			count(s.extensions)
+		}
+	}
+	return out
+}
+
 // Parked returns the number of multi-round calls that wait for the next attempt of their
 // clients.
 func (d *Door) Parked() int {

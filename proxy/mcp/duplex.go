@@ -67,7 +67,7 @@ func (c *duplex) openSession(made *session) (*session, error) {
 	}
 	c.initialized = true
 	c.session.version, c.session.client, c.session.clientInfo, c.session.capabilities = made.version, made.client, made.clientInfo, made.capabilities
-	c.session.began, c.session.transport = made.began, made.transport
+	c.session.extensions, c.session.began, c.session.transport = made.extensions, made.began, made.transport
 	return c.session, nil
 }
 

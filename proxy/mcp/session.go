@@ -16,6 +16,7 @@ import (
 	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/proxy/wire"
+	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -56,6 +57,7 @@ type session struct {
 	client           string          // name/version the client gave of itself
 	clientInfo       json.RawMessage // all that it said of itself, an object; nil = nothing
 	capabilities     json.RawMessage // capabilities of the client, nil = it named none
+	extensions       []string        // that the client declares, as registry.ExtensionsIn names them
 	mayBeNotified    bool            // a server of its road may say something before it answers
 	onEnd            func()          // called once, after the last call of an ended session
 	keep             func() bool     // keeps its record for other replicas; false = that fails
@@ -250,6 +252,7 @@ func (c *core) initialize(ctx context.Context, x *exchange) outcome {
 		return refused(signal.CodeEnvelopeInvalid, "params.capabilities is too large")
 	}
 	made.clientInfo = bytes.Clone(clientInfo(params, "clientInfo"))
+	made.extensions = registry.ExtensionsIn(made.capabilities)
 	made.mayBeNotified = mayBeNotified(made.capabilities, offered)
 	made.began, made.transport = c.opts.Now(), x.call.Transport
 	opened, err := x.open(made)

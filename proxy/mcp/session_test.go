@@ -124,6 +124,22 @@ func TestClientInfo(t *testing.T) {
 	}
 }
 
+// TestNegotiated: what clients declare is counted, of sessions and without.
+func TestNegotiated(t *testing.T) {
+	const declared = `{"extensions":{"io.modelcontextprotocol/ui":{},"vendor/x":{},"vendor/y":{}}}`
+	srv, d := newServer(t, newGate(), nil)
+	h := &far{t: t, url: srv.URL + "/mcp", who: "alice"}
+	h.post(strings.Replace(initialize, `"capabilities":{}`, `"capabilities":`+declared, 1))
+	h.post(initialize)
+	modern := h.request(http.MethodPost, `{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{`+strings.Replace(modernMeta, `clientCapabilities":{}`, `clientCapabilities":`+declared, 1)+`}}`)
+	modern.Header.Set("MCP-Protocol-Version", "2026-07-28")
+	modern.Header.Set("Mcp-Method", "tools/list")
+	h.do(modern)
+	if diff := cmp.Diff(map[string]float64{"io.modelcontextprotocol/ui": 2, "other": 2}, d.Negotiated()); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestSecondInitialize: a session is initialized once. After its end, initialize with its id opens another.
 func TestSecondInitialize(t *testing.T) {
 	srv, _ := newServer(t, newGate(), nil)

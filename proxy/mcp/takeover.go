@@ -11,6 +11,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -64,6 +65,7 @@ func sessionOf(text []byte) *session {
 	if i := strings.LastIndexByte(r.Client, '/'); i > 0 { // the rest of what it said is not kept
 		s.clientInfo = setIn(setIn(json.RawMessage("{}"), jsonrpc.Quote(r.Client[:i]), "name"), jsonrpc.Quote(r.Client[i+1:]), "version")
 	}
+	s.extensions = registry.ExtensionsIn(r.Capabilities)
 	s.level.Store(&r.Level)
 	s.subscribed.Store(r.Subscribed)
 	return s
