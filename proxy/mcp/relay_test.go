@@ -84,7 +84,7 @@ func TestRelayed(t *testing.T) {
 	told.take()
 	for _, method := range []string{
 		"resources/read", "resources/subscribe", "resources/unsubscribe", "prompts/get", "completion/complete",
-		"tasks/get", "tasks/result", "tasks/cancel",
+		"tasks/get", "tasks/result", "tasks/cancel", "skills/get", "resources/directory/read",
 	} {
 		if _, body := demo.post(ask(method, `{}`)); body != `{"jsonrpc":"2.0","id":"r","result":{"of":"`+method+`",  "n":1e2}}` {
 			t.Errorf("%s: %s", method, body)
@@ -100,7 +100,7 @@ func TestRelayed(t *testing.T) {
 		}
 		told.take()
 	}
-	for _, method := range []string{"resources/list", "resources/templates/list", "prompts/list", "tasks/list"} {
+	for _, method := range []string{"resources/list", "resources/templates/list", "skills/list", "prompts/list", "tasks/list"} {
 		if _, body := demo.post(ask(method, `{}`)); body != `{"jsonrpc":"2.0","id":"r","result":{"of":"`+method+`","for":"alice"}}` {
 			t.Errorf("%s: %s", method, body)
 		}
