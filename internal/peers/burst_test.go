@@ -36,7 +36,7 @@ func TestBurst(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer session.Close() //nolint:errcheck // it has served
+				defer session.Close()
 				params := &sdk.CallToolParams{Name: tool, Arguments: map[string]any{}}
 				params.SetProgressToken("p")
 				if _, err := session.CallTool(t.Context(), params); err != nil {
