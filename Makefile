@@ -1,5 +1,5 @@
 # The main targets are run and test. The others are parts of them or longer forms.
-# They need Go, make, git and npm.
+# They need Go, make, git and npm; tests with Python and Rust need python3 with venv and cargo.
 
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -7,7 +7,7 @@ LDFLAGS  = -s -w -X main.version=$(VERSION)
 TOOLS    = .cache/bin
 TIMEOUT ?= 25m
 
-.PHONY: build guardian run test test-conformance check lint vuln npm npm-soak chain bench bench-go fuzz mutate soak chart image release release-check clean
+.PHONY: build guardian run test test-conformance check lint vuln npm npm-soak python rust chain bench bench-go fuzz mutate soak chart image release release-check clean
 
 # The guardian of stdio servers is a program of its own inside toolgate. A toolgate that
 # is built without it starts itself as the guardian, which takes ten times as long.
@@ -24,12 +24,12 @@ run: build
 	bin/toolgate serve --config mcp.json
 
 # Every test, with the race detector. A test whose part is missing skips with a
-# reason; with CI=true it fails, and npm parts are installed by the tests themselves,
-# so that CI=true go test ./... needs only what .ci/debian and node bring. The
+# reason; with CI=true it fails, and such parts are installed by the tests themselves,
+# so that CI=true go test ./... needs only what .ci/debian, node and Rust bring. The
 # packages that start whole programs, browsers and third-party clients run one after
 # the other, alone.
 WHOLE = cmd/toolgate internal/deploy internal/peers
-test: npm guardian
+test: npm python rust guardian
 	$(GO) test $(RACE) -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v $(foreach p,$(WHOLE),-e '/$(p)$$'))
 	$(GO) test $(RACE) -timeout $(TIMEOUT) -p 1 $(addprefix ./,$(WHOLE))
 
@@ -68,6 +68,24 @@ testdata/npm$(INSTALLED) testdata/npm/chain$(INSTALLED) testdata/npm/soak$(INSTA
 	@if command -v npm >/dev/null; then cd $* && npm ci --ignore-scripts --no-audit --no-fund; \
 	elif [ "$$CI" = true ]; then echo "npm is missing"; exit 1; \
 	else echo "npm is missing: tests with third-party servers and clients are skipped"; fi
+
+# The same of the Python and the Rust world, in testdata/python and testdata/rust. mcp1
+# has what needs major version 1 of the official Python SDK. To pin newer versions:
+# uv pip compile --universal --python-version 3.11 --generate-hashes --no-header
+# --no-annotate mcp2.in -o mcp2.txt, and cargo update.
+VENV = testdata/python/venv
+python: $(VENV)/mcp1/.installed $(VENV)/mcp2/.installed
+$(VENV)/%/.installed: testdata/python/%.txt
+	@if python3 -m venv $(VENV)/$* && $(VENV)/$*/bin/python -m pip install -q --no-deps --only-binary :all: --require-hashes -r $<; then touch $@; \
+	elif [ "$$CI" = true ]; then exit 1; \
+	else echo "Python parts are not installed: tests with them are skipped"; fi
+
+PEER = testdata/rust/target/debug/peer
+rust: $(PEER)
+$(PEER): testdata/rust/Cargo.lock $(wildcard testdata/rust/src/*.rs)
+	@if cd testdata/rust && cargo build --quiet --locked; then :; \
+	elif [ "$$CI" = true ]; then exit 1; \
+	else echo "the Rust peer is not built, which needs Rust 1.88: tests with it are skipped"; fi
 
 # The official MCP conformance suite, directly against a server and again through
 # toolgate. A check that passes directly has to pass through toolgate, unless

@@ -164,9 +164,15 @@ func runTypeScript(major int) func(t *testing.T, at target, revision string, act
 // directory.
 func node(t *testing.T, stdin []byte, args ...string) (stdout, stderr []byte) {
 	t.Helper()
+	return run(t, stdin, requirePart(t, "node"), args...)
+}
+
+// run runs a program as node does.
+func run(t testing.TB, stdin []byte, command string, args ...string) (stdout, stderr []byte) {
+	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 4*timeout) // a client may wait for two approvals
 	defer stop()
-	cmd := exec.CommandContext(ctx, requirePart(t, "node"), args...)
+	cmd := exec.CommandContext(ctx, command, args...)
 	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
 	cmd.Stdin = bytes.NewReader(stdin)
 	var out, log bytes.Buffer
@@ -175,7 +181,7 @@ func node(t *testing.T, stdin []byte, args ...string) (stdout, stderr []byte) {
 	program.Tether(cmd)
 	var x *exec.ExitError
 	if err := cmd.Run(); err != nil && (!errors.As(err, &x) || ctx.Err() != nil) {
-		t.Fatalf("node %s: %v\n%s", strings.Join(args, " "), err, log.Bytes())
+		t.Fatalf("%s %s: %v\n%s", filepath.Base(command), strings.Join(args, " "), err, log.Bytes())
 	}
 	return out.Bytes(), log.Bytes()
 }

@@ -176,6 +176,12 @@ func wantModel(t *testing.T, name, note string, calls []modelCall, read []string
 			got.Files = append(got.Files, txtar.File{Name: c.outcome, Data: []byte(steady(read[i]) + "\n\n")})
 		}
 	}
+	wantGolden(t, name, got)
+}
+
+// wantGolden compares what a model reads with testdata/models; -update writes it.
+func wantGolden(t *testing.T, name string, got *txtar.Archive) {
+	t.Helper()
 	path := filepath.Join("testdata", "models", name+".txtar")
 	if *update {
 		write(t, path, string(txtar.Format(got)))

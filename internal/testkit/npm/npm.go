@@ -7,25 +7,18 @@ package npm
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
-	"sync"
 	"testing"
 
-	"github.com/toolgate/toolgate/internal/filelock"
-	"github.com/toolgate/toolgate/internal/testkit/corpus"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 )
 
 // Program returns the path of a program such as node. Without it the test skips;
 // with CI=true it fails.
 func Program(t testing.TB, name string) string {
 	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		missing(t, "%s is not installed: %v", name, err)
-	}
-	return path
+	return parts.Program(t, name)
 }
 
 // File returns the absolute path of an installed file or directory, which is named
@@ -55,47 +48,9 @@ func SoakFile(t testing.TB, path string) string {
 
 func file(t testing.TB, under, path string) string {
 	t.Helper()
-	dir := filepath.Join(corpus.Checkout(t), "testdata", "npm", under)
-	if os.Getenv("CI") == "true" {
-		once, _ := installed.LoadOrStore(dir, sync.OnceValue(func() error { return install(dir) }))
-		if err := once.(func() error)(); err != nil {
-			t.Fatal(err)
-		}
+	kit := parts.Kit{
+		Dir: filepath.Join("npm", under), Lock: "package-lock.json", Stamp: filepath.Join("node_modules", ".package-lock.json"), Target: "npm npm-soak",
+		Commands: [][]string{{"npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"}},
 	}
-	full := filepath.Join(dir, "node_modules", path)
-	if _, err := os.Stat(full); err != nil {
-		missing(t, "%s is not installed (make npm, make npm-soak): %v", path, err)
-	}
-	return full
-}
-
-func missing(t testing.TB, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
-}
-
-// installed has the one installation of this process for each directory:
-// :: directory -> func() error.
-var installed sync.Map
-
-// install installs what the lock file of dir names, unless it is there. Test programs
-// that run at once wait for each other.
-func install(dir string) error {
-	lock, err := os.OpenFile(filepath.Join(dir, "package-lock.json"), os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	defer lock.Close() // unlocks
-	if err := filelock.Lock(lock); err != nil {
-		return err
-	}
-	if _, err := os.Stat(filepath.Join(dir, "node_modules", ".package-lock.json")); err == nil {
-		return nil
-	}
-	cmd := exec.Command("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, os.Stderr, os.Stderr
-	return cmd.Run()
+	return kit.File(t, filepath.Join("node_modules", path))
 }
