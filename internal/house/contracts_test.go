@@ -117,6 +117,42 @@ func TestContractsHaveEveryFunction(t *testing.T) {
 	}
 }
 
+// TestSeedFunctionsAreCalled holds that code of the program calls each Go function that
+// stands for one of a specification document: it is no second copy beside the one in use.
+func TestSeedFunctionsAreCalled(t *testing.T) {
+	named := map[string]bool{}
+	for _, s := range sources(t) {
+		if s.isTest || strings.Contains(s.pkg, "testkit") {
+			continue
+		}
+		for _, d := range s.ast.Decls {
+			own := ""
+			if f, ok := d.(*ast.FuncDecl); ok {
+				own = f.Name.Name
+			}
+			ast.Inspect(d, func(n ast.Node) bool {
+				if id, ok := n.(*ast.Ident); ok && id.Name != own {
+					named[id.Name] = true
+				}
+				return true
+			})
+		}
+	}
+	rows := contracts(t)
+	for _, f := range seedFunctions {
+		word := regexp.MustCompile(`(^|[^a-z_])` + f + `($|[^a-z_])`)
+		i := slices.IndexFunc(rows, func(c contract) bool { return word.MatchString(c.rule) })
+		if i < 0 {
+			continue // TestContractsHaveEveryFunction reports it
+		}
+		for _, symbol := range rows[i].symbols {
+			if name := symbol[strings.LastIndex(symbol, ".")+1:]; ast.IsExported(name) && !named[name] {
+				t.Errorf("%s: nothing calls %s", f, symbol)
+			}
+		}
+	}
+}
+
 // isFile reports whether a name with a slash is a file of the project that is not
 // empty.
 func isFile(t *testing.T, name string) bool {
