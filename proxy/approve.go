@@ -209,7 +209,7 @@ func (t *toolCall) contradicts(ctx context.Context, f *Failure, ticket approval.
 		return true
 	case signal.CodeToolNotFound:
 		view := t.gate.opts.Upstreams.View(ctx, t.in.Route, registry.Downstream{})
-		_, exists := view.Lookup(t.name)
+		_, exists := view.Bound(t.name, ticket.Fingerprint)
 		return exists || view.Withdrew(ticket.Server, ticket.Tool) // one that exists is hidden by the policy
 	}
 	return false

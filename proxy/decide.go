@@ -179,7 +179,11 @@ func (g *Gate) Identify(ctx context.Context, cred identity.Credential) (policy.P
 // not exist and one that is hidden get the same answer. A call of the gate's own
 // tool, where no server has one of its name, leaves the road here.
 func (t *toolCall) resolve(ctx context.Context) *Failure {
-	tool, ok := t.gate.opts.Upstreams.View(ctx, t.in.Route, t.from(t.server)).Lookup(t.name)
+	view := t.gate.opts.Upstreams.View(ctx, t.in.Route, t.from(t.server))
+	tool, ok := view.Lookup(t.name)
+	if t.in.resumed != nil { // it belongs to no client, and so is offered what all are
+		tool, ok = view.Bound(t.name, t.in.resumed.Fingerprint)
+	}
 	switch {
 	case !ok && t.name == StatusName && t.ticket.ID == "":
 		return t.leave(ctx)

@@ -264,7 +264,7 @@ func (t *toolCall) onlyFor(ticket approval.Ticket) *Failure {
 }
 
 // review judges the call of a live ticket by what holds now. The ticket stands
-// when the call would be held on the same terms. Otherwise reason says why it is
+// when the call would be held on the same terms, and belongs to no client. Otherwise reason says why it is
 // to be superseded, "" when that cannot be said at this moment. A review leaves
 // no record and costs no quota.
 func (g *Gate) review(ctx context.Context, ticket approval.Ticket) (stands bool, reason string) {
@@ -286,7 +286,7 @@ func (g *Gate) review(ctx context.Context, ticket approval.Ticket) (stands bool,
 	case f == nil:
 		f = t.onlyFor(ticket)
 		if f == nil {
-			return true, ""
+			return !t.tool.Own(), "" // a tool for some clients only is called when its agent calls again
 		}
 		return false, f.Reason
 	case f.Kernel.Code == signal.CodeUnauthenticated && (p.Until.IsZero() || t.asOf.Before(p.Until)):

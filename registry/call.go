@@ -65,8 +65,10 @@ func (v View) Lookup(name string) (*Tool, bool) {
 	}
 	for _, s := range v.servers {
 		if s.cfg.Name == t.Server && s.isolated {
-			if p := v.profile(s); p != nil {
-				return t, p.Offers(t.Name) == t.Fingerprint
+			if p := v.profile(s); p != nil && p.Offers(t.Name) != t.Fingerprint {
+				return v.r.learned(v.now, s, p).offer(t.Server, t.Name, p)
+			} else if p != nil {
+				return t, true
 			}
 		}
 	}
@@ -76,7 +78,7 @@ func (v View) Lookup(name string) (*Tool, bool) {
 // Withdrew reports whether a server has listed its tools and no longer lists one. Of a
 // tool that only connections of some clients may list, it reports false.
 func (v View) Withdrew(server, tool string) bool {
-	if _, ok := v.now.byName[server][tool]; ok {
+	if len(v.now.byName[server][tool]) > 0 {
 		return false
 	}
 	return slices.ContainsFunc(v.now.running[server], func(e *entry) bool {
@@ -152,7 +154,7 @@ func (v View) List() ([]*Tool, *Catalogue) {
 		}
 		c := v.r.learned(v.now, s, p)
 		for _, offer := range p.Tools {
-			if t, ok := c.offer(s.cfg.Name, offer.Name, p); ok {
+			if t, ok := c.offer(s.cfg.Name, offer.Name, p); ok && t.Quarantine == "" {
 				out = append(out, t)
 			}
 		}
@@ -177,23 +179,43 @@ func (v View) profiles() []*upstream.Profile {
 	return nil
 }
 
-// offer gives a tool that a connection offers, if it serves.
+// offer gives the definition of a tool that a connection offers.
 func (c *Catalogue) offer(server, name string, p *upstream.Profile) (*Tool, bool) {
-	t := c.byName[server][name]
-	if t == nil || t.Quarantine != "" || t.Fingerprint != p.Offers(name) {
+	return c.find(server, name, func(t *Tool) bool { return t.Fingerprint == p.Offers(name) && t.Condition.Admits(p.Condition) })
+}
+
+// Bound finds the definition to which a ticket is bound, by its fingerprint. Where the
+// server offers its clients another by now, Bound returns that. It reports false for an
+// unknown tool, and for a definition that is accepted for clients of which none has listed
+// the tools since the server listed them last.
+func (v View) Bound(name, fingerprint string) (*Tool, bool) {
+	shared, ok := v.Lookup(name)
+	if ok && shared.Fingerprint == fingerprint {
+		return shared, true
+	}
+	bound := func(t *Tool) bool { return t.Fingerprint == fingerprint || t.former == fingerprint }
+	if t, found := v.now.find(v.route, name, bound); found {
+		return t, true
+	}
+	if ok && slices.ContainsFunc(v.now.running[shared.Server], func(e *entry) bool { return e.variants[shared.Name+" "+fingerprint] }) {
 		return nil, false
 	}
-	return t, true
+	return shared, ok
 }
 
 // learned returns a catalogue that knows all that a connection offers: c, or a
 // newer one.
 func (r *Registry) learned(c *Catalogue, s *entry, p *upstream.Profile) *Catalogue {
-	if !slices.ContainsFunc(p.Tools, func(o upstream.Offer) bool { return !s.known[o.Fingerprint] }) {
+	if !slices.ContainsFunc(p.Tools, func(o upstream.Offer) bool { return !s.knows(o, p) }) {
 		return c
 	}
 	r.learn(s.server, p)
 	return r.Catalogue()
+}
+
+// knows reports whether the definition that a connection lists is known for its client.
+func (e *entry) knows(o upstream.Offer, p *upstream.Profile) bool {
+	return slices.ContainsFunc(e.known[o.Fingerprint], func(c upstream.Condition) bool { return c.Admits(p.Condition) })
 }
 
 // maxOwn bounds the definitions of one server that only some connections list.
@@ -210,8 +232,8 @@ func (r *Registry) learn(server *upstream.Server, p *upstream.Profile) {
 	}
 	e, before := r.entries[i], len(r.entries[i].listed.Own)
 	for _, offer := range p.Tools {
-		if !e.known[offer.Fingerprint] && len(e.listed.Own) < maxOwn {
-			e.listed.Own = append(e.listed.Own, offer.Definition)
+		if !e.knows(offer, p) && len(e.listed.Own) < maxOwn {
+			e.listed.Own = append(e.listed.Own, upstream.Variant{Condition: p.Condition, Definition: offer.Definition})
 		}
 	}
 	if len(e.listed.Own) > before {
@@ -229,16 +251,17 @@ func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.Raw
 		servers[0].awaitStart(ctx, t.Timeout)
 		c = r.catalogue.Load()
 	}
-	servers, now := c.running[t.Server], c.byName[t.Server][t.Name]
+	servers := c.running[t.Server]
+	now, same := c.Defined(t.Server, t.Name, t.Fingerprint)
 	switch {
 	case len(servers) == 0:
 		return nil, notRunning(t.Server)
-	case now == nil:
+	case len(c.byName[t.Server][t.Name]) == 0:
 		return nil, &ForwardError{Kind: Unavailable, Err: fmt.Errorf("server %s no longer offers %s", t.Server, t.Name)}
+	case !same:
+		return nil, &ForwardError{Kind: Quarantined, Err: fmt.Errorf("the definition of tool %s has changed since the call was judged", t.Name)}
 	case now.Quarantine != "" || t.Quarantine != "":
 		return nil, &ForwardError{Kind: Quarantined, Err: fmt.Errorf("tool %s is quarantined", t.Name)}
-	case now.Fingerprint != t.Fingerprint:
-		return nil, &ForwardError{Kind: Quarantined, Err: fmt.Errorf("the definition of tool %s has changed since the call was judged", t.Name)}
 	}
 	out.Tool, out.Fingerprint = t.Name, t.Fingerprint
 	out.Timeout, out.MaxTimeout = t.Timeout, t.MaxTimeout

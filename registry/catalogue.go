@@ -12,13 +12,13 @@ import (
 // only some clients get to see; what one of them sees is a View. It is
 // immutable and safe for concurrent use; a change is a new Catalogue.
 type Catalogue struct {
-	entries     []*entry                    // of all servers, in configured order
-	running     map[string][]*entry         // :: route ⇒ entries that are not disabled; "" is all of them
-	byServer    map[string][]*Tool          // :: server ⇒ its tools in upstream order, quarantined ones included
-	byName      map[string]map[string]*Tool // :: server ⇒ upstream name ⇒ tool
-	serving     map[string]map[string]*Tool // :: route ⇒ name there ⇒ tool that serves
-	listed      map[string][]*Tool          // :: route ⇒ tools that serve; "" is all of them
-	shared      map[string][]*Tool          // :: route ⇒ those of them that every connection lists
+	entries     []*entry                      // of all servers, in configured order
+	running     map[string][]*entry           // :: route ⇒ entries that are not disabled; "" is all of them
+	byServer    map[string][]*Tool            // :: server ⇒ its definitions in upstream order, quarantined ones included
+	byName      map[string]map[string][]*Tool // :: server ⇒ upstream name ⇒ definitions, that for all clients first
+	serving     map[string]map[string]*Tool   // :: route ⇒ name there ⇒ tool that serves, by its first definition
+	listed      map[string][]*Tool            // :: route ⇒ tools that serve; "" is all of them
+	shared      map[string][]*Tool            // :: route ⇒ those of them that every connection lists
 	quarantined []*Tool
 	alike       map[string]*Tool    // :: look of an exposed name ⇒ tool that serves
 	offered     map[string]*Tool    // :: look of an upstream's name ⇒ first tool that serves
@@ -77,7 +77,7 @@ func NewCatalogue(servers []string, tools ...*Tool) *Catalogue {
 // connections list.
 func newCatalogue(entries []*entry) *Catalogue {
 	c := &Catalogue{
-		running: make(map[string][]*entry), byServer: make(map[string][]*Tool), byName: make(map[string]map[string]*Tool),
+		running: make(map[string][]*entry), byServer: make(map[string][]*Tool), byName: make(map[string]map[string][]*Tool),
 		serving: map[string]map[string]*Tool{"": {}}, listed: make(map[string][]*Tool), shared: make(map[string][]*Tool),
 		alike: make(map[string]*Tool), offered: make(map[string]*Tool), shadows: make(map[string][]string),
 	}
@@ -89,7 +89,7 @@ func newCatalogue(entries []*entry) *Catalogue {
 		}
 		c.running[""] = append(c.running[""], e)
 		c.running[name] = []*entry{e}
-		c.byServer[name], c.byName[name], c.serving[name] = nil, make(map[string]*Tool), make(map[string]*Tool)
+		c.byServer[name], c.byName[name], c.serving[name] = nil, make(map[string][]*Tool), make(map[string]*Tool)
 	}
 	for _, own := range []bool{false, true} {
 		for _, e := range c.running[""] {
@@ -103,24 +103,27 @@ func newCatalogue(entries []*entry) *Catalogue {
 	return c
 }
 
-// add puts one tool in its places.
+// add puts one definition in its places. Another definition of a tool, for some clients, is
+// only found by what their connections list.
 func (c *Catalogue) add(t *Tool) {
-	if first, taken := c.serving[""][t.Exposed]; taken && t.Quarantine == "" {
+	if first, taken := c.serving[""][t.Exposed]; taken && t.Quarantine == "" && !t.varies(first) {
 		t = t.quarantined("its exposed name " + t.Exposed + " is taken by server " + first.Server + "\nhint: give one of the servers another prefix")
 	} else if first := c.lookalike(t); first != nil && t.Quarantine == "" {
 		t = t.quarantined(fmt.Sprintf("its exposed name %s is easily taken for %s of server %s\nhint: give one of the servers another prefix, or leave the tool out with expose", t.Exposed, first.Exposed, first.Server))
 	}
 	c.byServer[t.Server] = append(c.byServer[t.Server], t)
-	if _, dup := c.byName[t.Server][t.Name]; !dup {
-		c.byName[t.Server][t.Name] = t
-	}
+	named := append(c.byName[t.Server][t.Name], t)
+	c.byName[t.Server][t.Name] = named
 	if t.Quarantine != "" {
 		c.quarantined = append(c.quarantined, t)
 		return
 	}
-	c.serving[""][t.Exposed] = t
 	c.noteLooks(t)
-	if c.byName[t.Server][t.Name] == t {
+	if t.varies(named[0]) {
+		return
+	}
+	c.serving[""][t.Exposed] = t
+	if named[0] == t {
 		c.serving[t.Server][t.Name] = t
 	}
 	c.listed[""] = append(c.listed[""], t)
@@ -129,6 +132,36 @@ func (c *Catalogue) add(t *Tool) {
 		c.shared[""] = append(c.shared[""], t)
 		c.shared[t.Server] = append(c.shared[t.Server], t)
 	}
+}
+
+// varies reports whether t is a further definition of the tool first, for some clients.
+func (t *Tool) varies(first *Tool) bool {
+	return t.own && t != first && t.Server == first.Server && t.Name == first.Name
+}
+
+// Defined finds the definition of a tool with a fingerprint, whichever clients it is for;
+// route and name are those of Lookup. One that serves goes before one that does not.
+func (c *Catalogue) Defined(route, name, fingerprint string) (*Tool, bool) {
+	return c.find(route, name, func(t *Tool) bool { return t.Fingerprint == fingerprint })
+}
+
+// find returns a definition of a tool that is wanted, one that serves before others.
+func (c *Catalogue) find(route, name string, wanted func(*Tool) bool) (found *Tool, ok bool) {
+	for _, e := range c.running[route] {
+		own, of := name, true
+		if route == "" {
+			own, of = strings.CutPrefix(name, e.cfg.Prefix)
+		}
+		if !of {
+			continue
+		}
+		for _, t := range c.byName[e.cfg.Name][own] {
+			if wanted(t) && (found == nil || found.Quarantine != "" && t.Quarantine == "") {
+				found = t
+			}
+		}
+	}
+	return found, found != nil
 }
 
 // looks are what two names have in common that a reader takes for one: their
@@ -141,11 +174,11 @@ func looks(name string) [2]string {
 
 var lookalikes = strings.NewReplacer("I", "l", "1", "l", "0", "O", "m", "rn")
 
-// lookalike returns a tool that serves under an exposed name that looks like that of
-// t, nil for none.
+// lookalike returns another tool that serves under an exposed name that looks like that
+// of t, nil for none.
 func (c *Catalogue) lookalike(t *Tool) *Tool {
 	for _, look := range looks(t.Exposed) {
-		if first := c.alike[look]; first != nil {
+		if first := c.alike[look]; first != nil && !t.varies(first) {
 			return first
 		}
 	}
@@ -184,7 +217,8 @@ func (c *Catalogue) waitsForPin() bool {
 
 // looksLike reports whether nobody can see that c has taken the place of other.
 // A tool that only some connections list is seen when they do, and that it came
-// to be known here or was forgotten changes nothing for anybody.
+// to be known here or was forgotten changes nothing for anybody, unless it is another than
+// the accepted one.
 func (c *Catalogue) looksLike(other *Catalogue) bool {
 	if !slices.EqualFunc(c.running[""], other.running[""], func(a, b *entry) bool { return a.cfg.Name == b.cfg.Name }) {
 		return false
@@ -195,8 +229,9 @@ func (c *Catalogue) looksLike(other *Catalogue) bool {
 		if !slices.EqualFunc(shared, before, (*Tool).equal) {
 			return false
 		}
-		for name, t := range c.byName[server] {
-			if was := other.byName[server][name]; was != nil && t.own && was.own && !t.equal(was) {
+		for _, t := range tools {
+			before := slices.DeleteFunc(slices.Clone(other.byName[server][t.Name]), func(was *Tool) bool { return !was.own || was.Condition != t.Condition })
+			if t.own && (len(before) > 0 || t.former != "") && !slices.ContainsFunc(before, t.equal) {
 				return false
 			}
 		}
@@ -207,7 +242,7 @@ func (c *Catalogue) looksLike(other *Catalogue) bool {
 // equal reports whether two tools say the same. Schemas and annotations are
 // part of the definition, which the fingerprint names.
 func (t *Tool) equal(other *Tool) bool {
-	return t.Server == other.Server && t.Name == other.Name && t.Exposed == other.Exposed &&
+	return t.Server == other.Server && t.Name == other.Name && t.Exposed == other.Exposed && t.Condition == other.Condition &&
 		t.Fingerprint == other.Fingerprint && t.Risk == other.Risk && t.InputMode == other.InputMode && t.OutputMode == other.OutputMode &&
 		t.AllowVariants == other.AllowVariants && t.Timeout == other.Timeout && t.MaxTimeout == other.MaxTimeout &&
 		t.Quarantine == other.Quarantine && t.Notice == other.Notice

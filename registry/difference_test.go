@@ -156,7 +156,7 @@ func TestChangeFromLock(t *testing.T) {
 	}
 	cfg := server("s", rec)
 	cfg.Pin = config.PinStrict
-	held := &lock.File{Version: 1, Servers: map[string]lock.Server{"s": {Origin: cfg.Origin, Tools: prints}}}
+	held := &lock.File{Version: 1, Servers: map[string]lock.Server{"s": {Origin: cfg.Origin, Tools: prints.Tools}}}
 	for _, tt := range []struct {
 		name, state string
 		tools       []recorder.Tool

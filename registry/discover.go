@@ -28,37 +28,33 @@ var (
 // validName is what a tool may be called (MCP server/tools, "Tool names").
 var validName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
 
-// otherForSome is the reason of a quarantine that some clients meet with: one
-// definition is judged under one name.
-const otherForSome = "the server offers it with another definition to some clients, by what they can do" +
-	"\nhint: set isolation to shared for this server if all shall have the same"
-
 // discover makes tools from the definitions that a server listed, each judged
 // on its own: a bad one is quarantined with a reason, its neighbours serve. The
 // warnings are for the operator.
 func (r *Registry) discover(e *entry) (tools []*Tool, warnings []string) {
-	cfg, definitions, own := e.cfg, e.listed.Tools, e.listed.Own
+	cfg, definitions := e.cfg, e.listed.Tools
 	seen := make(map[string]bool, len(definitions))
-	for i, definition := range slices.Concat(definitions, own) {
+	add := func(i int, definition json.RawMessage) *Tool {
 		name, ok := upstream.NameOf(definition)
 		if !ok {
 			name = "#" + strconv.Itoa(i)
 		}
-		t := r.tool(cfg, name, definition)
-		t.own = i >= len(definitions)
-		switch {
-		case t.Quarantine != "" || !seen[name]:
-		case t.own:
-			t.Quarantine = otherForSome
-		default:
+		tools = append(tools, r.tool(cfg, name, definition))
+		return tools[len(tools)-1]
+	}
+	for i, definition := range definitions {
+		t := add(i, definition)
+		if t.Quarantine == "" && seen[t.Name] {
 			t.Quarantine = "the server offers two tools of this name"
 		}
-		seen[name] = true
-		tools = append(tools, t)
+		seen[t.Name] = true
 	}
-	if cfg.Pin != config.PinOff {
-		r.pin(cfg, tools, e.fresh)
+	for i, own := range e.listed.Own {
+		t := add(len(definitions)+i, own.Definition)
+		t.own, t.listedBy = true, own.Condition
+		seen[t.Name] = true
 	}
+	tools = r.pin(e, tools)
 	tools = slices.DeleteFunc(tools, func(t *Tool) bool { return !cfg.Offers(t.Name) })
 	for _, t := range tools {
 		if t.warning != "" {

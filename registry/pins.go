@@ -17,6 +17,7 @@ import (
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/lock"
+	"github.com/toolgate/toolgate/registry/upstream"
 )
 
 // Errors of Pins.
@@ -28,12 +29,16 @@ var (
 	// ErrOtherOffer is in the chain when the offered definition is not the one
 	// that was named.
 	ErrOtherOffer = errors.New("the server offers yet another definition by now")
+	// ErrOffers is in the chain when several definitions of a tool wait to be accepted, and
+	// none was named.
+	ErrOffers = errors.New("several definitions of this tool wait to be accepted\nhint: name one with --fingerprint; toolgate tool diff lists them")
 )
 
 // The reasons of a quarantine by pin, for the operator.
 const (
 	changed  = "definition changed since it was accepted"
 	added    = "new since the first list of the server" + lookFirst
+	varied   = "nobody has accepted this definition, which the server offers to some clients only"
 	unlocked = "it is not in " + lock.Name + writeLock
 	differs  = "its definition differs from the one in " + lock.Name
 	moved    = "mcp.json starts or reaches its server otherwise than " + lock.Name + " says" + writeLock
@@ -55,25 +60,32 @@ const maxChanges = 100
 // pinTimeout bounds one look at the store.
 const pinTimeout = 5 * time.Second
 
-// Pin is the accepted definition of one tool, and the one that the upstream
-// offers if that is another. Pins are kept by configured server name and tool
-// name. The definitions in the first list of a server are accepted (trust on first
-// use).
+// Pin is the accepted definition of one tool under one condition, and the one that the
+// upstream offers if that is another. Pins are kept by configured server name, tool name and
+// condition: a tool has as many as it has definitions for different clients. The
+// definitions in the first list of a server are accepted (trust on first use).
 type Pin struct {
-	Server     string    `json:"server"`
-	Tool       string    `json:"tool"`     // the upstream's name
-	Accepted   string    `json:"accepted"` // fingerprint, "" when none is accepted
-	AcceptedAt time.Time `json:"accepted_at,omitzero"`
-	Offered    string    `json:"offered,omitempty"` // fingerprint, "" when nothing waits
-	OfferedAt  time.Time `json:"offered_at,omitzero"`
+	Server string `json:"server"`
+	Tool   string `json:"tool"` // the upstream's name
+	// Condition says which clients the definitions are for, "" for all.
+	Condition  upstream.Condition `json:"condition,omitempty"`
+	Accepted   string             `json:"accepted"` // fingerprint, "" when none is accepted
+	AcceptedAt time.Time          `json:"accepted_at,omitzero"`
+	Offered    string             `json:"offered,omitempty"` // fingerprint, "" when nothing waits
+	OfferedAt  time.Time          `json:"offered_at,omitzero"`
 	// Differs is the path of the first member in which the two differ, such as
-	// inputSchema.properties.amount.maximum; "" unless both are known. List sets it.
+	// inputSchema.properties.amount.maximum; "" unless both are known. Of a Condition under
+	// which none is accepted, it compares with what is accepted for all clients. List sets it.
 	Differs string `json:"differs,omitempty"`
 
 	accepted, offered json.RawMessage
-	how               string // of one that is about to be written: why its definition is accepted
-	former            string // of one that is about to be written: fingerprint that the offered definition is held against
+	how               string          // of one that is about to be written: why its definition is accepted
+	former            string          // of one that is about to be written: fingerprint that the offered definition is held against
+	formerly          json.RawMessage // definition of former, nil when it is not known
 }
+
+// Label names the pin for people: the tool, and which clients its definitions are for.
+func (p *Pin) Label() string { return label(p.Tool, p.Condition) }
 
 // The values of Acceptance.How.
 const (
@@ -85,6 +97,7 @@ const (
 // Acceptance is a definition that is about to be accepted.
 type Acceptance struct {
 	Server, Tool string // the upstream's name
+	Condition    upstream.Condition
 	How          string // one of the constants
 	Fingerprint  string
 	Former       string // fingerprint of the definition that was accepted before, "" for none
@@ -94,6 +107,7 @@ type Acceptance struct {
 // at a later list or start that has the same.
 type Change struct {
 	Server, Tool      string // the upstream's name
+	Condition         upstream.Condition
 	Accepted, Offered string // fingerprints
 	// Differs is the path of the first member that differs, "" when the accepted definition
 	// is known by its fingerprint only.
@@ -111,7 +125,21 @@ func (p *Pin) Definition() json.RawMessage {
 }
 
 // pinKey names a pin.
-type pinKey struct{ server, tool string }
+type pinKey struct {
+	server, tool string
+	condition    upstream.Condition
+}
+
+func (p *Pin) key() pinKey { return pinKey{p.Server, p.Tool, p.Condition} }
+
+// base returns the pin against which the offered definition of pin is held: itself, or
+// where it has accepted none, that for all clients.
+func (p *Pin) base(pins map[pinKey]*Pin) *Pin {
+	if all := pins[pinKey{p.Server, p.Tool, ""}]; p.Accepted == "" && all != nil {
+		return all
+	}
+	return p
+}
 
 // Pins keeps the accepted definitions. It is safe for concurrent use, and so
 // are several processes on one database.
@@ -136,7 +164,7 @@ func OpenPins(db *store.DB, now func() time.Time, record func([]Acceptance) erro
 	return &Pins{db: db, now: now, record: record, memory: make(map[pinKey]*Pin)}
 }
 
-// List gives every pin by server and tool name.
+// List gives every pin by server, tool name and condition.
 func (p *Pins) List(ctx context.Context) ([]Pin, error) {
 	pins, err := p.read(ctx, "")
 	if err != nil {
@@ -145,51 +173,76 @@ func (p *Pins) List(ctx context.Context) ([]Pin, error) {
 	out := make([]Pin, 0, len(pins))
 	for _, pin := range pins {
 		listed := *pin
-		if pin.Accepted != "" && pin.Offered != "" {
-			listed.Differs = firstDifference(pin.accepted, pin.offered)
+		if base := pin.base(pins); base.Accepted != "" && pin.Offered != "" {
+			listed.Differs = firstDifference(base.accepted, pin.offered)
 		}
 		out = append(out, listed)
 	}
 	slices.SortFunc(out, func(a, b Pin) int {
-		return strings.Compare(a.Server+"\x00"+a.Tool, b.Server+"\x00"+b.Tool)
+		return cmp.Or(strings.Compare(a.Server, b.Server), strings.Compare(a.Tool, b.Tool), strings.Compare(string(a.Condition), string(b.Condition)))
 	})
 	return out, nil
 }
 
 // Diff gives the accepted and the offered definition of a tool, byte for byte.
-// They are the same when nothing waits. The error is ErrNoPin for an unknown
-// tool.
-func (p *Pins) Diff(ctx context.Context, server, tool string) (accepted, offered json.RawMessage, err error) {
+// They are the same when nothing waits. Where nothing is accepted for the clients of the
+// offered definition, the accepted one is that for all clients. Which of several
+// definitions is compared, and the errors, are those of Accept without ErrNoOffer.
+func (p *Pins) Diff(ctx context.Context, server, tool, fingerprint string) (accepted, offered json.RawMessage, err error) {
 	pins, err := p.read(ctx, server)
 	if err != nil {
 		return nil, nil, err
 	}
-	pin := pins[pinKey{server, tool}]
-	switch {
-	case pin == nil:
-		return nil, nil, fmt.Errorf("comparing %s of %s: %w", tool, server, ErrNoPin)
-	case pin.Offered == "":
-		return pin.accepted, pin.accepted, nil
+	waiting, err := waiting(pins, server, tool, fingerprint)
+	if errors.Is(err, ErrNoOffer) {
+		all := &Pin{Server: server, Tool: tool}
+		return all.base(pins).accepted, all.base(pins).accepted, nil
 	}
-	return pin.accepted, pin.offered, nil
+	if err != nil {
+		return nil, nil, fmt.Errorf("comparing %s of %s: %w", tool, server, err)
+	}
+	return waiting[0].base(pins).accepted, waiting[0].offered, nil
 }
 
-// Accept makes the offered definition of a tool the accepted one. A
-// fingerprint that is not "" has to be that of the offered definition, so that
-// what is accepted is what was looked at. Errors: ErrNoPin, ErrNoOffer,
-// ErrOtherOffer.
-func (p *Pins) Accept(ctx context.Context, server, tool, fingerprint string) error {
-	_, err := p.update(ctx, server, func(pins map[pinKey]*Pin) ([]*Pin, error) {
-		pin := pins[pinKey{server, tool}]
-		switch {
-		case pin == nil:
-			return nil, ErrNoPin
-		case pin.Offered == "":
-			return nil, ErrNoOffer
-		case fingerprint != "" && fingerprint != pin.Offered:
-			return nil, ErrOtherOffer
+// waiting returns the pins of a tool whose offered definition has a fingerprint, which may
+// be "" while one definition waits. It returns at least one, or an error.
+func waiting(pins map[pinKey]*Pin, server, tool, fingerprint string) (found []*Pin, err error) {
+	known, offers := false, make(map[string]bool)
+	for key, pin := range pins {
+		if key.server != server || key.tool != tool {
+			continue
 		}
-		return []*Pin{{Server: server, Tool: tool, Accepted: pin.Offered, accepted: pin.offered, AcceptedAt: p.now(), how: HowAccept}}, nil
+		if known = true; pin.Offered == "" {
+			continue
+		}
+		if offers[pin.Offered] = true; fingerprint == "" || fingerprint == pin.Offered {
+			found = append(found, pin)
+		}
+	}
+	switch {
+	case !known:
+		return nil, ErrNoPin
+	case len(offers) == 0:
+		return nil, ErrNoOffer
+	case len(found) == 0:
+		return nil, ErrOtherOffer
+	case fingerprint == "" && len(offers) > 1:
+		return nil, ErrOffers
+	}
+	return found, nil
+}
+
+// Accept makes the offered definition of a tool the accepted one, for the clients that it
+// is offered to. A fingerprint that is not "" has to be that of an offered definition, so
+// that what is accepted is what was looked at. Errors: ErrNoPin, ErrNoOffer,
+// ErrOtherOffer, ErrOffers.
+func (p *Pins) Accept(ctx context.Context, server, tool, fingerprint string) error {
+	_, err := p.update(ctx, server, func(pins map[pinKey]*Pin) (out []*Pin, err error) {
+		waiting, err := waiting(pins, server, tool, fingerprint)
+		for _, pin := range waiting {
+			out = append(out, &Pin{Server: server, Tool: tool, Condition: pin.Condition, Accepted: pin.Offered, accepted: pin.offered, AcceptedAt: p.now(), how: HowAccept})
+		}
+		return out, err
 	})
 	if err != nil {
 		return fmt.Errorf("accepting %s of %s: %w", tool, server, err)
@@ -200,31 +253,63 @@ func (p *Pins) Accept(ctx context.Context, server, tool, fingerprint string) err
 	return nil
 }
 
-// pin holds the tools of a server against the accepted definitions and
-// quarantines the others. What is recalled, and not fresh, is neither accepted nor
-// offered by that. A store that fails quarantines them all: the control fails closed.
-func (r *Registry) pin(cfg config.Server, tools []*Tool, fresh bool) {
-	if cfg.Pin == config.PinStrict {
-		r.pinToLock(cfg, tools, fresh)
-		return
-	}
+// pin gives the tools of a server their places among the pins, holds them against the
+// accepted definitions and quarantines the others. What is recalled, and not fresh, is
+// neither accepted nor offered by that. A store that fails quarantines them all: the
+// control fails closed. It returns the tools without repetitions.
+func (r *Registry) pin(e *entry, all []*Tool) (tools []*Tool) {
+	cfg, locked := e.cfg, r.locked(e.cfg.Name)
 	ctx, stop := context.WithTimeout(context.Background(), pinTimeout)
 	defer stop()
-	pins, err := r.pins.read(ctx, cfg.Name)
-	if err == nil && fresh {
-		pins, err = r.pins.admit(ctx, cfg, pins, tools, r.locked(cfg.Name))
+	var pins map[pinKey]*Pin
+	var err error
+	if cfg.Pin == config.PinOff {
+		locked = lock.Server{}
+	} else {
+		pins, err = r.pins.read(ctx, cfg.Name)
 	}
+	places := placesOf(cfg.Name, pins, locked)
+	tools = places.place(all)
+	if err == nil && e.fresh && cfg.Pin != config.PinOff && (cfg.Pin != config.PinStrict || locked.Origin.Equal(cfg.Origin)) {
+		pins, err = r.pins.admit(ctx, cfg, pins, tools, locked)
+	}
+	switch cfg.Pin {
+	case config.PinOff:
+	case config.PinStrict:
+		if err != nil {
+			r.log.Warn("recording which definitions differ from "+lock.Name, "server", cfg.Name, "error", err)
+		}
+		pinToLock(cfg, tools, pins, locked)
+	default:
+		pinToState(cfg, tools, pins, err)
+	}
+	e.known, e.variants = make(map[string][]upstream.Condition, len(tools)), places.accepted()
+	for _, t := range tools {
+		e.known[t.Fingerprint] = append(e.known[t.Fingerprint], t.Condition)
+	}
+	return tools
+}
+
+// pinToState quarantines what the pins do not accept, or with err everything.
+func pinToState(cfg config.Server, tools []*Tool, pins map[pinKey]*Pin, err error) {
 	for _, t := range tools {
 		if t.Quarantine != "" {
 			continue
 		}
-		pin := pins[pinKey{cfg.Name, t.Name}]
+		pin := pins[pinKey{cfg.Name, t.Name, t.Condition}]
+		if pin == nil {
+			pin = &Pin{Server: cfg.Name, Tool: t.Name, Condition: t.Condition}
+		}
+		base := pin.base(pins)
 		switch t.pinned = true; {
 		case err != nil:
 			t.Quarantine, t.withheld = fmt.Sprintf("its accepted definition cannot be read or recorded: %v", err), withheldUnknown
-		case pin == nil || pin.Accepted == "":
+		case base.Accepted == "":
 			t.Quarantine, t.withheld = added, withheldNew
+		case base != pin:
+			t.Quarantine, t.withheld = varied+atFirst(firstDifference(base.accepted, t.source))+lookFirst, withheldNew
 		case pin.Accepted != t.Fingerprint:
+			t.former = pin.Accepted
 			t.Quarantine, t.withheld = changed+atFirst(firstDifference(pin.accepted, t.source))+lookFirst, withheldChanged
 		default:
 			t.pinned = false
@@ -242,14 +327,9 @@ func atFirst(path string) string {
 
 // pinToLock quarantines what the lock does not hold. The pins decide nothing here: they
 // keep the definitions that were in the lock, and which changes were reported.
-func (r *Registry) pinToLock(cfg config.Server, tools []*Tool, fresh bool) {
-	locked := r.locked(cfg.Name)
-	var pins map[pinKey]*Pin
-	if fresh && locked.Origin.Equal(cfg.Origin) {
-		pins = r.noteLocked(cfg, tools, locked)
-	}
+func pinToLock(cfg config.Server, tools []*Tool, pins map[pinKey]*Pin, locked lock.Server) {
 	for _, t := range tools {
-		switch fingerprint := locked.Tools[t.Name]; {
+		switch fingerprint := locked.Fingerprint(t.Name, string(t.Condition)); {
 		case t.Quarantine != "":
 		case fingerprint == "":
 			t.Quarantine, t.withheld = unlocked, withheldNew
@@ -257,48 +337,36 @@ func (r *Registry) pinToLock(cfg config.Server, tools []*Tool, fresh bool) {
 			t.Quarantine, t.withheld = moved, withheldChanged
 		case fingerprint != t.Fingerprint:
 			path := ""
-			if pin := pins[pinKey{cfg.Name, t.Name}]; pin != nil && pin.Accepted == fingerprint {
+			if pin := pins[pinKey{cfg.Name, t.Name, t.Condition}]; pin != nil && pin.Accepted == fingerprint {
 				path = firstDifference(pin.accepted, t.source)
 			}
+			t.former = fingerprint
 			t.Quarantine, t.withheld = differs+atFirst(path)+writeLock, withheldChanged
 		}
 	}
 }
 
-// noteLocked records the tools of a server that is pinned by the lock in its pins, and
-// returns the pins.
-func (r *Registry) noteLocked(cfg config.Server, tools []*Tool, locked lock.Server) map[pinKey]*Pin {
-	ctx, stop := context.WithTimeout(context.Background(), pinTimeout)
-	defer stop()
-	pins, err := r.pins.read(ctx, cfg.Name)
-	if err == nil {
-		pins, err = r.pins.admit(ctx, cfg, pins, tools, locked)
-	}
-	if err != nil {
-		r.log.Warn("recording which definitions differ from "+lock.Name, "server", cfg.Name, "error", err)
-	}
-	return pins
-}
-
-// Fingerprints returns the tools of a server by the server's own names, with the
-// fingerprints of their definitions, those included that do not serve. What only some
-// clients see, which the catalogue forgets when the server lists again, is as it is
-// accepted. The error says that the pins cannot be read.
-func (r *Registry) Fingerprints(ctx context.Context, server string) (map[string]string, error) {
+// Fingerprints returns what a lock has of the tools of a server, those included that do
+// not serve: the fingerprints of their definitions. What only some clients see, which the
+// catalogue forgets when the server lists again, is as it is accepted. The error says that
+// the pins cannot be read.
+func (r *Registry) Fingerprints(ctx context.Context, server string) (lock.Server, error) {
+	out := lock.Server{Tools: make(map[string]string)}
 	pins, err := r.pins.read(ctx, server)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	out := make(map[string]string)
 	c := r.Catalogue()
 	for key, pin := range pins {
 		if key.server == server && pin.Accepted != "" && slices.ContainsFunc(c.running[server], func(e *entry) bool { return e.cfg.Offers(key.tool) }) {
-			out[key.tool] = pin.Accepted
+			out.Add(key.tool, string(key.condition), pin.Accepted)
 		}
 	}
-	for name, t := range c.byName[server] {
-		if validName.MatchString(name) {
-			out[name] = t.Fingerprint
+	for name, definitions := range c.byName[server] {
+		for _, t := range slices.Backward(definitions) { // the first of two with one condition counts
+			if validName.MatchString(name) {
+				out.Add(name, string(t.Condition), t.Fingerprint)
+			}
 		}
 	}
 	return out, nil
@@ -358,17 +426,13 @@ func (p *Pins) admit(ctx context.Context, cfg config.Server, pins map[pinKey]*Pi
 // for another reason is pinned too: the reason may be a setting.
 func (p *Pins) news(cfg config.Server, pins map[pinKey]*Pin, tools []*Tool, locked lock.Server) []*Pin {
 	var out []*Pin
-	seen, first := make(map[string]bool, len(tools)), isFirst(cfg, pins, locked)
-	for _, t := range tools {
-		if seen[t.Name] || !validName.MatchString(t.Name) {
-			continue
-		}
-		seen[t.Name] = true
-		pin, now := pins[pinKey{t.Server, t.Name}], Pin{Server: t.Server, Tool: t.Name}
-		if pin != nil {
+	first := isFirst(cfg, pins, locked)
+	for _, t := range listedNow(tools, pins) {
+		now := Pin{Server: t.Server, Tool: t.Name, Condition: t.Condition}
+		if pin := pins[now.key()]; pin != nil {
 			now = *pin
 		}
-		inLock := locked.Tools[t.Name] == t.Fingerprint
+		inLock := locked.Fingerprint(t.Name, string(t.Condition)) == t.Fingerprint
 		switch {
 		case now.Accepted == t.Fingerprint && now.Offered == "", now.Offered == t.Fingerprint && !inLock:
 			continue // as it is known
@@ -379,7 +443,8 @@ func (p *Pins) news(cfg config.Server, pins map[pinKey]*Pin, tools []*Tool, lock
 			now.Accepted, now.accepted, now.AcceptedAt, now.how = t.Fingerprint, t.source, p.now(), HowFirst
 		default:
 			now.Offered, now.offered, now.OfferedAt = t.Fingerprint, t.source, p.now()
-			now.former = cmp.Or(now.Accepted, locked.Tools[t.Name])
+			base := now.base(pins)
+			now.former, now.formerly = cmp.Or(base.Accepted, locked.Fingerprint(t.Name, string(t.Condition))), base.accepted
 			out = append(out, &now)
 			continue
 		}
@@ -417,7 +482,7 @@ func (p *Pins) update(ctx context.Context, server string, f func(map[pinKey]*Pin
 			if err = write(pin); err != nil {
 				return fmt.Errorf("writing a pin: %w", err)
 			}
-			pins[pinKey{pin.Server, pin.Tool}] = pin
+			pins[pin.key()] = pin
 		}
 		return err
 	}
@@ -447,8 +512,8 @@ func (p *Pins) recordAccepted(pins map[pinKey]*Pin, news []*Pin) error {
 		if pin.how == "" {
 			continue
 		}
-		a := Acceptance{Server: pin.Server, Tool: pin.Tool, How: pin.how, Fingerprint: pin.Accepted}
-		if was := pins[pinKey{pin.Server, pin.Tool}]; was != nil {
+		a := Acceptance{Server: pin.Server, Tool: pin.Tool, Condition: pin.Condition, How: pin.how, Fingerprint: pin.Accepted}
+		if was := pins[pin.key()]; was != nil {
 			a.Former = was.Accepted
 		}
 		accepted = append(accepted, a)
@@ -457,7 +522,9 @@ func (p *Pins) recordAccepted(pins map[pinKey]*Pin, news []*Pin) error {
 	if p.record == nil || len(accepted) == 0 {
 		return nil
 	}
-	slices.SortFunc(accepted, func(a, b Acceptance) int { return strings.Compare(a.Tool, b.Tool) })
+	slices.SortFunc(accepted, func(a, b Acceptance) int {
+		return cmp.Or(strings.Compare(a.Tool, b.Tool), strings.Compare(string(a.Condition), string(b.Condition)))
+	})
 	return p.record(accepted)
 }
 
@@ -468,8 +535,8 @@ func (p *Pins) recordChanged(news []*Pin) error {
 		if pin.former == "" {
 			continue
 		}
-		changes = append(changes, Change{Server: pin.Server, Tool: pin.Tool, Accepted: pin.former, Offered: pin.Offered, Differs: firstDifference(pin.accepted, pin.offered)})
-		pin.former = ""
+		changes = append(changes, Change{Server: pin.Server, Tool: pin.Tool, Condition: pin.Condition, Accepted: pin.former, Offered: pin.Offered, Differs: firstDifference(pin.formerly, pin.offered)})
+		pin.former, pin.formerly = "", nil
 	}
 	if p.changed == nil || len(changes) == 0 {
 		return nil
@@ -479,44 +546,4 @@ func (p *Pins) recordChanged(news []*Pin) error {
 		changes[maxChanges-1].Count = all - maxChanges + 1
 	}
 	return p.changed(changes)
-}
-
-// selectPins returns the pins of a server, or with "" all of them.
-func selectPins(ctx context.Context, q store.Querier, server string) (map[pinKey]*Pin, error) {
-	rows, err := store.Select(ctx, q, (*pinRow).fields, `SELECT server, tool, accepted, accepted_definition, accepted_at,
-		offered, offered_definition, offered_at FROM pins WHERE ? = '' OR server = ?`, server, server)
-	if err != nil {
-		return nil, fmt.Errorf("reading pins: %w", err)
-	}
-	out := make(map[pinKey]*Pin, len(rows))
-	for _, r := range rows {
-		if r.Accepted != "" {
-			r.AcceptedAt = time.UnixMilli(r.acceptedAt)
-		}
-		if r.Offered != "" {
-			r.OfferedAt = time.UnixMilli(r.offeredAt)
-		}
-		out[pinKey{r.Server, r.Tool}] = &r.Pin
-	}
-	return out, nil
-}
-
-// pinRow is a Pin with its times in milliseconds since 1970.
-type pinRow struct {
-	Pin
-	acceptedAt, offeredAt int64
-}
-
-func (r *pinRow) fields() []any {
-	return []any{&r.Server, &r.Tool, &r.Accepted, (*[]byte)(&r.accepted), &r.acceptedAt, &r.Offered, (*[]byte)(&r.offered), &r.offeredAt}
-}
-
-// insertPin writes a pin in the place of an older one.
-func insertPin(ctx context.Context, tx *sql.Tx, pin *Pin) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO pins (server, tool, accepted, accepted_definition, accepted_at,
-		offered, offered_definition, offered_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (server, tool) DO UPDATE SET
-		accepted = excluded.accepted, accepted_definition = excluded.accepted_definition, accepted_at = excluded.accepted_at,
-		offered = excluded.offered, offered_definition = excluded.offered_definition, offered_at = excluded.offered_at`, pin.Server, pin.Tool, pin.Accepted,
-		append([]byte{}, pin.accepted...), max(0, pin.AcceptedAt.UnixMilli()), pin.Offered, []byte(pin.offered), max(0, pin.OfferedAt.UnixMilli()))
-	return err
 }

@@ -81,7 +81,7 @@ func TestPin(t *testing.T) {
 func checkAccept(t *testing.T, r *registry.Registry) {
 	t.Helper()
 	ctx := context.Background()
-	before, after, err := r.Pins().Diff(ctx, "s", "a")
+	before, after, err := r.Pins().Diff(ctx, "s", "a", "")
 	if err != nil {
 		t.Fatal(err)
 	}

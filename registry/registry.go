@@ -96,11 +96,12 @@ type entry struct {
 	since    time.Time        // when the entry was made
 
 	cfg      config.Server
-	listed   upstream.Listing // last; Own is what only connections of sessions have listed since
-	seen     bool             // listed is not zero
-	fresh    bool             // server itself has listed that, and not an earlier one
-	known    map[string]bool  // :: fingerprint ⇒ it is in listed
-	names    map[string]bool  // :: tool ⇒ it is in listed.Tools; of an earlier list false; nil before the first of server
+	listed   upstream.Listing                // last; Own is what only connections of sessions have listed since
+	seen     bool                            // listed is not zero
+	fresh    bool                            // server itself has listed that, and not an earlier one
+	known    map[string][]upstream.Condition // :: fingerprint ⇒ for whom it is in listed
+	variants map[string]bool                 // :: tool and fingerprint ⇒ accepted for some clients
+	names    map[string]bool                 // :: tool ⇒ it is in listed.Tools; of an earlier list false; nil before the first of server
 	tools    []*Tool
 	warnings []string
 }
@@ -138,7 +139,7 @@ func (r *Registry) definitionsChanged(all []Change) error {
 		}
 	}
 	for _, c := range all {
-		r.log.Warn("a tool is withheld: its definition has changed since it was accepted", "server", c.Server, "tool", c.Tool, "differs_first_in", c.Differs,
+		r.log.Warn("a tool is withheld: its definition has changed since it was accepted", "server", c.Server, "tool", label(c.Tool, c.Condition), "differs_first_in", c.Differs,
 			"tools", max(1, c.Count), "hint", "toolgate tool diff "+c.Server+" "+c.Tool)
 	}
 	return nil
@@ -283,10 +284,6 @@ func (r *Registry) update(e *entry, notify bool, change func()) {
 func (r *Registry) rebuildLocked(notify bool, entries ...*entry) {
 	for _, e := range entries {
 		e.tools, e.warnings = r.discover(e)
-		e.known = make(map[string]bool, len(e.listed.Tools)+len(e.listed.Own))
-		for _, definition := range slices.Concat(e.listed.Tools, e.listed.Own) {
-			e.known[upstream.Fingerprint(definition)] = true
-		}
 		if e.fresh {
 			e.names = namesOf(e.listed.Tools, e.names)
 		}
@@ -473,16 +470,18 @@ func (e *entry) status(tools []*Tool, shadows []string) ServerStatus {
 	if kinds := e.unseenInIntroduction(); kinds != nil {
 		out.Warnings = append(out.Warnings, "its title or instructions have hidden characters: "+strings.Join(kinds, ", "))
 	}
+	serving := make(map[string]bool)
 	for _, t := range tools {
 		if t.Quarantine == "" {
-			out.Tools++
+			serving[t.Name] = true
 			continue
 		}
 		if out.Quarantined++; out.Withheld == nil {
 			out.Withheld = make(map[string]string)
 		}
-		out.Withheld[t.Name] = t.Quarantine
-		out.Warnings = append(out.Warnings, fmt.Sprintf("tool %s is quarantined: %s", t.Name, t.Quarantine))
+		out.Withheld[label(t.Name, t.Condition)] = t.Quarantine
+		out.Warnings = append(out.Warnings, fmt.Sprintf("tool %s is quarantined: %s", label(t.Name, t.Condition), t.Quarantine))
 	}
+	out.Tools = len(serving)
 	return out
 }

@@ -31,6 +31,9 @@ type Tool struct {
 	// definition that differs in one byte, white space and key order included, has
 	// another.
 	Fingerprint string
+	// Condition says which clients the server offers this definition to, "" for all
+	// clients, and for a tool that nobody else is offered.
+	Condition upstream.Condition
 	// Risk is the server's configured risk, "" when none.
 	Risk string
 	// Annotations are the upstream's own claims, nil when it makes none.
@@ -55,12 +58,28 @@ type Tool struct {
 	// Notice is the server's configured boundary notice, "" when none.
 	Notice string
 
-	withheld string          // the reason of a quarantine by pin, for agents
-	pinned   bool            // quarantined by its pin, so that accepting it makes it serve
-	own      bool            // only connections of some sessions list it
-	source   json.RawMessage // the definition that Fingerprint is about
-	warning  string          // what an operator should know of a tool that serves, "" for nothing
-	unseen   []string        // kinds of hidden characters in the definition
+	withheld string             // the reason of a quarantine by pin, for agents
+	pinned   bool               // quarantined by its pin, so that accepting it makes it serve
+	own      bool               // only connections of some sessions list it
+	listedBy upstream.Condition // of an own one, the clients of the connection that listed it first
+	unplaced bool               // it has no pin, and cannot have one
+	former   string             // fingerprint in its pin, if that is another
+	source   json.RawMessage    // the definition that Fingerprint is about
+	warning  string             // what an operator should know of a tool that serves, "" for nothing
+	unseen   []string           // kinds of hidden characters in the definition
+}
+
+// Own reports whether the server offers the definition only to some clients, on connections
+// of their own.
+func (t *Tool) Own() bool { return t.own }
+
+// label names a definition for people, by the upstream's name of the tool and those it is
+// for.
+func label(tool string, c upstream.Condition) string {
+	if c == "" {
+		return tool
+	}
+	return tool + " (" + c.Words() + ")"
 }
 
 // Refusal says to agents why the tool does not serve, on one line and without the hint for
@@ -116,10 +135,11 @@ type ServerStatus struct {
 	Name string `json:"name"`
 	// State is starting, ready, failed, stopped or disabled.
 	State string `json:"state"`
-	// Tools counts what serves, Quarantined what does not.
+	// Tools counts the tools that serve, Quarantined the definitions that do not.
 	Tools       int `json:"tools"`
 	Quarantined int `json:"quarantined"`
-	// Withheld says why, by the upstream's name of each tool that does not serve.
+	// Withheld says why, by the upstream's name of each tool that does not serve, which
+	// for a definition that only some clients are offered says for whom it is.
 	Withheld map[string]string `json:"withheld,omitempty"`
 	// Error is why the state is failed, "" otherwise.
 	Error string `json:"error,omitempty"`

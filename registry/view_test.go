@@ -146,7 +146,7 @@ func TestFingerprintsOfVariants(t *testing.T) {
 	rec.SetTools(true, choosy().Tools...)
 	await(t, "another list", func() bool { return serving() == 2 })
 	got, err := r.Fingerprints(t.Context(), "s")
-	if err != nil || len(got) != 4 || got["ask"] == "" || got["roots"] == "" {
+	if err != nil || len(got.Tools) != 4 || got.Tools["ask"] == "" || got.Tools["roots"] == "" {
 		t.Errorf("fingerprints %v, error %v", got, err)
 	}
 }
@@ -239,28 +239,6 @@ func TestViewWithoutRoom(t *testing.T) {
 	v := r.View(t.Context(), "s", client("second", `{"sampling":{}}`))
 	if got := len(v.Tools()); got != 3 {
 		t.Errorf("%d tools, want hang, a and b", got)
-	}
-}
-
-// A tool that is another for some clients serves those alone for whom it is as
-// for all, and its quarantine is told to the operator.
-func TestViewOfVariants(t *testing.T) {
-	plain, other := `{"name":"t","inputSchema":{"type":"object"}}`, `{"name":"t","title":"x","inputSchema":{"type":"object"}}`
-	rec := recorder.HTTP(t, recorder.Config{Sessions: true, Tools: []recorder.Tool{
-		{Name: "t", Needs: "sampling", Definition: json.RawMessage(other)}, {Name: "t", Definition: json.RawMessage(plain)}, {Name: "a"},
-	}})
-	r := open(t, registry.Options{})
-	apply(t, r, server("s", rec))
-	can := client("can", `{"sampling":{}}`)
-	if got := seen(t, r, "s", can); got != "a" {
-		t.Errorf("seen: %s", got)
-	}
-	if got := seen(t, r, "s", client("cannot", `{}`)); got != "t a" {
-		t.Errorf("seen: %s", got)
-	}
-	quarantined := r.Catalogue().Quarantined()
-	if len(quarantined) != 1 || !strings.Contains(quarantined[0].Quarantine, "another definition") {
-		t.Errorf("quarantined %v", quarantined)
 	}
 }
 

@@ -251,7 +251,7 @@ func (e *env) toolValues(ctx context.Context, _ *cobra.Command, args []string) (
 		_ = e.withPins(ctx, func(p *registry.Pins) error {
 			pins, err := p.List(ctx)
 			for _, pin := range pins {
-				if pin.Server == args[0] {
+				if pin.Server == args[0] && pin.Condition == "" {
 					found = append(found, pin.Tool)
 				}
 			}

@@ -31,7 +31,7 @@ import (
 func (e *env) withPins(ctx context.Context, f func(*registry.Pins) error) error {
 	record := func(all []registry.Acceptance) error { return e.record(app.AcceptedRecord(systemUser(), all)) }
 	err := e.withStore(ctx, func(db *store.DB) error { return f(registry.OpenPins(db, time.Now, record)) })
-	if errors.Is(err, registry.ErrNoPin) || errors.Is(err, registry.ErrNoOffer) || errors.Is(err, registry.ErrOtherOffer) {
+	if errors.Is(err, registry.ErrNoPin) || errors.Is(err, registry.ErrNoOffer) || errors.Is(err, registry.ErrOtherOffer) || errors.Is(err, registry.ErrOffers) {
 		err = usage(err)
 	}
 	return err
@@ -102,12 +102,17 @@ func systemUser() string {
 }
 
 func toolDiff(e *env) *cobra.Command {
-	return command("diff [TOOL|SERVER [TOOL]]", "show how a tool's definition changed since it was accepted", func(ctx context.Context, args []string) error {
+	var fingerprint string
+	c := command("diff [TOOL|SERVER [TOOL]]", "show how a tool's definition changed since it was accepted", func(ctx context.Context, args []string) error {
 		if len(args) == 0 {
 			return e.withPins(ctx, func(p *registry.Pins) error { return e.listChanged(ctx, p) })
 		}
-		return e.withTool(ctx, args, func(p *registry.Pins, server, tool string) error { return e.showDiff(ctx, p, server, tool) })
+		return e.withTool(ctx, args, func(p *registry.Pins, server, tool string) error {
+			return e.showDiff(ctx, p, server, tool, fingerprint)
+		})
 	})
+	c.Flags().StringVar(&fingerprint, "fingerprint", "", "compare the offered definition with this `DIGEST`, of several that wait")
+	return c
 }
 
 func (e *env) listChanged(ctx context.Context, p *registry.Pins) error {
@@ -119,8 +124,8 @@ func (e *env) listChanged(ctx context.Context, p *registry.Pins) error {
 	return errors.Join(e.Print("pins", changed), exitIf(len(changed) > 0, exitDiffer))
 }
 
-func (e *env) showDiff(ctx context.Context, p *registry.Pins, server, tool string) error {
-	accepted, offered, err := p.Diff(ctx, server, tool)
+func (e *env) showDiff(ctx context.Context, p *registry.Pins, server, tool, fingerprint string) error {
+	accepted, offered, err := p.Diff(ctx, server, tool, fingerprint)
 	if err != nil {
 		return err
 	}
@@ -263,7 +268,7 @@ func whole(cfg *config.Config, servers []config.Server) *config.Config {
 func listed(ctx context.Context, a *app.App, servers []config.Server) (found map[string]lock.Server, failed map[string]error) {
 	found, failed = make(map[string]lock.Server), make(map[string]error)
 	for i, u := range a.Upstreams().Status() {
-		tools, err := a.Upstreams().Fingerprints(ctx, u.Name)
+		of, err := a.Upstreams().Fingerprints(ctx, u.Name)
 		if u.State != string(upstream.StateReady) {
 			err = fmt.Errorf("server %s does not answer: %s %s", u.Name, u.State, u.Error)
 		}
@@ -271,7 +276,8 @@ func listed(ctx context.Context, a *app.App, servers []config.Server) (found map
 			failed[u.Name] = err
 			continue
 		}
-		found[u.Name] = lock.Server{Origin: servers[i].Origin, Info: a.Upstreams().Info(u.Name), Tools: tools}
+		of.Origin, of.Info = servers[i].Origin, a.Upstreams().Info(u.Name)
+		found[u.Name] = of
 	}
 	return found, failed
 }

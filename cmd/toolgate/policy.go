@@ -107,11 +107,11 @@ func (e *env) keptTools(ctx context.Context, cfg *config.Config) (tools []policy
 }
 
 // pinned returns the tool of a pin and its server, nil if the server is no longer configured
-// or does not offer the tool.
+// or does not offer the tool, and for a definition that only some clients are offered.
 func pinned(cfg *config.Config, p *registry.Pin) (policy.Tool, *config.Server) {
 	i := slices.IndexFunc(cfg.Servers, func(s config.Server) bool { return s.Name == p.Server })
 	var definition struct{ Annotations json.RawMessage }
-	if i < 0 || cfg.Servers[i].Disabled || !cfg.Servers[i].Offers(p.Tool) || json.Unmarshal(p.Definition(), &definition) != nil {
+	if i < 0 || p.Condition != "" || cfg.Servers[i].Disabled || !cfg.Servers[i].Offers(p.Tool) || json.Unmarshal(p.Definition(), &definition) != nil {
 		return policy.Tool{}, nil
 	}
 	s := &cfg.Servers[i]

@@ -317,8 +317,9 @@ func codeFor(code wire.Code) int {
 type shownTool struct {
 	Name string `json:"name"` // as agents call it
 	registry.Pin
-	State      string          `json:"state"`      // accepted, changed, or new: never accepted
-	Definition json.RawMessage `json:"definition"` // accepted, or of a new tool the offered one
+	Variants   []registry.Pin  `json:"variants,omitempty"` // of the definitions that only some clients are offered
+	State      string          `json:"state"`              // accepted, changed, or new: never accepted
+	Definition json.RawMessage `json:"definition"`         // accepted, or of a new tool the offered one
 	Roles      []roleSight     `json:"roles"`
 }
 
@@ -373,7 +374,11 @@ func findTool(ctx context.Context, p *registry.Pins, cfg *config.Config, name st
 		switch {
 		case s == nil || s.Pin == config.PinOff:
 		case t.Exposed == name:
-			return describePin(&pins[i], name), t, nil
+			out := describePin(&pins[i], name)
+			out.Variants = slices.DeleteFunc(pins, func(p registry.Pin) bool {
+				return p.Server != out.Server || p.Tool != out.Tool || p.Condition == ""
+			})
+			return out, t, nil
 		default:
 			names = append(names, t.Exposed)
 		}

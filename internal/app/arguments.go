@@ -182,8 +182,8 @@ func (k *argumentKeeper) schemaOf(r *audit.Record) (*schema.Schema, bool) {
 	if c == nil {
 		return nil, false
 	}
-	t, ok := c.Lookup("", r.Exposed)
-	if !ok || t.Fingerprint != r.Fingerprint || t.Input == nil {
+	t, ok := c.Defined("", r.Exposed, r.Fingerprint)
+	if !ok || t.Quarantine != "" || t.Input == nil {
 		return nil, false
 	}
 	return t.Input, true

@@ -270,6 +270,9 @@ func (s *state) recordChanged(all []registry.Change) error {
 			Name: audit.EventDefinition, Count: c.Count, Added: []string{c.Tool + " " + c.Offered}, Removed: []string{c.Tool + " " + c.Accepted},
 			Reason: reasonOf(c),
 		}
+		if c.Condition != "" {
+			e.Reason = c.Condition.Words() + ": " + e.Reason
+		}
 		if err := s.trail.Write(audit.KindEvent, &audit.Record{
 			Principal: audit.Principal{Subject: "toolgate"}, Server: c.Server, Tool: c.Tool, Fingerprint: c.Offered, Event: e,
 		}); err != nil {
@@ -288,7 +291,7 @@ func AcceptedRecord(who string, all []registry.Acceptance) *audit.Record {
 		r.Tool, r.Fingerprint = all[0].Tool, all[0].Fingerprint
 	}
 	for _, a := range all {
-		e.Added = append(e.Added, a.Tool+" "+a.Fingerprint)
+		e.Added = append(e.Added, strings.TrimSpace(a.Tool+" "+a.Fingerprint+" "+string(a.Condition)))
 		if a.Former != "" {
 			e.Removed = append(e.Removed, a.Tool+" "+a.Former)
 		}

@@ -8,7 +8,8 @@
 //	    "files": {
 //	      "origin": { "type": "stdio", "command": "npx", "args": ["-y", "files-server@2.1.0", "${HOME}/notes"] },
 //	      "serverInfo": { "name": "files", "version": "2.1.0" },
-//	      "tools": { "read": "sha256:…", "write": "sha256:…" }
+//	      "tools": { "read": "sha256:…", "write": "sha256:…" },
+//	      "variants": { "read": { "client:io.modelcontextprotocol/ui": "sha256:…" } }
 //	    }
 //	  }
 //	}
@@ -43,6 +44,33 @@ type Server struct {
 	Origin Origin            `json:"origin"`
 	Info   Info              `json:"serverInfo,omitzero"` // as the server names itself; only compared by Diff
 	Tools  map[string]string `json:"tools"`               // :: the server's own name of a tool ⇒ fingerprint of its definition
+	// Variants are the definitions of tools for some clients only: by the server's own name
+	// and the condition for which one serves, its fingerprint. Locks of versions before these had none.
+	Variants map[string]map[string]string `json:"variants,omitempty"`
+}
+
+// Fingerprint returns what the lock holds of a tool under a condition, which is "" for all
+// clients; "" when it holds nothing.
+func (s Server) Fingerprint(tool, condition string) string {
+	if condition == "" {
+		return s.Tools[tool]
+	}
+	return s.Variants[tool][condition]
+}
+
+// Add puts the fingerprint of a tool's definition under a condition into s.
+func (s *Server) Add(tool, condition, fingerprint string) {
+	if condition == "" {
+		s.Tools[tool] = fingerprint
+		return
+	}
+	if s.Variants == nil {
+		s.Variants = make(map[string]map[string]string)
+	}
+	if s.Variants[tool] == nil {
+		s.Variants[tool] = make(map[string]string)
+	}
+	s.Variants[tool][condition] = fingerprint
 }
 
 // Origin says how a server is reached, as mcp.json writes it: variables are not
@@ -164,9 +192,11 @@ func (f *File) Bytes() []byte {
 type Difference struct {
 	Server string `json:"server"`
 	Tool   string `json:"tool,omitempty"` // "" = the server itself
-	What   string `json:"what"`           // added, removed or changed; of a server also origin and serverInfo
-	Was    string `json:"was,omitempty"`
-	Now    string `json:"now,omitempty"`
+	// Condition says which clients the definition of the tool is for, "" for all.
+	Condition string `json:"condition,omitempty"`
+	What      string `json:"what"` // added, removed or changed; of a server also origin and serverInfo
+	Was       string `json:"was,omitempty"`
+	Now       string `json:"now,omitempty"`
 }
 
 // Diff returns what leads from one lock to another, in the order of the names. A nil
@@ -189,14 +219,20 @@ func Diff(was, now *File) []Difference {
 		if had && a.Info != b.Info {
 			found = append(found, Difference{Server: name, What: "serverInfo", Was: a.Info.Name + " " + a.Info.Version, Now: b.Info.Name + " " + b.Info.Version})
 		}
-		found = append(found, diffTools(name, a.Tools, b.Tools)...)
+		found = append(found, diffTools(name, "", a.Tools, b.Tools)...)
+		for _, tool := range names(a.Variants, b.Variants) {
+			for _, condition := range names(a.Variants[tool], b.Variants[tool]) {
+				one := func(s Server) map[string]string { return map[string]string{tool: s.Variants[tool][condition]} }
+				found = append(found, diffTools(name, condition, one(a), one(b))...)
+			}
+		}
 	}
 	return found
 }
 
-func diffTools(server string, was, now map[string]string) (found []Difference) {
+func diffTools(server, condition string, was, now map[string]string) (found []Difference) {
 	for _, tool := range names(was, now) {
-		if d := (Difference{Server: server, Tool: tool, What: "changed", Was: was[tool], Now: now[tool]}); d.Was != d.Now {
+		if d := (Difference{Server: server, Tool: tool, Condition: condition, What: "changed", Was: was[tool], Now: now[tool]}); d.Was != d.Now {
 			if d.Was == "" {
 				d.What = "added"
 			} else if d.Now == "" {

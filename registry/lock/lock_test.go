@@ -172,7 +172,7 @@ func TestDiff(t *testing.T) {
 		"gone":        {file(web), nil, []lock.Difference{{Server: "web", What: "removed"}}},
 		"moved":       {file(web), file(moved), []lock.Difference{{Server: "web", What: "origin", Was: "https://a/", Now: "https://b/"}}},
 		"other name":  {file(web), file(named), []lock.Difference{{Server: "web", What: "serverInfo", Was: " ", Now: "web 2"}}},
-		"three tools": {file(web), file(grown), []lock.Difference{{"web", "x", "removed", "1", ""}, {"web", "y", "changed", "2", "3"}, {"web", "z", "added", "", "4"}}},
+		"three tools": {file(web), file(grown), []lock.Difference{{"web", "x", "", "removed", "1", ""}, {"web", "y", "", "changed", "2", "3"}, {"web", "z", "", "added", "", "4"}}},
 	} {
 		if diff := cmp.Diff(tt.want, lock.Diff(tt.was, tt.now)); diff != "" {
 			t.Errorf("%s: %s", name, diff)

@@ -90,7 +90,7 @@ func TestFirstList(t *testing.T) {
 								listed = append(listed, name)
 							}
 							for _, d := range l.Own {
-								name, _ := upstream.NameOf(d)
+								name, _ := upstream.NameOf(d.Definition)
 								listed = append(listed, "+"+name)
 							}
 						},

@@ -37,9 +37,9 @@ type Options struct {
 	// 10 minutes.
 	IdleTTL time.Duration
 	// First reports whether nobody has seen a list of the server before. Listed then
-	// also receives what the server lists for a client with every capability, so that
-	// these tools belong to the first list: the server is not ready before it has
-	// answered such a client too. Nil reports false.
+	// also receives what the server lists for clients that can do more, so that these
+	// definitions belong to the first list: the server is not ready before it has
+	// answered such clients too. Nil reports false.
 	First func() bool
 	// Listed receives what the shared connection lists, each time that it does, before
 	// the server counts as ready. It is called from one goroutine at a time. Nil
@@ -73,7 +73,7 @@ type Options struct {
 // introduced itself.
 type Listing struct {
 	Tools        []json.RawMessage // their definitions
-	Own          []json.RawMessage // definitions of tools that only other connections list
+	Own          []Variant         // definitions that only other connections list
 	Lists        json.RawMessage   // the other lists, an object: prompts, resources, resourceTemplates; Options.Kept receives them
 	Capabilities json.RawMessage   // an object, nil when the server declares none
 	Introduction

@@ -27,6 +27,8 @@ type Profile struct {
 	// Tools are the definitions in the order of the server. Of two with one
 	// name the first counts, and those without a name are left out.
 	Tools []Offer
+	// Condition is that of the client of the connection, "" for the shared one.
+	Condition Condition
 
 	offers map[string]Offer // :: name ⇒ tool
 }
@@ -71,33 +73,58 @@ func (p *Profile) same(other *Profile) bool {
 	})
 }
 
-// able is what a client can do that can do everything.
-const able = `{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
+// capable are the capabilities of clients to whom a server may offer more tools, or other
+// definitions: those that answer whatever a server asks, and those that show MCP Apps (SEP
+// 1865), as hosts declare it now and did before MCP had extensions.
+var capable = []string{
+	`{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`,
+	`{"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}},"experimental":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}}}`,
+}
 
-// listForAble returns the tools that the server lists for a client that can do
-// everything and not on the shared connection. It opens a connection for that, which may
-// take as long as any. A server that refuses the connection lists no more. The error says
-// that the server has not answered, so that its first list is not known yet.
-func (s *Server) listForAble(round context.Context, shared *session) (own []json.RawMessage, err error) {
+// A Variant is a definition that a server lists for clients that meet a condition, and not
+// on the shared connection.
+type Variant struct {
+	Condition  Condition
+	Definition json.RawMessage
+}
+
+// listForCapable returns the definitions that the server lists for capable clients and not
+// on the shared connection. It opens a connection for each kind of them, one after the
+// other, which may take as long as any. A server that refuses the connection lists no more.
+// The error says that the server has not answered, so that its first list is not known yet.
+func (s *Server) listForCapable(round context.Context, shared *session) (own []Variant, err error) {
+	for _, capabilities := range capable {
+		more, err := s.listFor(round, shared, json.RawMessage(capabilities))
+		if err != nil {
+			return nil, err
+		}
+		own = append(own, more...)
+	}
+	return own, nil
+}
+
+// listFor is listForCapable for clients with some capabilities.
+func (s *Server) listFor(round context.Context, shared *session, capabilities json.RawMessage) (own []Variant, err error) {
 	ctx, stop := context.WithCancelCause(round)
 	defer stop(nil)
 	life := shared.conn.Life()
 	defer context.AfterFunc(life, func() { stop(context.Cause(life)) })()
-	sess, _, err := s.connect(ctx, &client{capabilities: json.RawMessage(able)})
+	sess, _, err := s.connect(ctx, &client{capabilities: capabilities})
+	condition := ConditionOf(capabilities)
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case err != nil && mcpclient.AsError(err).Kind == Timeout:
-		return nil, fmt.Errorf("listing the tools for a client that can do everything: %w\nhint: set isolation to shared for a server that serves one connection only", err)
+		return nil, fmt.Errorf("listing the tools %s: %w\nhint: set isolation to shared for a server that serves one connection only", condition.Words(), err)
 	case err != nil:
-		s.log.Warn("the server refuses a client that can do everything: its first list is without the tools for such clients", "error", err)
+		s.log.Warn("the server refuses a connection "+condition.Words()+": its first list is without the tools for them", "error", err)
 		return nil, nil
 	}
 	defer sess.conn.close()
 	known := shared.profile.Load()
 	for _, offer := range sess.profile.Load().Tools {
-		if known.Offers(offer.Name) == "" {
-			own = append(own, offer.Definition)
+		if known.Offers(offer.Name) != offer.Fingerprint {
+			own = append(own, Variant{condition, offer.Definition})
 		}
 	}
 	return own, nil

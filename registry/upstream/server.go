@@ -261,14 +261,14 @@ func (s *Server) runShared(round context.Context) (err error, lost bool) {
 	s.mu.Lock()
 	clear(s.profiles.known)
 	s.mu.Unlock()
-	var own []json.RawMessage
+	var own []Variant
 	if s.Isolated() && s.opts.First() {
-		if own, err = s.listForAble(round, sess); err != nil {
+		if own, err = s.listForCapable(round, sess); err != nil {
 			return err, mcpclient.AsError(err).Lost
 		}
 	}
 	introduced := Listing{Capabilities: sess.conn.offer, Introduction: sess.conn.said}
-	listed := func(tools, own []json.RawMessage) {
+	listed := func(tools []json.RawMessage, own []Variant) {
 		introduced.Tools, introduced.Own = tools, own
 		s.opts.Listed(introduced)
 	}

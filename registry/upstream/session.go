@@ -58,6 +58,9 @@ func (s *session) list(ctx context.Context) ([]json.RawMessage, error) {
 	all, err := s.pages(ctx, "tools/list", "tools")
 	if err == nil {
 		if now := newProfile(all); !now.same(s.profile.Load()) { // an unchanged list keeps its Profile
+			if s.conn.client != nil {
+				now.Condition = ConditionOf(s.conn.client.clientCapabilities())
+			}
 			s.profile.Store(now)
 		}
 	}
