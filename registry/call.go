@@ -233,7 +233,7 @@ func (r *Registry) learn(server *upstream.Server, p *upstream.Profile) {
 	e, before := r.entries[i], len(r.entries[i].listed.Own)
 	for _, offer := range p.Tools {
 		if !e.knows(offer, p) && len(e.listed.Own) < maxOwn {
-			e.listed.Own = append(e.listed.Own, upstream.Variant{Condition: p.Condition, Definition: offer.Definition})
+			e.listed.Own = append(e.listed.Own, upstream.Variant{Condition: p.Condition, Definition: offer.Definition, Live: true})
 		}
 	}
 	if len(e.listed.Own) > before {

@@ -51,7 +51,7 @@ func (r *Registry) discover(e *entry) (tools []*Tool, warnings []string) {
 	}
 	for i, own := range e.listed.Own {
 		t := add(len(definitions)+i, own.Definition)
-		t.own, t.listedBy = true, own.Condition
+		t.own, t.listedBy, t.live = true, own.Condition, own.Live
 		seen[t.Name] = true
 	}
 	tools = r.pin(e, tools)

@@ -27,7 +27,7 @@ type variant struct {
 	condition upstream.Condition
 	known     []string // fingerprints that are accepted, offered or locked under it
 	accepted  []string // those of them that are accepted or locked
-	taken     bool     // a definition that is listed now has its place here
+	taken     []*Tool  // that are listed now and have their place here
 }
 
 // places are the variants of the tools of one server, by the server's name of the tool. A
@@ -35,9 +35,9 @@ type variant struct {
 // some clients get has its place under a condition that its first client meets:
 //
 //  1. where it is known already;
-//  2. else where no other definition is listed now, since the server may have changed that
-//     one: under the condition with the fewest names, and under that for all clients only
-//     when no connection of everybody lists the tool;
+//  2. else where no client of another kind gets another definition now, since the server may
+//     have changed that one: under the condition with the fewest names, and under that for
+//     all clients only when the shared connection does not list the tool;
 //  3. else under the condition of its first client, as a new one.
 type places map[string][]*variant
 
@@ -107,7 +107,7 @@ func (p places) accepted() map[string]bool {
 func (p places) place(tools []*Tool) (out []*Tool) {
 	for _, t := range tools {
 		if all := p.at(t.Name, ""); !t.own {
-			all.taken = true
+			all.taken = append(all.taken, t)
 		}
 	}
 	settled := make(map[*Tool]bool)
@@ -116,7 +116,7 @@ func (p places) place(tools []*Tool) (out []*Tool) {
 			continue
 		}
 		if v := p.find(t, func(v *variant) bool { return slices.Contains(v.known, t.Fingerprint) }); v != nil {
-			t.Condition, v.taken, settled[t] = v.condition, true, true
+			t.Condition, v.taken, settled[t] = v.condition, append(v.taken, t), true
 		}
 	}
 	kept := make(map[string][]*Tool)
@@ -144,7 +144,7 @@ func (p places) find(t *Tool, wanted func(*variant) bool) *variant {
 
 // settle gives a definition that is not known a place.
 func (p places) settle(t *Tool) {
-	v := p.find(t, func(v *variant) bool { return !v.taken })
+	v := p.find(t, func(v *variant) bool { return !slices.ContainsFunc(v.taken, t.isApartFrom) })
 	switch {
 	case v != nil:
 	case t.listedBy == "":
@@ -156,7 +156,14 @@ func (p places) settle(t *Tool) {
 	default:
 		v = p.at(t.Name, t.listedBy)
 	}
-	t.Condition, v.taken = v.condition, true
+	t.Condition, v.taken = v.condition, append(v.taken, t)
+}
+
+// isApartFrom reports whether the server offers other next to t, to all clients or to some
+// of another kind. One that clients of the same kind get, or was in the first list alone, may
+// be what t was before.
+func (t *Tool) isApartFrom(other *Tool) bool {
+	return !other.own || other.live && other.listedBy != t.listedBy
 }
 
 // repeats reports whether t is the definition that the client of t gets from other.

@@ -144,8 +144,10 @@ func TestVariantForOthers(t *testing.T) {
 	if got := served(t, r, client("s{}", `{}`)); got != "(show)" {
 		t.Errorf("a client that cannot show is served %s", got)
 	}
-	rec.SetTools(true, forecast("show", "other", "plain")...)
-	await(t, "the other change", func() bool { return served(t, r, client("s"+canAsk, canAsk)) == "(show)" })
+	rec.SetTools(true, forecast("show", "show", "plain")...)
+	await(t, "the other change", func() bool { return served(t, r, client("s{}", `{}`)) == "plain" })
+	await(t, "that one", func() bool { return served(t, r, client("s"+canShow, canShow)) == "show" })
+	await(t, "the one for others", func() bool { return served(t, r, client("s"+canAsk, canAsk)) == "(show)" })
 }
 
 // A change of one definition withholds that one, is reported for its clients and accepted

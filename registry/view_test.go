@@ -279,7 +279,7 @@ func TestCatalogueView(t *testing.T) {
 func TestListChanged(t *testing.T) {
 	rec := recorder.HTTP(t, recorder.Config{OnInitialized: []string{`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`}, Tools: []recorder.Tool{{Name: "a"}}})
 	r := open(t, registry.Options{})
-	told := make(chan string, 1)
+	told := make(chan string, 8) // connections that ask for the first list announce it too
 	r.OnListChanged(func(server, method string) { told <- server + " " + method })
 	apply(t, r, server("s", rec))
 	if got := <-told; got != "s notifications/prompts/list_changed" {

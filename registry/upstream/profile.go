@@ -86,6 +86,7 @@ var capable = []string{
 type Variant struct {
 	Condition  Condition
 	Definition json.RawMessage
+	Live       bool // a client's connection has listed it, and not only one for the first list
 }
 
 // listForCapable returns the definitions that the server lists for capable clients and not
@@ -124,7 +125,7 @@ func (s *Server) listFor(round context.Context, shared *session, capabilities js
 	known := shared.profile.Load()
 	for _, offer := range sess.profile.Load().Tools {
 		if known.Offers(offer.Name) != offer.Fingerprint {
-			own = append(own, Variant{condition, offer.Definition})
+			own = append(own, Variant{Condition: condition, Definition: offer.Definition})
 		}
 	}
 	return own, nil
@@ -200,6 +201,10 @@ func (s *Server) knownProfileLocked(from Downstream) (*Profile, bool) {
 	switch {
 	case p != nil && p == s.listed:
 		return nil, true
+	case p != nil && p.Condition == "": // what the shared connection listed before, and the client's still does
+		of := *p
+		of.Condition = ConditionOf(from.Capabilities)
+		return &of, true
 	case p != nil:
 		return p, true
 	}
