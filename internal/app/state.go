@@ -255,12 +255,17 @@ func (a *App) definitionsChanged(all []registry.Change) error {
 	return nil
 }
 
-// reasonOf says how the two definitions of c differ.
+// reasonOf says how the two definitions of c differ and, of those for some clients, for
+// which.
 func reasonOf(c registry.Change) string {
-	if c.Differs == "" {
-		return "the accepted definition is known by its fingerprint only"
+	reason := "the accepted definition is known by its fingerprint only"
+	if c.Differs != "" {
+		reason = "it differs first in " + c.Differs
 	}
-	return "it differs first in " + c.Differs
+	if c.Condition != "" {
+		reason = c.Condition.Words() + ": " + reason
+	}
+	return reason
 }
 
 // recordChanged records definitions of one server that differ from the accepted ones.
@@ -269,9 +274,6 @@ func (s *state) recordChanged(all []registry.Change) error {
 		e := &audit.Event{
 			Name: audit.EventDefinition, Count: c.Count, Added: []string{c.Tool + " " + c.Offered}, Removed: []string{c.Tool + " " + c.Accepted},
 			Reason: reasonOf(c),
-		}
-		if c.Condition != "" {
-			e.Reason = c.Condition.Words() + ": " + e.Reason
 		}
 		if err := s.trail.Write(audit.KindEvent, &audit.Record{
 			Principal: audit.Principal{Subject: "toolgate"}, Server: c.Server, Tool: c.Tool, Fingerprint: c.Offered, Event: e,
