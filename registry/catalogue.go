@@ -139,10 +139,10 @@ func (t *Tool) varies(first *Tool) bool {
 	return t.own && t != first && t.Server == first.Server && t.Name == first.Name
 }
 
-// Defined finds the definition of a tool with a fingerprint, whichever clients it is for;
-// route and name are those of Lookup. One that serves goes before one that does not.
-func (c *Catalogue) Defined(route, name, fingerprint string) (*Tool, bool) {
-	return c.find(route, name, func(t *Tool) bool { return t.Fingerprint == fingerprint })
+// Defined finds the definition of a server's tool with a fingerprint, whichever clients it is
+// for, by the upstream's name. One that serves goes before one that does not.
+func (c *Catalogue) Defined(server, name, fingerprint string) (*Tool, bool) {
+	return c.find(server, name, func(t *Tool) bool { return t.Fingerprint == fingerprint })
 }
 
 // find returns a definition of a tool that is wanted, one that serves before others.

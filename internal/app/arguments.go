@@ -182,8 +182,11 @@ func (k *argumentKeeper) schemaOf(r *audit.Record) (*schema.Schema, bool) {
 	if c == nil {
 		return nil, false
 	}
-	t, ok := c.Defined("", r.Exposed, r.Fingerprint)
-	if !ok || t.Quarantine != "" || t.Input == nil {
+	t, ok := c.Lookup("", r.Exposed)
+	if !ok || t.Fingerprint != r.Fingerprint { // one for some clients
+		t, ok = c.Defined(r.Server, r.Tool, r.Fingerprint)
+	}
+	if !ok || t.Exposed != r.Exposed || t.Quarantine != "" || t.Input == nil {
 		return nil, false
 	}
 	return t.Input, true
