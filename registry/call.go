@@ -65,7 +65,7 @@ func (v View) Lookup(name string) (*Tool, bool) {
 	}
 	for _, s := range v.servers {
 		if s.cfg.Name == t.Server && s.isolated {
-			if p := v.profile(s); p != nil && p.Offers(t.Name) != t.Fingerprint {
+			if p := v.profile(s); p != nil && !p.Lists(t.Name, t.Form) {
 				return v.r.learned(v.now, s, p).offer(t.Server, t.Name, p)
 			} else if p != nil {
 				return t, true
@@ -181,7 +181,7 @@ func (v View) profiles() []*upstream.Profile {
 
 // offer gives the definition of a tool that a connection offers.
 func (c *Catalogue) offer(server, name string, p *upstream.Profile) (*Tool, bool) {
-	return c.find(server, name, func(t *Tool) bool { return t.Fingerprint == p.Offers(name) && t.Condition.Admits(p.Condition) })
+	return c.find(server, name, func(t *Tool) bool { return p.Lists(name, t.Form) && t.Condition.Admits(p.Condition) })
 }
 
 // Bound finds the definition to which a ticket is bound, by its fingerprint. Where the
@@ -215,7 +215,7 @@ func (r *Registry) learned(c *Catalogue, s *entry, p *upstream.Profile) *Catalog
 
 // knows reports whether the definition that a connection lists is known for its client.
 func (e *entry) knows(o upstream.Offer, p *upstream.Profile) bool {
-	return slices.ContainsFunc(e.known[o.Fingerprint], func(c upstream.Condition) bool { return c.Admits(p.Condition) })
+	return slices.ContainsFunc(e.known[o.Form], func(c upstream.Condition) bool { return c.Admits(p.Condition) })
 }
 
 // maxOwn bounds the definitions of one server that only some connections list.
@@ -263,7 +263,7 @@ func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.Raw
 	case now.Quarantine != "" || t.Quarantine != "":
 		return nil, &ForwardError{Kind: Quarantined, Err: fmt.Errorf("tool %s is quarantined", t.Name)}
 	}
-	out.Tool, out.Fingerprint = t.Name, t.Fingerprint
+	out.Tool, out.Fingerprint, out.Form = t.Name, t.Fingerprint, t.Form
 	out.Timeout, out.MaxTimeout = t.Timeout, t.MaxTimeout
 	result, err := servers[0].server.Do(ctx, out)
 	if err != nil {

@@ -79,7 +79,7 @@ func (r *Registry) discover(e *entry) (tools []*Tool, warnings []string) {
 func (r *Registry) tool(cfg config.Server, name string, definition json.RawMessage) *Tool {
 	t := &Tool{
 		Server: cfg.Name, Name: name, Exposed: cfg.Prefix + name,
-		Definition: definition, source: definition, Fingerprint: upstream.Fingerprint(definition),
+		Definition: definition, source: definition, Fingerprint: upstream.Fingerprint(definition), Form: upstream.Form(definition),
 		Risk: cfg.Risk, InputMode: cfg.InputSchema, OutputMode: cfg.OutputSchema, AllowVariants: cfg.CaseVariants == "allow",
 		Timeout: cfg.Timeout, MaxTimeout: cfg.MaxTimeout, Notice: cfg.Notice, EscapeHidden: cfg.HiddenText == "escape", unseen: hidden.Kinds(definition),
 	}

@@ -285,7 +285,7 @@ func (r *Registry) pin(e *entry, all []*Tool) (tools []*Tool) {
 	}
 	e.known, e.variants = make(map[string][]upstream.Condition, len(tools)), places.accepted()
 	for _, t := range tools {
-		e.known[t.Fingerprint] = append(e.known[t.Fingerprint], t.Condition)
+		e.known[t.Form] = append(e.known[t.Form], t.Condition)
 	}
 	return tools
 }

@@ -99,7 +99,7 @@ type entry struct {
 	listed   upstream.Listing                // last; Own is what only connections of sessions have listed since
 	seen     bool                            // listed is not zero
 	fresh    bool                            // server itself has listed that, and not an earlier one
-	known    map[string][]upstream.Condition // :: fingerprint ⇒ for whom it is in listed
+	known    map[string][]upstream.Condition // :: form of a definition ⇒ for whom it is in listed
 	variants map[string]bool                 // :: tool and fingerprint ⇒ accepted for some clients
 	names    map[string]bool                 // :: tool ⇒ it is in listed.Tools; of an earlier list false; nil before the first of server
 	tools    []*Tool

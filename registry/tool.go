@@ -31,6 +31,8 @@ type Tool struct {
 	// definition that differs in one byte, white space and key order included, has
 	// another.
 	Fingerprint string
+	// Form is upstream.Form of it: connections that write the definition otherwise offer it too.
+	Form string
 	// Condition says which clients the server offers this definition to, "" for all
 	// clients, and for a tool that nobody else is offered.
 	Condition upstream.Condition

@@ -131,6 +131,25 @@ func TestFirstVariants(t *testing.T) {
 	}
 }
 
+// A definition that the server writes otherwise for some clients is one definition, in
+// lists and in calls, until it means something else.
+func TestOtherOrderOfMembers(t *testing.T) {
+	written := func(title string) []recorder.Tool {
+		return []recorder.Tool{{Name: "weather", Needs: "sampling", Definition: fmt.Appendf(nil, `{"inputSchema": {"type":"object"},"title":%q,"name":"weather"}`, title)}, weather("plain", "")}
+	}
+	rec := recorder.HTTP(t, recorder.Config{Sessions: true, Tools: written("plain")})
+	r := open(t, registry.Options{})
+	apply(t, r, server("s", rec))
+	serves(t, r, "plain", "plain", "plain")
+	if diff := cmp.Diff([]string{"accepted"}, pinned(t, r.Pins())); diff != "" {
+		t.Error(diff)
+	}
+	await(t, "streams", func() bool { return rec.Streams() == 4 })
+	rec.SetTools(true, written("another")...)
+	await(t, "the change", func() bool { return served(t, r, client("s"+canAsk, canAsk)) == "(another)" })
+	serves(t, r, "plain", "(another)", "plain")
+}
+
 // A definition is accepted for the clients that it was offered to, and for no others: one
 // that other clients get is quarantined for them.
 func TestVariantForOthers(t *testing.T) {

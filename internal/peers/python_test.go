@@ -237,8 +237,7 @@ func TestPython(t *testing.T) {
 	t.Parallel()
 	servers, at := pythonServers(t), features(t)
 	configured := []server{
-		{"features", map[string]any{"type": "http", "url": at}, map[string]any{"revision": sessionRevision}},
-		{"modern", map[string]any{"type": "http", "url": at}, map[string]any{"revision": statelessRevision}},
+		{"features", map[string]any{"type": "http", "url": at}, nil},
 	}
 	for _, s := range servers {
 		configured = append(configured, server{s.name, map[string]any{"command": s.command, "args": s.args}, nil})
@@ -249,7 +248,7 @@ decision := {"effect": "deny", "rule": "no-gold", "reason": "gold is not for sal
 } else := {"effect": "allow", "rule": "peers"}`}))
 	t.Run("all", func(t *testing.T) { // the subtests end before the servers do
 		for _, c := range []struct{ name, script, mode, server string }{
-			{"sdk, session", "sdk.py", "legacy", "features"}, {"sdk, stateless", "sdk.py", "auto", "modern"}, {"fastmcp", "fastmcp-client.py", "", "modern"},
+			{"sdk, session", "sdk.py", "legacy", "features"}, {"sdk, stateless", "sdk.py", "auto", "features"}, {"fastmcp", "fastmcp-client.py", "", "features"},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
@@ -277,7 +276,7 @@ decision := {"effect": "deny", "rule": "no-gold", "reason": "gold is not for sal
 		for _, m := range pythonModels {
 			t.Run("model of "+m.name, func(t *testing.T) {
 				t.Parallel()
-				to := g.route(map[string]string{"mcp1": "features", "mcp2": "modern"}[m.kit])
+				to := g.route("features")
 				testPythonModel(t, m.name, m.kit, target{URL: at}, to)
 			})
 		}

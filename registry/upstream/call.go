@@ -21,6 +21,7 @@ import (
 type Call struct {
 	Tool        string          // the upstream's name
 	Fingerprint string          // of the definition that was judged
+	Form        string          // of that definition, "" = the connection has to offer its very bytes
 	Arguments   json.RawMessage // sent as they are, nil for none
 	Meta        json.RawMessage // params._meta without progressToken, nil for none
 	Task        json.RawMessage // params.task (MCP 2025-11-25, tasks), nil for none
@@ -140,8 +141,8 @@ func (s *Server) attempt(ctx context.Context, cl *client, r *request) (json.RawM
 		defer s.idle(sl)
 	}
 	if r.method == "tools/call" {
-		offer := sess.profile.Load().offers[r.Tool]
-		if offer.Fingerprint != r.Fingerprint {
+		offer, ok := sess.profile.Load().offers[r.Tool]
+		if !ok || offer.Fingerprint != r.Fingerprint && offer.Form != r.Form {
 			return nil, &Error{Kind: Quarantined, Err: fmt.Errorf("the server offers %q with another definition on this connection", r.Tool)}
 		}
 		r.bound = offer.bound

@@ -37,6 +37,7 @@ type Profile struct {
 type Offer struct {
 	Name        string
 	Fingerprint string
+	Form        string // see Form
 	Definition  json.RawMessage
 
 	bound []paramheader.Parameter // arguments that headers repeat
@@ -50,7 +51,7 @@ func newProfile(definitions []json.RawMessage) *Profile {
 		if _, dup := p.offers[name]; !ok || dup {
 			continue
 		}
-		o := Offer{Name: name, Fingerprint: Fingerprint(definition), Definition: definition}
+		o := Offer{Name: name, Fingerprint: Fingerprint(definition), Form: Form(definition), Definition: definition}
 		o.bound, _ = paramheader.Parameters(definition) // a tool with an invalid one is not called over HTTP
 		p.offers[name] = o
 		p.Tools = append(p.Tools, o)
@@ -64,6 +65,16 @@ func (p *Profile) Offers(tool string) string {
 		return ""
 	}
 	return p.offers[tool].Fingerprint
+}
+
+// Lists reports whether p has a tool with a definition of that Form. Servers write
+// definitions otherwise in revisions with sessions.
+func (p *Profile) Lists(tool, form string) bool {
+	if p == nil {
+		return false
+	}
+	o, ok := p.offers[tool]
+	return ok && o.Form == form
 }
 
 // same reports whether two profiles list the same in the same order.
@@ -124,7 +135,7 @@ func (s *Server) listFor(round context.Context, shared *session, capabilities js
 	defer sess.conn.close()
 	known := shared.profile.Load()
 	for _, offer := range sess.profile.Load().Tools {
-		if known.Offers(offer.Name) != offer.Fingerprint {
+		if !known.Lists(offer.Name, offer.Form) {
 			own = append(own, Variant{Condition: condition, Definition: offer.Definition})
 		}
 	}

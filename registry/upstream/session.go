@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/keepalive"
@@ -36,6 +39,17 @@ const (
 func Fingerprint(definition json.RawMessage) string {
 	sum := sha256.Sum256(definition)
 	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// Form names what a definition means: it is equal for definitions that differ in white
+// space, order of members and spelling of numbers and texts only (RFC 8785). A definition
+// that is no I-JSON has its Fingerprint as its Form.
+func Form(definition json.RawMessage) string {
+	canonical := jsontext.Value(bytes.Clone(definition))
+	if canonical.Canonicalize() != nil {
+		return Fingerprint(definition)
+	}
+	return Fingerprint(json.RawMessage(canonical))
 }
 
 // session is a connection that is ready for requests and has listed its tools.
