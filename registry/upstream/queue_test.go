@@ -77,6 +77,7 @@ func TestBurst(t *testing.T) {
 						took = time.Since(begun)
 					}()
 				})
+				synctest.Wait() // the server has said everything
 				if e != nil || !slices.Equal(heard, tc.want) {
 					t.Errorf("error %v; heard %d messages:\n%q\nwant %d:\n%q", e, len(heard), heard, len(tc.want), tc.want)
 				}
