@@ -23,15 +23,17 @@ guardian:
 run: build
 	bin/toolgate serve --config mcp.json
 
-# Every test, with the race detector. A test whose part is missing skips with a
-# reason; with CI=true it fails, and such parts are installed by the tests themselves,
-# so that CI=true go test ./... needs only what .ci/debian, node and Rust bring. The
-# packages that start whole programs, browsers and third-party clients run one after
-# the other, alone.
+# Every test. A test whose part is missing skips with a reason; with CI=true it fails,
+# and such parts are installed by the tests themselves, so that CI=true go test ./...
+# needs only what .ci/debian, node and Rust bring. The packages that start whole
+# programs, browsers and third-party clients run one after the other, alone. The race
+# detector watches all packages but cmd/toolgate, whose tests start the program hundreds
+# of times: internal/peers has toolgate watched as a whole.
 WHOLE = cmd/toolgate internal/deploy internal/peers
 test: npm python rust guardian
 	$(GO) test $(RACE) -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v $(foreach p,$(WHOLE),-e '/$(p)$$'))
-	$(GO) test $(RACE) -timeout $(TIMEOUT) -p 1 $(addprefix ./,$(WHOLE))
+	$(GO) test -timeout $(TIMEOUT) ./cmd/toolgate
+	$(GO) test $(RACE) -timeout $(TIMEOUT) -p 1 ./internal/deploy ./internal/peers
 
 # The race detector watches all packages but SQLite itself, which is C translated to Go
 # and takes seven times as long when it is watched. The driver above it is watched.
