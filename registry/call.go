@@ -193,9 +193,14 @@ func (v View) Bound(name, fingerprint string) (*Tool, bool) {
 	if ok && shared.Fingerprint == fingerprint {
 		return shared, true
 	}
-	bound := func(t *Tool) bool { return t.Fingerprint == fingerprint || t.former == fingerprint }
-	if t, found := v.now.find(v.route, name, bound); found {
-		return t, true
+	// Some connections may still have listed the old one when another has listed its successor.
+	for _, bound := range []func(*Tool) bool{
+		func(t *Tool) bool { return t.former == fingerprint },
+		func(t *Tool) bool { return t.Fingerprint == fingerprint },
+	} {
+		if t, found := v.now.find(v.route, name, bound); found {
+			return t, true
+		}
 	}
 	if ok && slices.ContainsFunc(v.now.running[shared.Server], func(e *entry) bool { return e.variants[shared.Name+" "+fingerprint] }) {
 		return nil, false

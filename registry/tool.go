@@ -31,7 +31,8 @@ type Tool struct {
 	// definition that differs in one byte, white space and key order included, has
 	// another.
 	Fingerprint string
-	// Form is upstream.Form of it: connections that write the definition otherwise offer it too.
+	// Form is the upstream.Form of the definition. A connection that lists a definition of
+	// this Form offers the tool.
 	Form string
 	// Condition says which clients the server offers this definition to, "" for all
 	// clients, and for a tool that nobody else is offered.

@@ -295,17 +295,23 @@ func TestLockOfVariants(t *testing.T) {
 	}
 }
 
-// What is bound to a definition finds it, whichever clients it is for. It finds nothing
-// while the clients have not listed again.
+// What is bound to a definition finds it, whichever clients it is for, and finds the one in
+// its place after a change. It finds nothing while the clients have not listed again.
 func TestBound(t *testing.T) {
 	rec := recorder.HTTP(t, recorder.Config{Sessions: true, Tools: forecast("ask", "show", "plain")})
 	db := database(t, filepath.Join(t.TempDir(), "state.db"))
 	r := open(t, registry.Options{DB: db})
 	apply(t, r, server("s", rec))
 	serves(t, r, "plain", "ask", "show")
-	fingerprint := func(can string) string {
-		tool, _ := r.View(t.Context(), "s", client("s"+can, can)).Lookup("weather")
-		return tool.Fingerprint
+	fingerprint := func(can string) (is string) {
+		await(t, "a definition for "+can, func() bool {
+			tool, ok := r.View(t.Context(), "s", client("s"+can, can)).Lookup("weather")
+			if ok {
+				is = tool.Fingerprint
+			}
+			return ok
+		})
+		return is
 	}
 	plain, show := fingerprint(`{}`), fingerprint(canShow)
 	check := func(r *registry.Registry, what, bound, want string) {
@@ -321,6 +327,7 @@ func TestBound(t *testing.T) {
 	await(t, "streams", func() bool { return rec.Streams() == 4 })
 	rec.SetTools(true, forecast("ask", "new show", "plain")...)
 	await(t, "the change", func() bool { return served(t, r, client("s"+canShow, canShow)) == "(new show)" })
+	check(r, "a changed one", show, fingerprint(canShow)+" the tool is withheld until an operator accepts its changed definition")
 	r.Close(context.Background())
 	again := open(t, registry.Options{DB: db})
 	apply(t, again, server("s", rec))

@@ -104,7 +104,7 @@ func Again(ctx context.Context, j Judge, r *audit.Record) (*Retrial, error) {
 // maskedMembers returns the names of the members of arguments that hold a masked value.
 func maskedMembers(arguments json.RawMessage) (names []string) {
 	var members map[string]json.RawMessage
-	_ = json.Unmarshal(arguments, &members) // what is no object has none
+	_ = json.Unmarshal(arguments, &members) // other values have no members
 	for name, value := range members {
 		if bytes.Contains(value, []byte(Masked)) {
 			names = append(names, name)

@@ -154,8 +154,8 @@ func EncodeObligations(d *policy.Decision) json.RawMessage {
 
 // Decode returns the input that the policy judged and its decision, both equal to
 // the originals. The error says why the call cannot be judged again: ErrNotAsked,
-// ErrElsewhere, ErrExcerpt, ErrNoInput, or a fault of the record. With ErrKept both are
-// there, and the arguments of the input are those that the record holds.
+// ErrElsewhere, ErrExcerpt, ErrNoInput, or a fault of the record. With ErrKept, Decode
+// returns both, and the input has the arguments as the record holds them.
 func Decode(r *audit.Record) (*policy.Input, *policy.Decision, error) {
 	switch {
 	case r.Kind != audit.KindDecision && r.Kind != audit.KindOutcome && r.Kind != audit.KindTicket, r.Policy.Effect == "":

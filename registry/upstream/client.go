@@ -49,7 +49,7 @@ func (c *client) clientCapabilities() json.RawMessage {
 	return c.capabilities
 }
 
-// clientInfo returns what the server is told of the client, nil for toolgate's own.
+// clientInfo returns the clientInfo that the server gets, nil for toolgate's own.
 func (c *client) clientInfo() json.RawMessage {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -42,8 +42,8 @@ func Fingerprint(definition json.RawMessage) string {
 }
 
 // Form names what a definition means: it is equal for definitions that differ in white
-// space, order of members and spelling of numbers and texts only (RFC 8785). A definition
-// that is no I-JSON has its Fingerprint as its Form.
+// space, order of members and spelling of numbers and texts only (RFC 8785). The Form
+// of a definition that has no canonical form is its Fingerprint.
 func Form(definition json.RawMessage) string {
 	canonical := jsontext.Value(bytes.Clone(definition))
 	if canonical.Canonicalize() != nil {
