@@ -102,7 +102,7 @@ testdata/conformance/node_modules/.package-lock.json: testdata/conformance/packa
 
 # A governed call beside one through a plain reverse proxy, with real processes, in
 # about a quarter of an hour on a quiet machine. Writes the measured part of
-# docs/performance.md and its plots: make bench ARGS='-rounds 3', or
+# docs/evidence/performance.md and its plots: make bench ARGS='-rounds 3', or
 # make bench ARGS='-quick -only "64 clients"' to try out. ARGS=-h lists the flags.
 bench: build
 	$(GO) run ./internal/testkit/bench $(ARGS)

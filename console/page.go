@@ -71,7 +71,7 @@ func (c *Console) page(w http.ResponseWriter, r *http.Request) error {
 }
 
 // The scripts of the pages. The first two are as their makers publish them, see
-// docs/dependencies.md; the policy of every page forbids them to evaluate text.
+// docs/evidence/dependencies.md; the policy of every page forbids them to evaluate text.
 var (
 	//go:embed assets/htmx-4.0.1.min.js
 	htmxScript []byte

@@ -541,12 +541,12 @@ func TestStoreAway(t *testing.T) {
 	}
 }
 
-// The scripts are those that docs/dependencies.md names, and the pages stay
+// The scripts are those that docs/evidence/dependencies.md names, and the pages stay
 // small: a template has at most 300 lines, scripts of our own 1000 together.
 func TestWhatPagesLoad(t *testing.T) {
 	l := newListener(t, nil)
 	page := newBrowser(l).signIn("t-ann").do("GET", "/console/approvals", nil).Body.String()
-	list, err := os.ReadFile("../docs/dependencies.md")
+	list, err := os.ReadFile("../docs/evidence/dependencies.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -557,7 +557,7 @@ func TestWhatPagesLoad(t *testing.T) {
 			t.Errorf("%s: %d %v", name, w.Code, w.Header())
 		}
 		if vendored && !strings.Contains(string(list), hex.EncodeToString(sum[:])) {
-			t.Errorf("docs/dependencies.md does not have %s with %x", name, sum)
+			t.Errorf("docs/evidence/dependencies.md does not have %s with %x", name, sum)
 		}
 	}
 	templates, err := filepath.Glob("*.html")

@@ -153,13 +153,13 @@ func TestNamedMethodsHaveNoRow(t *testing.T) {
 
 // The policy author is told of every method that the policy is asked about.
 func TestEveryMethodIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../docs/policy-author.md")
+	text, err := os.ReadFile("../docs/policy.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range slices.Concat(proxy.Methods(), proxy.Questions()) {
 		if !strings.Contains(string(text), "`"+m+"`") {
-			t.Errorf("docs/policy-author.md does not say what %s is", m)
+			t.Errorf("docs/policy.md does not say what %s is", m)
 		}
 	}
 }

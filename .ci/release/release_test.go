@@ -196,7 +196,7 @@ func checkArchive(t *testing.T, c checkout) {
 		t.Fatal(err)
 	}
 	top := strings.TrimSuffix(path.Base(name), ".tar.gz")
-	need := strings.Fields("toolgate LICENSE README.md CHANGELOG.md SECURITY.md mcp.json docs/operator.md docs/deploy/README.md docs/deploy/systemd/toolgate.service " +
+	need := strings.Fields("toolgate LICENSE README.md CHANGELOG.md SECURITY.md mcp.json docs/run.md docs/deploy/README.md docs/deploy/systemd/toolgate.service " +
 		"docs/deploy/debian/toolgate.1 completions/toolgate.bash completions/toolgate.zsh completions/toolgate.fish completions/toolgate.powershell")
 	dir := t.TempDir()
 	for files := tar.NewReader(unzipped); ; {

@@ -28,12 +28,12 @@ import (
 
 // costs are what single operations take, in seconds, unless they say otherwise.
 type costs struct {
-	call      float64 // CPU of a replica for a call, from docs/performance.md
+	call      float64 // CPU of a replica for a call, from docs/evidence/performance.md
 	change    float64 // one change of a ticket: a transaction, taken for CPU of the database
-	flush     float64 // of the database's log for a commit, from docs/performance.md; the test server does not flush. Commits that notify follow one another
+	flush     float64 // of the database's log for a commit, from docs/evidence/performance.md; the test server does not flush. Commits that notify follow one another
 	statement float64 // one small read of the database
 	script    float64 // of the server of limits, for a call that asks it
-	session   float64 // bytes of memory, from docs/performance.md
+	session   float64 // bytes of memory, from docs/evidence/performance.md
 }
 
 // plan is an installation and its load.
@@ -117,17 +117,17 @@ func (p plan) bends(c costs) (first string, calls float64) {
 	return first, calls
 }
 
-// TestCapacity measures single operations, and prints what the model of docs/capacity.md
+// TestCapacity measures single operations, and prints what the model of docs/evidence/capacity.md
 // makes of them: for installations that do not fit this machine. It runs only with
 // TOOLGATE_MEASURE set.
 func TestCapacity(t *testing.T) {
 	if os.Getenv("TOOLGATE_MEASURE") == "" {
-		t.Skip("prints the model of docs/capacity.md (TOOLGATE_MEASURE=1)")
+		t.Skip("prints the model of docs/evidence/capacity.md (TOOLGATE_MEASURE=1)")
 	}
 	c := costs{call: 65.3e-6, flush: 150e-6, session: 34e3}
 	c.change, c.statement, c.script = changeCost(t)/changesPerHeld, statementCost(t), scriptCost(t)
 	fmt.Printf("measured here: a change %.0f µs, a statement %.0f µs, a script %.1f µs\n", c.change*1e6, c.statement*1e6, c.script*1e6)
-	fmt.Printf("from docs/performance.md: a call %.1f µs, a flush %.0f µs, a session %.0f KB\n\n", c.call*1e6, c.flush*1e6, c.session/1e3)
+	fmt.Printf("from docs/evidence/performance.md: a call %.1f µs, a flush %.0f µs, a session %.0f KB\n\n", c.call*1e6, c.flush*1e6, c.session/1e3)
 	loads := []struct {
 		what string
 		plan plan
@@ -250,7 +250,7 @@ func changeCost(t *testing.T) float64 {
 // there are.
 func TestHeldCalls(t *testing.T) {
 	if os.Getenv("TOOLGATE_MEASURE") == "" {
-		t.Skip("prints a table of docs/capacity.md (TOOLGATE_MEASURE=1)")
+		t.Skip("prints a table of docs/evidence/capacity.md (TOOLGATE_MEASURE=1)")
 	}
 	fmt.Println("| Store | Old tickets | one caller | 16 callers |\n|---|--:|--:|--:|")
 	for _, engine := range []string{"SQLite", "PostgreSQL"} {

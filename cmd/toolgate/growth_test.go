@@ -71,10 +71,10 @@ func calling(t *testing.T, base, token string) func(tool, arguments string) json
 }
 
 // TestGrowth prints what a call of each kind leaves on the disk: the table in
-// docs/capacity.md. It takes a while, so it runs only with TOOLGATE_MEASURE set.
+// docs/evidence/capacity.md. It takes a while, so it runs only with TOOLGATE_MEASURE set.
 func TestGrowth(t *testing.T) {
 	if os.Getenv("TOOLGATE_MEASURE") == "" {
-		t.Skip("prints the figures of docs/capacity.md (TOOLGATE_MEASURE=1)")
+		t.Skip("prints the figures of docs/evidence/capacity.md (TOOLGATE_MEASURE=1)")
 	}
 	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	shipped, err := os.ReadFile(filepath.Join(repository(t), "mcp.json"))

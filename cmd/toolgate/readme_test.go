@@ -20,7 +20,7 @@ var exitComment = regexp.MustCompile(`\s+# exit (\d+)$`)
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	lines := shellLines(t, "README.md", "docs/tour.md")
+	lines := shellLines(t, "README.md", "docs/start.md")
 	if len(lines) < 10 {
 		t.Fatalf("%d commands: the tour has lost commands", len(lines))
 	}

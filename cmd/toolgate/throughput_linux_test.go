@@ -78,10 +78,10 @@ func (l load) on(t *testing.T, replicas []*serving) float64 {
 
 // What three replicas with equal shares of a core do together, in times of what one does.
 // It wants a quiet machine, so it runs only with TOOLGATE_MEASURE set, and prints the
-// figures of docs/performance.md. TOOLGATE_SHARE is the share of each, 0.1 without it.
+// figures of docs/evidence/performance.md. TOOLGATE_SHARE is the share of each, 0.1 without it.
 func TestThroughputOfReplicas(t *testing.T) {
 	if os.Getenv("TOOLGATE_MEASURE") == "" {
-		t.Skip("prints the figures of docs/performance.md (TOOLGATE_MEASURE=1)")
+		t.Skip("prints the figures of docs/evidence/performance.md (TOOLGATE_MEASURE=1)")
 	}
 	share, err := strconv.ParseFloat(cmp.Or(os.Getenv("TOOLGATE_SHARE"), "0.1"), 64)
 	if err != nil {

@@ -150,10 +150,10 @@ func printWakes(what string, all []woken) {
 }
 
 // TestWakes prints how long callers at one replica wait after a decision at another one, for
-// docs/capacity.md. It runs only with TOOLGATE_MEASURE set.
+// docs/evidence/capacity.md. It runs only with TOOLGATE_MEASURE set.
 func TestWakes(t *testing.T) {
 	if os.Getenv("TOOLGATE_MEASURE") == "" {
-		t.Skip("prints figures of docs/capacity.md (TOOLGATE_MEASURE=1)")
+		t.Skip("prints figures of docs/evidence/capacity.md (TOOLGATE_MEASURE=1)")
 	}
 	f := startFleet(t, t.TempDir(), wakeSite())
 	const calls = 200

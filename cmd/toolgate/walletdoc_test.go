@@ -41,10 +41,10 @@ func exampleGate(t *testing.T) *payingGate {
 	return g
 }
 
-// The commands of docs/wallet.md do what it says.
+// The commands of docs/approve.md do what it says.
 func TestWalletWalkthrough(t *testing.T) {
 	g := exampleGate(t)
-	out := walk(t, g.dir, shellLines(t, "docs/wallet.md"))
+	out := walk(t, g.dir, shellLines(t, "docs/approve.md"))
 	for _, promise := range []string{
 		`"status": "confirmed"`, "waiting for a person with role approver", "is approved", `unknown recipient "acne"; known are addresses and the names: acme`, "ok: ",
 	} {
@@ -60,7 +60,7 @@ func TestWalletWalkthrough(t *testing.T) {
 	}
 }
 
-// The picture in docs/wallet.md is of its ticket. TOOLGATE_SCREENSHOTS names the directory
+// The picture in docs/approve.md is of its ticket. TOOLGATE_SCREENSHOTS names the directory
 // in which another one is made: the repository's docs/images.
 func TestWalletPicture(t *testing.T) {
 	kept, err := os.Open(filepath.Join(repository(t), "docs", "images", "ticket.png"))

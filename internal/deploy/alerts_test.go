@@ -114,7 +114,7 @@ func TestAlertsAreExplained(t *testing.T) {
 		exported[row[1]] = true
 	}
 	headings := make(map[string]string) // :: anchor -> heading
-	for _, h := range regexp.MustCompile(`(?m)^## (.+)$`).FindAllStringSubmatch(readDocument(t, "runbook.md"), -1) {
+	for _, h := range regexp.MustCompile(`(?m)^### (Toolgate.+)$`).FindAllStringSubmatch(readDocument(t, "run.md"), -1) {
 		headings[strings.ReplaceAll(strings.ToLower(h[1]), " ", "-")] = h[1]
 	}
 	for _, a := range readAlerts(t) {
@@ -131,12 +131,12 @@ func TestAlertsAreExplained(t *testing.T) {
 			t.Errorf("%s has severity %q and summary %q", a.Alert, a.Labels["severity"], a.Annotations["summary"])
 		}
 		document, anchor, _ := strings.Cut(a.Annotations["runbook_url"], "#")
-		if !strings.HasSuffix(document, "/docs/runbook.md") || headings[anchor] != a.Alert {
+		if !strings.HasSuffix(document, "/docs/run.md") || headings[anchor] != a.Alert {
 			t.Errorf("%s has runbook_url %q, and no section of its own there", a.Alert, a.Annotations["runbook_url"])
 		}
 		delete(headings, anchor)
 	}
 	for _, h := range headings {
-		t.Errorf("docs/runbook.md has a section %q without an alert", h)
+		t.Errorf("docs/run.md has a section %q without an alert", h)
 	}
 }

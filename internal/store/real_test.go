@@ -57,9 +57,9 @@ func TestStatesOfEarlierVersions(t *testing.T) {
 	}
 }
 
-// docs/upgrade.md has a row for each migration, with its kind and the reason.
+// docs/run.md has a row for each migration, with its kind and the reason.
 func TestEveryMigrationHasARow(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(corpus.Checkout(t), "docs", "upgrade.md"))
+	text, err := os.ReadFile(filepath.Join(corpus.Checkout(t), "docs", "run.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

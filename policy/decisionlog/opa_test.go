@@ -249,7 +249,7 @@ func maskedByOPA(t testing.TB, module string, e decisionlog.Event) *logs.EventV1
 
 // The masks in the documentation are masks.
 func TestDocumentedMasks(t *testing.T) {
-	text, err := os.ReadFile("../../docs/policy-author.md")
+	text, err := os.ReadFile("../../docs/policy.md")
 	if err != nil {
 		t.Fatal(err)
 	}

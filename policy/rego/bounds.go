@@ -19,7 +19,7 @@ const maxWork = 50_000_000
 
 // works estimate, from its operands, the work of a call of each built-in function that
 // takes more than linear time or memory: OPA cannot cancel one that runs. A call above
-// maxWork ends the evaluation with an error. docs/policy-author.md has this table for
+// maxWork ends the evaluation with an error. docs/policy.md has this table for
 // people. TestPermittedBuiltins asks about each function that a new version of OPA brings.
 var works = map[string]func(o []*ast.Term) float64{
 	"glob.match":                       globWork,
@@ -99,7 +99,7 @@ func init() {
 
 // beyond ends an evaluation, strict or not: an undefined result could hide a denial.
 func beyond(b topdown.BuiltinContext, name, why string) error {
-	return topdown.Halt{Err: &topdown.Error{Code: topdown.BuiltinErr, Message: name + ": " + why + " (hint: docs/policy-author.md has the bounds)", Location: b.Location}}
+	return topdown.Halt{Err: &topdown.Error{Code: topdown.BuiltinErr, Message: name + ": " + why + " (hint: docs/policy.md has the bounds)", Location: b.Location}}
 }
 
 // measure visits the scalars of t, keys included, and returns the sum of what f gives

@@ -127,7 +127,7 @@ func TestMarkers(t *testing.T) {
 
 // The document that is published has the markers.
 func TestDocument(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/performance.md")
+	text, err := os.ReadFile("../../../docs/evidence/performance.md")
 	if err != nil {
 		t.Fatal(err)
 	}

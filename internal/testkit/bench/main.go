@@ -1,7 +1,7 @@
 // Bench measures what a governed call costs, next to the same call through a plain
 // reverse proxy.
 //
-//	make bench                                  # everything; writes docs/performance.md
+//	make bench                                  # everything; writes docs/evidence/performance.md
 //	make bench ARGS='-quick -only "1 client"'   # try something out
 //
 // It starts real processes on loopback: an MCP server (upstream.go), the stock
@@ -76,7 +76,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.StringVar(&o.output, "o", "table", "table, or json for the figures of every round")
 	flags.BoolVar(&quick, "quick", false, "2 rounds of 300ms, to try out; writes nothing")
 	flags.BoolVar(&o.write, "write", true, "write performance.md and its plots")
-	flags.StringVar(&o.docs, "docs", "docs", "directory of performance.md")
+	flags.StringVar(&o.docs, "docs", "docs/evidence", "directory of performance.md")
 	flags.StringVar(&o.scratch, "scratch", ".cache/bench", "directory for state, on the disk that is measured")
 	flags.StringVar(&o.toolgate, "toolgate", "bin/toolgate", "the program that is measured")
 	if err := flags.Parse(args); err != nil {

@@ -148,7 +148,7 @@ func cell(text string) string {
 	return strings.ReplaceAll(text[:min(len(text), 120)], "|", `\|`)
 }
 
-// report writes the measured part of docs/performance.md.
+// report writes the measured part of docs/evidence/performance.md.
 func report(w io.Writer, m machine, o options, all []measured, plotted []curve) {
 	fmt.Fprintf(w, "Measured on %s: %s, %d cores, %s, load average %s before the run. %s; toolgate %s; commit %s.\n%d rounds of %s for each lane, in turn.\n\n",
 		m.Day, m.Processor, m.Cores, m.System, m.LoadBefore, m.Go, m.Toolgate, m.Commit, o.rounds, o.duration)

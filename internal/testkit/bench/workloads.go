@@ -80,7 +80,7 @@ func at(s site, lanes ...lane) []lane {
 	return moved
 }
 
-// workloads is everything that the table of docs/performance.md shows, in its order.
+// workloads is everything that the table of docs/evidence/performance.md shows, in its order.
 // Every toolgate in the table has a token, a policy, a rate limit, the tools' schemas, the
 // trail and Signals; the policy has the tools of 100 roles, and durability is os unless
 // the workload says otherwise.
