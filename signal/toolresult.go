@@ -110,7 +110,13 @@ func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, e
 	if len(payloads) == 0 {
 		return nil, nil, nil
 	}
-	tags := from.tags()
+	b := append(make([]byte, 0, 160), '{') // the tags, in the order of their names
+	if from.DecisionID != "" {
+		b = append(appendText(b, `"decision_id":`, from.DecisionID), ',')
+	}
+	b = appendText(b, `"module":`, from.Origin.Module)
+	b = append(strconv.AppendInt(append(b, `,"source_type":"tool","tier":"`...), int64(from.Origin.Tier), 10), '"')
+	tags := jsontext.Value(append(appendText(b, `,"tool":`, from.Tool), '}'))
 	now, signals, refs := Now(), make([]Signal, len(payloads)), make([]string, len(payloads))
 	for i, p := range payloads {
 		signals[i], refs[i] = stamp(p.kind, p.body, from.Origin, from.TraceID, tags, from.ParentID, now), p.ref
@@ -131,18 +137,6 @@ type Lineage struct {
 	// Accepted says that a strict pass has accepted the result, and that its bytes never
 	// change: they are neither checked nor copied again.
 	Accepted bool
-}
-
-// tags returns the tags of a signal that comes from a tool, in the order of their
-// names.
-func (l *Lineage) tags() jsontext.Value {
-	b := append(make([]byte, 0, 160), '{')
-	if l.DecisionID != "" {
-		b = append(appendText(b, `"decision_id":`, l.DecisionID), ',')
-	}
-	b = appendText(b, `"module":`, l.Origin.Module)
-	b = append(strconv.AppendInt(append(b, `,"source_type":"tool","tier":"`...), int64(l.Origin.Tier), 10), '"')
-	return append(appendText(b, `,"tool":`, l.Tool), '}')
 }
 
 // parseToolResult takes result apart, which a strict pass may have accepted.

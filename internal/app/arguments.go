@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -69,7 +70,13 @@ func (k *argumentKeeper) Write(kind audit.Kind, r *audit.Record) error {
 // keep returns r as it is recorded, a copy where the two differ. Without a matching entry,
 // arguments are decoded only where the schema has a secret or the text may hold a secret name.
 func (k *argumentKeeper) keep(r *audit.Record) *audit.Record {
-	rule, text := k.rule(r), r.Arguments
+	name, rule, text := cmp.Or(r.Method, r.Exposed), config.Arguments{}, r.Arguments
+	for _, entry := range k.rules { // the first that matches
+		if ok, _ := path.Match(entry.Tool, name); ok || entry.Tool == "*" {
+			rule = entry
+			break
+		}
+	}
 	if rule.Keep == keptWhole {
 		return r
 	}
@@ -136,20 +143,6 @@ func (k *argumentKeeper) hide(out, r *audit.Record) {
 	}
 }
 
-// rule returns the first entry that matches r, the zero entry for none.
-func (k *argumentKeeper) rule(r *audit.Record) config.Arguments {
-	name := r.Method
-	if name == "" {
-		name = r.Exposed
-	}
-	for _, rule := range k.rules {
-		if ok, _ := path.Match(rule.Tool, name); ok || rule.Tool == "*" {
-			return rule
-		}
-	}
-	return config.Arguments{}
-}
-
 // mask returns text, a JSON value, without the values that the schema calls secret (nil =
 // none), that have a secret name, or that pointers name, and how many there were. It
 // returns false when text must not be recorded.
@@ -182,10 +175,7 @@ func (k *argumentKeeper) schemaOf(r *audit.Record) (*schema.Schema, bool) {
 	if c == nil {
 		return nil, false
 	}
-	t, ok := c.Lookup("", r.Exposed)
-	if !ok || t.Fingerprint != r.Fingerprint { // one for some clients
-		t, ok = c.Defined(r.Server, r.Tool, r.Fingerprint)
-	}
+	t, ok := c.Defined(r.Server, r.Tool, r.Fingerprint)
 	if !ok || t.Exposed != r.Exposed || t.Quarantine != "" || t.Input == nil {
 		return nil, false
 	}

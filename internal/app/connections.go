@@ -226,7 +226,7 @@ type connectionKey struct{}
 // Answers have no bound, because streams are long.
 func newServer(h http.Handler) *http.Server {
 	return &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serveBounded(h, w, r) }), ReadHeaderTimeout: headTimeout,
+		Handler: serveBounded(h), ReadHeaderTimeout: headTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			for below, ok := c.(interface{ NetConn() net.Conn }); ok; below, ok = c.(interface{ NetConn() net.Conn }) { // TLS, or plainhttp
@@ -237,35 +237,34 @@ func newServer(h http.Handler) *http.Server {
 	}
 }
 
-// serveBounded serves r with a body that has to arrive in time, whether h reads it,
+// serveBounded serves requests whose bodies have to arrive in time, whether h reads them,
 // or net/http does to keep the connection.
-func serveBounded(h http.Handler, w http.ResponseWriter, r *http.Request) {
-	c, _ := r.Context().Value(connectionKey{}).(*connection)
-	defer c.finish()
-	d, bounded := w.(interface{ SetReadDeadline(time.Time) error })
-	if r.Body == nil || r.Body == http.NoBody || !bounded {
-		c.begin()
+func serveBounded(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, _ := r.Context().Value(connectionKey{}).(*connection)
+		if c != nil {
+			defer func() {
+				c.answered.Store(1)
+				c.serving.Store(false)
+			}()
+		}
+		d, bounded := w.(interface{ SetReadDeadline(time.Time) error })
+		if r.Body == nil || r.Body == http.NoBody || !bounded {
+			c.begin()
+			h.ServeHTTP(w, r)
+			return
+		}
+		b := &body{ReadCloser: r.Body, set: d.SetReadDeadline, conn: c, end: time.Now().Add(bodyTimeout)}
+		b.extend()
+		r.Body = b
 		h.ServeHTTP(w, r)
-		return
-	}
-	b := &body{ReadCloser: r.Body, set: d.SetReadDeadline, conn: c, end: time.Now().Add(bodyTimeout)}
-	b.extend()
-	r.Body = b
-	h.ServeHTTP(w, r)
+	})
 }
 
 // begin notes that the request of c, which may be nil, is there.
 func (c *connection) begin() {
 	if c != nil {
 		c.serving.Store(true)
-	}
-}
-
-// finish notes that a request of c, which may be nil, is answered.
-func (c *connection) finish() {
-	if c != nil {
-		c.answered.Store(1)
-		c.serving.Store(false)
 	}
 }
 

@@ -93,15 +93,13 @@ type Message struct {
 	// result.structuredContent and result.tools of an answer. It is nil when
 	// there is none; everywhere else such a pair is a Fault.
 	Variants *Variants
+	// Plain says that all strings of the message are spelled with visible ASCII characters, spaces,
+	// and the escapes \" \\ \/ \n \r \t: none of their characters is hidden. It may be false for
+	// such a message.
+	Plain bool
 
-	plain   bool     // see Plain
 	members []member // as the pass has met them, nil when they are too many or Params are others
 }
-
-// Plain reports whether all strings of m are spelled with visible ASCII characters, spaces, and
-// the escapes \" \\ \/ \n \r \t: none of their characters is hidden. It may be false for such
-// a message.
-func (m *Message) Plain() bool { return m.plain }
 
 // Variants names two members of one object that differ only by case, which
 // case-folding decoders take for the same member.
@@ -238,7 +236,7 @@ func Accepted(raw json.RawMessage) any { return (&lexer{data: raw, accepted: tru
 // message does not alias data. The id of a failure may be null, which is no id.
 func Decode(data []byte, lim Limits) (*Message, error) {
 	s, f := scan(data, lim, zoneTop)
-	m := &Message{Raw: s.raw, Variants: s.variants, plain: s.plain}
+	m := &Message{Raw: s.raw, Variants: s.variants, Plain: s.plain}
 	if f == nil {
 		f = s.judge(m)
 	}

@@ -17,21 +17,19 @@ func (c *conn) await() {
 		return
 	}
 	if c.poll == nil {
-		c.poll = c.sendWhenQuiet
+		// The first call for a request sends it. The result says whether there is
+		// something to read, or nothing to wait for.
+		c.poll = func(fd uintptr) bool {
+			if c.sent {
+				return true
+			}
+			if c.used {
+				var buf [1]byte
+				_, _, e := syscall.Recvfrom(int(fd), buf[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+				c.quiet = e == syscall.EAGAIN || e == syscall.EWOULDBLOCK
+			}
+			return !c.quiet || !c.write()
+		}
 	}
 	_ = c.raw.Read(c.poll) // whatever ends the waiting is reported by the read that follows
-}
-
-// sendWhenQuiet sends the request when it is called first. It reports whether
-// there is something to read, or nothing to wait for.
-func (c *conn) sendWhenQuiet(fd uintptr) bool {
-	if c.sent {
-		return true
-	}
-	if c.used {
-		var buf [1]byte
-		_, _, e := syscall.Recvfrom(int(fd), buf[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		c.quiet = e == syscall.EAGAIN || e == syscall.EWOULDBLOCK
-	}
-	return !c.quiet || !c.write()
 }

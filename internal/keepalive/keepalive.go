@@ -35,6 +35,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -241,10 +242,17 @@ func (c *conn) response(ctx context.Context, stop func() bool, req *http.Request
 // write writes the request. It reports whether an answer can be waited for.
 func (c *conn) write() bool {
 	c.sent = true
-	if c.req != nil {
+	p := &c.post
+	switch {
+	case c.req != nil:
 		c.written = c.req.Write(unflushed{c.w})
-	} else {
-		c.written = c.post.write(c.w)
+	case p.Claim != nil && !p.Claim():
+		c.written = errWithdrawn
+	default:
+		head := strconv.AppendInt(append(c.w.AvailableBuffer(), p.Head.before...), int64(len(p.Body)), 10)
+		head = append(append(append(head, p.Head.after...), p.Extra...), "\r\n"...)
+		_, _ = c.w.Write(head) // Flush returns its error
+		_, c.written = c.w.Write(p.Body)
 	}
 	if c.written == nil {
 		c.written = c.w.Flush()

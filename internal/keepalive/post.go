@@ -1,7 +1,6 @@
 package keepalive
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -79,20 +78,6 @@ type Post struct {
 	// Answer is where the bytes of a plain answer are counted: reading it waits for room; nil
 	// = they are not counted.
 	Answer *share.Claim
-}
-
-// write writes the request to w, which it does not flush.
-func (p *Post) write(w *bufio.Writer) error {
-	if p.Claim != nil && !p.Claim() {
-		return errWithdrawn
-	}
-	head := strconv.AppendInt(append(w.AvailableBuffer(), p.Head.before...), int64(len(p.Body)), 10)
-	head = append(append(append(head, p.Head.after...), p.Extra...), "\r\n"...)
-	if _, err := w.Write(head); err != nil {
-		return err
-	}
-	_, err := w.Write(p.Body)
-	return err
 }
 
 // Post sends a request once. It returns the body of a plain answer, which has

@@ -350,7 +350,7 @@ func (c *Conn) receive(raw []byte, from source) error {
 			p.answer(nil, ContextError(p.ctx, true))
 			return nil //nolint:nilerr // the message is right
 		}
-		p.Plain = msg.Plain()
+		p.Plain = msg.Plain
 		p.answer(msg.Result, nil)
 	}
 	return nil

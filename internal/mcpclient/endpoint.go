@@ -144,15 +144,10 @@ func (e *Endpoint) request(ctx context.Context, method string, h http.Header) *h
 // roundTrip sends a request to the endpoint.
 func (e *Endpoint) roundTrip(req *http.Request) (*http.Response, error) {
 	res, err := e.Transport.RoundTrip(req)
-	return res, e.failed(err)
-}
-
-// failed reports why a request got no response, and returns it.
-func (e *Endpoint) failed(err error) error {
 	if err != nil && e.Broken != nil {
 		e.Broken(err)
 	}
-	return err
+	return res, err
 }
 
 // Open asks for an event stream with GET: the one that at was read from, or the

@@ -81,7 +81,7 @@ func (w *httpWire) send(ctx context.Context, p *Call) error {
 		return brokenOff(err)
 	}
 	if res == nil {
-		return w.receive(body, p)
+		return cmp.Or(w.c.receive(body, source{only: p}), errNoAnswer)
 	}
 	defer res.Body.Close()
 	res.Body = io.NopCloser(p.Bytes.Reader(ctx, res.Body))
@@ -99,7 +99,7 @@ func (w *httpWire) send(ctx context.Context, p *Call) error {
 		body, err := ReadBody(res, w.c.limits.Bytes)
 		switch {
 		case err == nil:
-			return w.receive(body, p)
+			return cmp.Or(w.c.receive(body, source{only: p}), errNoAnswer)
 		case !errors.Is(err, ErrTooLong):
 			return brokenOff(fmt.Errorf("reading the answer: %w", err))
 		}
@@ -118,13 +118,9 @@ func brokenOff(err error) error {
 	return err
 }
 
-// errNoAnswer reports a message in place of the answer to a request.
+// errNoAnswer reports a message in place of the answer to a request. It counts only if the call
+// has no answer.
 var errNoAnswer = unreadable("a message that does not have the id of the request")
-
-// receive takes a plain answer.
-func (w *httpWire) receive(body []byte, p *Call) error {
-	return cmp.Or(w.c.receive(body, source{only: p}), errNoAnswer) // which counts only if it was no answer
-}
 
 // exchange sends a call. It returns the body of a plain answer, or else the
 // response, whose body the caller closes. The head of an answer that may open a
@@ -141,8 +137,10 @@ func (w *httpWire) exchange(ctx context.Context, p *Call) (body []byte, res *htt
 			said.eachTrace(p, func(name, value string) { post.Extra, _ = keepalive.AppendHeader(post.Extra, name, value) })
 		}
 		if plain {
-			body, res, err = w.e.Transport.(poster).Post(ctx, post)
-			return body, res, w.e.failed(err)
+			if body, res, err = w.e.Transport.(poster).Post(ctx, post); err != nil {
+				w.broken(err)
+			}
+			return body, res, err
 		}
 	}
 	header := said.header

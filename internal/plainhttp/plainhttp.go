@@ -191,8 +191,9 @@ func newConn(s *Server, accepted net.Conn) *conn {
 func (c *conn) serve(n int, within time.Duration) {
 	var left time.Duration // to wait at rest
 	for c.await(n, within) {
-		if c.posted {
-			c.skipLineEnds()
+		if c.posted { // some clients send ends of lines after the body of a POST; net/http skips them too
+			next, _ := c.r.Peek(4)
+			_, _ = c.r.Discard(len(next) - len(bytes.TrimLeft(next, "\r\n"))) // these bytes are there
 		}
 		r := c.readRequest()
 		if r == nil {
@@ -266,13 +267,6 @@ func (c *conn) shed() (buffered int) {
 	return buffered
 }
 
-// skipLineEnds skips the ends of lines that some clients send after the body of a POST,
-// as net/http does.
-func (c *conn) skipLineEnds() {
-	next, _ := c.r.Peek(4)
-	_, _ = c.r.Discard(len(next) - len(bytes.TrimLeft(next, "\r\n"))) // these bytes are there
-}
-
 // endIdle ends c after the request that is under way, or that arrives within the grace of c.
 func (c *conn) endIdle() {
 	c.mu.Lock()
@@ -313,7 +307,13 @@ func (c *conn) answer(r *request) (again bool) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	w := &response{conn: c, header: make(http.Header, 8), out: c.spare[:0], length: -1}
+	to := *r.target.url // the handler's own
+	built := (&http.Request{}).WithContext(ctx)
+	built.Method, built.URL, built.RequestURI, built.Host = r.method, &to, r.target.text, r.host
+	built.Proto, built.ProtoMajor, built.ProtoMinor = "HTTP/1.1", 1, 1
+	built.Header, built.Body, built.ContentLength, built.RemoteAddr = r.header, &r.body, r.body.left, c.remote
 	if r.body.left == 0 {
+		built.Body = http.NoBody
 		_ = c.SetReadDeadline(time.Time{}) // as net/http does: the client has nothing to send, however long its stream lasts
 	}
 	c.watchClient(cancel, &r.body)
@@ -325,12 +325,16 @@ func (c *conn) answer(r *request) (again bool) {
 			}
 		}
 	}()
-	c.server.HTTP.Handler.ServeHTTP(w, r.build(ctx, c.remote))
+	c.server.HTTP.Handler.ServeHTTP(w, built)
 	c.stopWatching()
 	c.mu.Lock()
 	w.last = c.ended
 	c.mu.Unlock()
-	return w.finish() && r.body.discard() == nil
+	if !w.finish() {
+		return false
+	}
+	_, err := c.r.Discard(int(r.body.left)) // what the handler has left, at most maxBody
+	return err == nil
 }
 
 // begun is a listener of one connection, whose first bytes were read.

@@ -2,7 +2,6 @@ package plainhttp
 
 import (
 	"bytes"
-	"context"
 	"io"
 	"net"
 	"net/http"
@@ -48,49 +47,26 @@ func (c *conn) readRequest() *request {
 		return nil
 	}
 	line, lines, _ := strings.Cut(string(buf[:end+2]), "\r\n")
-	r := &request{body: body{conn: c, left: -1}}
-	if !r.readTarget(line, &c.seen) || !r.readHeader(lines) || r.host == "" || !r.measureBody() {
+	method, text, _ := strings.Cut(line, " ")
+	text, ok := strings.CutSuffix(text, " HTTP/1.1")
+	if !ok || method != http.MethodPost && method != http.MethodGet || !strings.HasPrefix(text, "/") || strings.Contains(text, " ") {
 		return nil
 	}
+	if c.seen.text != text { // else the last target is not parsed again
+		u, err := url.ParseRequestURI(text)
+		if err != nil {
+			return nil
+		}
+		c.seen = target{strings.Clone(text), u}
+	}
+	r := &request{method: method, target: c.seen, body: body{conn: c, left: -1}}
+	if !r.readHeader(lines) || r.host == "" || (r.method == http.MethodPost) != (r.body.left >= 0) { // a POST names its length, a GET has no body
+		return nil
+	}
+	r.body.left = max(r.body.left, 0)
 	_, _ = c.r.Discard(end + 4) // these bytes are there
 	r.body.done.Store(r.body.left == 0)
 	return r
-}
-
-// measureBody reports whether the length of the body is as plain requests have it: a POST
-// names it, a GET has no body.
-func (r *request) measureBody() bool {
-	if r.method == http.MethodPost {
-		return r.body.left >= 0
-	}
-	named := r.body.left >= 0
-	r.body.left = 0
-	return !named
-}
-
-// readTarget reads the request line. A target that is the same as the last one is not
-// parsed again.
-func (r *request) readTarget(line string, last *target) bool {
-	method, text, _ := strings.Cut(line, " ")
-	text, ok := strings.CutSuffix(text, " HTTP/1.1")
-	switch method {
-	case http.MethodPost, http.MethodGet:
-		r.method = method
-	default:
-		return false
-	}
-	if !ok || !strings.HasPrefix(text, "/") || strings.Contains(text, " ") {
-		return false
-	}
-	if last.text != text {
-		u, err := url.ParseRequestURI(text)
-		if err != nil {
-			return false
-		}
-		*last = target{strings.Clone(text), u}
-	}
-	r.target = *last
-	return true
 }
 
 // readHeader reads the header lines.
@@ -105,7 +81,11 @@ func (r *request) readHeader(lines string) bool {
 		if value = strings.Trim(value, " \t"); !ok || !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
 			return false
 		}
-		name = canonical(name)
+		if known, ok := usual[name]; ok {
+			name = known
+		} else {
+			name = textproto.CanonicalMIMEHeaderKey(name)
+		}
 		switch name {
 		case "Host":
 			if r.host != "" || value == "" || !httpguts.ValidHostHeader(value) {
@@ -133,19 +113,6 @@ func (r *request) readHeader(lines string) bool {
 	return true
 }
 
-// build returns r as handlers take it. The URL is the handler's own.
-func (r *request) build(ctx context.Context, remote string) *http.Request {
-	built := (&http.Request{}).WithContext(ctx)
-	to := *r.target.url
-	built.Method, built.URL, built.RequestURI, built.Host = r.method, &to, r.target.text, r.host
-	built.Proto, built.ProtoMajor, built.ProtoMinor = "HTTP/1.1", 1, 1
-	built.Header, built.Body, built.ContentLength, built.RemoteAddr = r.header, &r.body, r.body.left, remote
-	if r.body.left == 0 {
-		built.Body = http.NoBody
-	}
-	return built
-}
-
 // body is the body of a request.
 type body struct {
 	conn *conn
@@ -171,13 +138,6 @@ func (b *body) Read(p []byte) (n int, err error) {
 
 // Close implements io.Closer.
 func (b *body) Close() error { return nil }
-
-// discard reads what the handler has left.
-func (b *body) discard() error {
-	n, err := b.conn.r.Discard(int(b.left)) // at most maxBody
-	b.left -= int64(n)
-	return err
-}
 
 // rest is a connection whose first bytes were read.
 type rest struct {
@@ -209,15 +169,7 @@ func (r *rest) CloseWrite() error {
 	return nil
 }
 
-// canonical returns the name of a header as net/http spells it.
-func canonical(name string) string {
-	if known, ok := usual[name]; ok {
-		return known
-	}
-	return textproto.CanonicalMIMEHeaderKey(name)
-}
-
-// usual are spellings of headers that MCP clients send.
+// usual are spellings of headers that MCP clients send, with those of net/http.
 var usual = func() map[string]string {
 	all := make(map[string]string)
 	for _, name := range []string{

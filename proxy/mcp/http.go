@@ -32,7 +32,17 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		problem(w, http.StatusForbidden, "host or origin is not one of this listener's: see toolgate.allowed_hosts and toolgate.allowed_origins")
 		return
 	}
-	to, route := endpointOf(r)
+	var to *endpoint
+	first, route, named := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	switch { // only the canonical spelling of a path is served
+	case r.URL.RawPath != "" || named && (route == "" || strings.Contains(route, "/")) || !strings.HasPrefix(r.URL.Path, "/"):
+	case first == "mcp":
+		to = mcpEndpoint
+	case first == "sse":
+		to = sseEndpoint
+	case r.URL.Path == messagesPath:
+		to = messagesEndpoint
+	}
 	if to == nil {
 		problem(w, http.StatusNotFound, "no such path")
 		return
@@ -76,23 +86,6 @@ var (
 		http.MethodPost: (*Door).message,
 	}}
 )
-
-// endpointOf returns the endpoint for the path of r and the server that the path
-// names, or nil when the path is not served. Only the canonical spelling of a
-// path is.
-func endpointOf(r *http.Request) (to *endpoint, route string) {
-	first, name, named := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
-	switch {
-	case r.URL.RawPath != "" || named && (name == "" || strings.Contains(name, "/")) || !strings.HasPrefix(r.URL.Path, "/"):
-	case first == "mcp":
-		return mcpEndpoint, name
-	case first == "sse":
-		return sseEndpoint, name
-	case r.URL.Path == messagesPath:
-		return messagesEndpoint, ""
-	}
-	return nil, ""
-}
 
 // standardAccept is the Accept header of most clients: both answers, in the order
 // of the specification's examples.

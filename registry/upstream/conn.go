@@ -139,7 +139,9 @@ func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 		c.taskListeners.Add(p.ID, taskListener{tell: r.Later})
 	}
 	result, e := c.Do(ctx, &p.Call)
-	result, e = c.secrets.redact(result), c.secrets.redactError(e)
+	if c.secrets != nil {
+		result, e = c.secrets.redact(result), c.secrets.redactError(e)
+	}
 	if r.Plain != nil {
 		*r.Plain = e == nil && p.Plain
 	}

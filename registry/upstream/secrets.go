@@ -98,9 +98,9 @@ func (s *secrets) redactText(text string) string {
 	return s.replacer.Replace(text)
 }
 
-// redactError removes secrets from why a request has no result.
+// redactError removes secrets from why a request has no result; s is not nil.
 func (s *secrets) redactError(e *Error) *Error {
-	if s == nil || e == nil {
+	if e == nil {
 		return e
 	}
 	e.RPC = s.redact(e.RPC)
