@@ -137,7 +137,8 @@ func TestSecretsByDefault(t *testing.T) {
 		{"masked", "bank__login", `{"password":"S","pin":"S","a":"S","n":1}`, []config.Arguments{masked, whole}, "masked", `{"a":"[masked]","n":1,"password":"[masked]","pin":"[masked]"}`},
 		{"digest", "t", `{"n":1}`, []config.Arguments{{Tool: "*", Keep: "digest"}, whole}, "digest", ""},
 	} {
-		r := &audit.Record{Exposed: tt.exposed, Fingerprint: "sha256:1", Arguments: json.RawMessage(tt.arguments)}
+		server, tool, _ := strings.Cut(tt.exposed, "__")
+		r := &audit.Record{Server: server, Tool: tool, Exposed: tt.exposed, Fingerprint: "sha256:1", Arguments: json.RawMessage(tt.arguments)}
 		got := app.KeepArguments(r, tools, keys.Key{ID: "1-a", Secret: []byte("key")}, tt.rules...)
 		switch {
 		case tt.kept == "" && got != r:
