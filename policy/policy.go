@@ -85,13 +85,6 @@ func (p Principal) Clone() Principal {
 	return p
 }
 
-// SameFacts reports whether person, issuer, OAuth client and delegation of p and q are
-// equal.
-func (p Principal) SameFacts(q Principal) bool {
-	return p.Person == q.Person && p.Issuer == q.Issuer && p.ClientID == q.ClientID &&
-		slices.Equal(p.Actors, q.Actors) && slices.Equal(p.MayAct, q.MayAct)
-}
-
 // Tool is what a policy may know of a tool. Annotations are the upstream's own
 // claims: a policy may read them, never trust them.
 type Tool struct {

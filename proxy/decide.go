@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/schema"
 	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
@@ -442,7 +441,11 @@ func (t *toolCall) validate(context.Context) *Failure {
 	if t.tool.Input == nil {
 		return t.fail(signal.CodeToolQuarantined, "the tool has no usable schema").remedy(useAnother)
 	}
-	faults, err := t.faults()
+	check := t.tool.Input.Validate
+	if t.in.Message.Vouches(t.body) { // it was read strictly
+		check = t.tool.Input.ValidateAccepted
+	}
+	faults, err := check(t.body)
 	warns := t.tool.InputMode == "warn"
 	t.warnings = nil // of an earlier judgement
 	switch {
@@ -462,14 +465,6 @@ func (t *toolCall) validate(context.Context) *Failure {
 	}
 	return t.fail(signal.CodeSchemaMismatch, reason).because(signal.InputError(reason, validator, nil)).with("faults", faults).
 		remedy(correct(faults[1:], "correct the arguments and call again"))
-}
-
-// faults checks the arguments against the tool's schema, which must not be nil.
-func (t *toolCall) faults() ([]schema.Fault, error) {
-	if t.in.Message.Vouches(t.body) {
-		return t.tool.Input.ValidateAccepted(t.body)
-	}
-	return t.tool.Input.Validate(t.body)
 }
 
 // validator is the origin of errors about arguments.

@@ -69,7 +69,7 @@ func (t *toolCall) deniedCall() *Failure {
 	if t.tool.Input == nil {
 		return f
 	}
-	faults, err := t.faults()
+	faults, err := t.tool.Input.Validate(t.body)
 	if err != nil {
 		t.gate.opts.Log.Error("validating arguments of a denied call", "decision", t.decisionID, "error", err)
 	}

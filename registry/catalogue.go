@@ -141,8 +141,13 @@ func (t *Tool) varies(first *Tool) bool {
 
 // Defined finds the definition of a server's tool with a fingerprint, whichever clients it is
 // for, by the upstream's name. One that serves goes before one that does not.
-func (c *Catalogue) Defined(server, name, fingerprint string) (*Tool, bool) {
-	return c.find(server, name, func(t *Tool) bool { return t.Fingerprint == fingerprint })
+func (c *Catalogue) Defined(server, name, fingerprint string) (found *Tool, ok bool) {
+	for _, t := range c.byName[server][name] {
+		if t.Fingerprint == fingerprint && (found == nil || found.Quarantine != "" && t.Quarantine == "") {
+			found = t
+		}
+	}
+	return found, found != nil
 }
 
 // find returns a definition of a tool that is wanted, one that serves before others.

@@ -249,23 +249,16 @@ func serveBounded(h http.Handler) http.Handler {
 			}()
 		}
 		d, bounded := w.(interface{ SetReadDeadline(time.Time) error })
-		if r.Body == nil || r.Body == http.NoBody || !bounded {
-			c.begin()
-			h.ServeHTTP(w, r)
-			return
+		switch {
+		case r.Body != nil && r.Body != http.NoBody && bounded:
+			now := time.Now()
+			r.Body = &body{ReadCloser: r.Body, set: d.SetReadDeadline, conn: c, end: now.Add(bodyTimeout)}
+			_ = d.SetReadDeadline(now.Add(bodyPause)) // fails only for a connection that is closed
+		case c != nil:
+			c.serving.Store(true)
 		}
-		b := &body{ReadCloser: r.Body, set: d.SetReadDeadline, conn: c, end: time.Now().Add(bodyTimeout)}
-		b.extend()
-		r.Body = b
 		h.ServeHTTP(w, r)
 	})
-}
-
-// begin notes that the request of c, which may be nil, is there.
-func (c *connection) begin() {
-	if c != nil {
-		c.serving.Store(true)
-	}
 }
 
 // body is the body of a request, which fails when bodyPause passes without a byte, or
@@ -283,19 +276,16 @@ func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	switch {
 	case err == io.EOF:
-		b.conn.begin()
+		if b.conn != nil {
+			b.conn.serving.Store(true)
+		}
 		_ = b.set(time.Time{}) // fails only for a connection that is closed
 	case err == nil && n > 0:
-		b.extend()
+		next := time.Now().Add(bodyPause)
+		if b.end.Before(next) {
+			next = b.end
+		}
+		_ = b.set(next)
 	}
 	return n, err
-}
-
-// extend gives the next byte bodyPause.
-func (b *body) extend() {
-	next := time.Now().Add(bodyPause)
-	if b.end.Before(next) {
-		next = b.end
-	}
-	_ = b.set(next) // fails only for a connection that is closed
 }

@@ -292,14 +292,6 @@ func (s *findings) judge(m *Message) *Fault {
 	if len(s.members) <= maxIndexed {
 		m.members = s.members
 	}
-	return m.judgeShape(method)
-}
-
-// topNames are the names of the members of a message.
-var topNames = []string{"jsonrpc", "id", "method", "params", "result", "error"}
-
-// judgeShape decides which kind of message has the members of m and method.
-func (m *Message) judgeShape(method json.RawMessage) *Fault {
 	isCall := method != nil
 	if isCall && string(m.Params) == "null" {
 		m.Params = nil
@@ -336,6 +328,9 @@ func (m *Message) judgeShape(method json.RawMessage) *Fault {
 	}
 	return nil
 }
+
+// topNames are the names of the members of a message.
+var topNames = []string{"jsonrpc", "id", "method", "params", "result", "error"}
 
 func invalid(pointer, reason string) *Fault {
 	return &Fault{Kind: Invalid, Reason: reason, Pointer: pointer}

@@ -74,14 +74,35 @@ type poster interface {
 	Post(ctx context.Context, p keepalive.Post) (answer []byte, res *http.Response, err error)
 }
 
-// send implements wire.
+// send implements wire. A poster returns the body of a plain answer. The head of an answer that
+// may open a session, or that is not the answer, is always read by net/http.
 func (w *httpWire) send(ctx context.Context, p *Call) error {
-	body, res, err := w.exchange(ctx, p)
-	if err != nil {
-		return brokenOff(err)
+	said, res := w.c.spoken.Load(), (*http.Response)(nil)
+	post, plain := keepalive.Post{}, said.head != nil && p.Method != methodInitialize && !w.shared
+	if plain {
+		post = keepalive.Post{Head: said.head, Body: p.line, Claim: p.claim, MaxBytes: w.c.limits.Bytes, Answer: p.Bytes}
+		if said.stateless {
+			post.Extra, plain = said.repeat(p)
+		}
+		if p.Trace != nil {
+			said.eachTrace(p, func(name, value string) { post.Extra, _ = keepalive.AppendHeader(post.Extra, name, value) })
+		}
 	}
-	if res == nil {
-		return cmp.Or(w.c.receive(body, source{only: p}), errNoAnswer)
+	if plain {
+		body, other, err := w.e.Transport.(poster).Post(ctx, post)
+		switch {
+		case err != nil:
+			w.broken(err)
+			return brokenOff(err)
+		case other == nil:
+			return cmp.Or(w.c.receive(body, source{only: p}), errNoAnswer)
+		}
+		res = other
+	} else {
+		var err error
+		if res, err = w.e.Post(ctx, said.headers(p), p.line, p.claim); err != nil {
+			return brokenOff(err)
+		}
 	}
 	defer res.Body.Close()
 	res.Body = io.NopCloser(p.Bytes.Reader(ctx, res.Body))
@@ -122,38 +143,18 @@ func brokenOff(err error) error {
 // has no answer.
 var errNoAnswer = unreadable("a message that does not have the id of the request")
 
-// exchange sends a call. It returns the body of a plain answer, or else the
-// response, whose body the caller closes. The head of an answer that may open a
-// session, or that is not the answer, is always read by net/http.
-func (w *httpWire) exchange(ctx context.Context, p *Call) (body []byte, res *http.Response, err error) {
-	said := w.c.spoken.Load()
-	if said.head != nil && p.Method != methodInitialize && !w.shared {
-		post := keepalive.Post{Head: said.head, Body: p.line, Claim: p.claim, MaxBytes: w.c.limits.Bytes, Answer: p.Bytes}
-		plain := true
-		if said.stateless {
-			post.Extra, plain = said.repeat(p)
-		}
-		if p.Trace != nil {
-			said.eachTrace(p, func(name, value string) { post.Extra, _ = keepalive.AppendHeader(post.Extra, name, value) })
-		}
-		if plain {
-			if body, res, err = w.e.Transport.(poster).Post(ctx, post); err != nil {
-				w.broken(err)
-			}
-			return body, res, err
-		}
+// headers returns the headers of the request that sends p.
+func (s *spoken) headers(p *Call) http.Header {
+	if !s.stateless && p.Trace == nil {
+		return s.header
 	}
-	header := said.header
-	if said.stateless || p.Trace != nil {
-		header = make(http.Header, len(said.header)+5)
-		if said.stateless {
-			paramheader.Set(header, p.Method, p.Params, p.Bound)
-		}
-		said.eachTrace(p, header.Set)
-		maps.Copy(header, said.header)
+	header := make(http.Header, len(s.header)+5)
+	if s.stateless {
+		paramheader.Set(header, p.Method, p.Params, p.Bound)
 	}
-	res, err = w.e.Post(ctx, header, p.line, p.claim)
-	return nil, res, err
+	s.eachTrace(p, header.Set)
+	maps.Copy(header, s.header)
+	return header
 }
 
 // eachTrace calls set for each header that carries the trace of p, unless every request of

@@ -316,7 +316,14 @@ func (c *conn) answer(r *request) (again bool) {
 		built.Body = http.NoBody
 		_ = c.SetReadDeadline(time.Time{}) // as net/http does: the client has nothing to send, however long its stream lasts
 	}
-	c.watchClient(cancel, &r.body)
+	c.mu.Lock()
+	c.watch.gone, c.watch.body, c.watch.reading = cancel, &r.body, nil
+	if c.watch.timer == nil {
+		c.watch.timer = time.AfterFunc(watchAfter, c.look)
+	} else {
+		c.watch.timer.Reset(watchAfter)
+	}
+	c.mu.Unlock()
 	defer func() {
 		c.stopWatching()
 		if p := recover(); p != nil { // as in net/http, other connections go on

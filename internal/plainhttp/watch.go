@@ -6,26 +6,14 @@ import (
 	"time"
 )
 
-// watch is the look at a client whose request is under way. The mutex of its
-// connection protects it.
+// watch is the look at a client whose request is under way: gone is called when the client goes
+// away before stopWatching, though not within watchAfter, and not before the handler has read
+// the body. The mutex of its connection protects it.
 type watch struct {
 	timer   *time.Timer
 	gone    func() // called when the client has gone; nil = no request is under way
 	body    *body
 	reading chan struct{} // closed at the end of the read; nil = none has begun
-}
-
-// watchClient calls gone when the client goes away before stopWatching is called,
-// though not within watchAfter, and not before the handler has read the body.
-func (c *conn) watchClient(gone func(), b *body) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.watch.gone, c.watch.body, c.watch.reading = gone, b, nil
-	if c.watch.timer == nil {
-		c.watch.timer = time.AfterFunc(watchAfter, c.look)
-	} else {
-		c.watch.timer.Reset(watchAfter)
-	}
 }
 
 // look reads until a byte arrives or the connection fails. A client that sends more

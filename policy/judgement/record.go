@@ -52,8 +52,8 @@ func EncodeInput(in *policy.Input, r *audit.Record) json.RawMessage {
 		b = document(b, "action", in.Action)
 	}
 	p, recorded := &in.Principal, &r.Principal
-	if p.Subject != recorded.Subject || p.Client != recorded.Client || p.Tenant != recorded.Tenant || !slices.Equal(p.Roles, recorded.Roles) ||
-		!p.SameFacts(policy.Principal{Person: recorded.Person}) {
+	if p.Subject != recorded.Subject || p.Person != recorded.Person || p.Client != recorded.Client || p.Tenant != recorded.Tenant || !slices.Equal(p.Roles, recorded.Roles) ||
+		p.Issuer != "" || p.ClientID != "" || len(p.Actors)+len(p.MayAct) > 0 { // of which the record has nothing
 		b = document(b, "principal", in.Principal)
 	}
 	switch {

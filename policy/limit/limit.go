@@ -240,9 +240,26 @@ func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra 
 	for i := range wanted {
 		d := &wanted[i]
 		d.key.subject, d.key.tenant = p.Subject, p.Tenant
-		if wait, ok := l.bucketLocked(d, now); !ok {
-			return refusal{*d, wait}.exceeded()
+		b, known := l.buckets.Get(d.key) // and marks it as used
+		switch {
+		case known && b.rate == d.rate:
+		case !d.rate.valid():
+			return refusal{demand: *d}.exceeded()
+		case known: // spent tokens stay spent: a larger bucket does not start full
+			b.adjust(d.rate, now)
+		default:
+			if wait := l.makeRoomLocked(now); wait > 0 {
+				return refusal{*d, wait}.exceeded()
+			}
+			b = &bucket{rate: d.rate}
+			if l.shared != nil {
+				b.lease = l.newLease(d)
+			} else {
+				b.tokens = xrate.NewLimiter(d.rate.limit(), d.rate.burst())
+			}
+			l.buckets.Add(d.key, b)
 		}
+		d.bucket = b
 	}
 	if l.shared != nil {
 		return l.spendSharedLocked(slices.Clone(wanted), now) // a clone: the demands of other calls need no allocation
@@ -288,33 +305,6 @@ func (r refusal) exceeded() *Exceeded {
 func (b *bucket) until(tokens float64, now time.Time) time.Duration {
 	missing := (tokens - b.tokens.TokensAt(now)) / float64(b.tokens.Limit())
 	return time.Duration(min(float64(time.Second)*max(missing, 0), math.MaxInt64/2))
-}
-
-// bucketLocked gives d its bucket, adjusted to the rate, and marks it as used. It
-// returns false when the rate is invalid, with no wait, or when there is no room, with
-// the time until there may be some. The caller must hold l.mu.
-func (l *Limiter) bucketLocked(d *demand, now time.Time) (wait time.Duration, ok bool) {
-	b, known := l.buckets.Get(d.key)
-	switch {
-	case known && b.rate == d.rate:
-	case !d.rate.valid():
-		return 0, false
-	case known: // spent tokens stay spent: a larger bucket does not start full
-		b.adjust(d.rate, now)
-	default:
-		if wait := l.makeRoomLocked(now); wait > 0 {
-			return wait, false
-		}
-		b = &bucket{rate: d.rate}
-		if l.shared != nil {
-			b.lease = l.newLease(d)
-		} else {
-			b.tokens = xrate.NewLimiter(d.rate.limit(), d.rate.burst())
-		}
-		l.buckets.Add(d.key, b)
-	}
-	d.bucket = b
-	return 0, true
 }
 
 // adjust gives b another rate.

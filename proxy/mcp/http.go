@@ -91,24 +91,6 @@ var (
 // of the specification's examples.
 const standardAccept = "application/json, text/event-stream"
 
-// negotiate returns which answers the sender of a POST reads. It answers the
-// request and returns false for a body that is not JSON, and for a client that reads
-// neither answer.
-func negotiate(w http.ResponseWriter, h http.Header) (plain, events, ok bool) {
-	types, lines := h["Content-Type"], h["Accept"]
-	if len(types) == 1 && types[0] == "application/json" && h["Content-Encoding"] == nil && len(lines) == 1 && lines[0] == standardAccept {
-		return true, true, true
-	}
-	if !guard.JSONBody(h) {
-		problem(w, http.StatusUnsupportedMediaType, "send application/json in UTF-8")
-		return false, false, false
-	}
-	if plain, events = accepts(h); !plain && !events {
-		problem(w, http.StatusNotAcceptable, "accept application/json and text/event-stream")
-	}
-	return plain, events, plain || events
-}
-
 // accepts returns which answers a client reads. A client without an Accept
 // header reads both. A client that names event streams first gets one even
 // where a single message would do.
@@ -136,9 +118,16 @@ const maxUnauthenticatedBytes = 64 << 10
 //
 //	media -> identify -> body -> decode -> version -> session -> dispatch -> observe -> reply
 func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
-	plain, events, ok := negotiate(w, r.Header)
-	if !ok {
-		return
+	plain, events, types, lines := true, true, r.Header["Content-Type"], r.Header["Accept"]
+	if len(types) != 1 || types[0] != "application/json" || r.Header["Content-Encoding"] != nil || len(lines) != 1 || lines[0] != standardAccept {
+		if !guard.JSONBody(r.Header) {
+			problem(w, http.StatusUnsupportedMediaType, "send application/json in UTF-8")
+			return
+		}
+		if plain, events = accepts(r.Header); !plain && !events {
+			problem(w, http.StatusNotAcceptable, "accept application/json and text/event-stream")
+			return
+		}
 	}
 	out := &response{w: w, rc: *http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events, asked: r.Header, client: r.Context()}
 	x := &exchange{versions: httpVersions, open: d.session.openSession, owned: true}
@@ -152,7 +141,14 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		return
 	}
 	d.decode(x, body)
-	if x.isStateless(r.Header) {
+	// A session header takes precedence over the body, and initialize belongs to the older
+	// revisions unless its body says otherwise.
+	m, said, inSession := x.call.Message, r.Header[headerVersion], len(r.Header[headerSession]) > 0
+	bare := x.declares && !inSession
+	if !bare && len(said) == 1 && (m == nil || m.Method != "initialize") {
+		bare = said[0] == statelessVersion || !inSession && !slices.Contains(olderVersions, said[0]) && m != nil && m.Kind == jsonrpc.Request
+	}
+	if bare {
 		if d.opts.PassOn == nil || !d.stateless.passOn(w, r, x, body) {
 			d.stateless.postStateless(r, out, x)
 		}
@@ -187,23 +183,6 @@ func (s *sessionServer) serve(x *exchange) answer {
 	}
 	s.observe(x, a)
 	return a
-}
-
-// isStateless reports whether x is a request of a revision without sessions, by
-// its header or its body. A session header takes precedence over the body, and
-// initialize belongs to the older revisions unless its body says otherwise.
-func (x *exchange) isStateless(h http.Header) bool {
-	lines, m := h[headerVersion], x.call.Message
-	opens := m != nil && m.Method == "initialize"
-	switch {
-	case x.declares && len(h[headerSession]) == 0:
-		return true
-	case len(lines) != 1 || opens:
-		return false
-	case lines[0] == statelessVersion:
-		return true
-	}
-	return len(h[headerSession]) == 0 && !slices.Contains(olderVersions, lines[0]) && m != nil && m.Kind == jsonrpc.Request
 }
 
 // maxSkippedBytes is how much of a body beyond the limit is read for the id of its

@@ -157,10 +157,10 @@ func (q *queue) next() func() {
 func (q *queue) finish(mute bool) {
 	q.mu.Lock()
 	q.closed, q.muted = true, mute
-	wait.Signal(q.moved)
-	ended := q.ended
+	ended, moved := q.ended, q.moved
 	q.mu.Unlock()
-	if ended != nil {
+	if ended != nil { // somebody may wait for room
+		wait.Signal(moved)
 		<-ended
 	}
 }
