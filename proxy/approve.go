@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
@@ -18,6 +19,48 @@ import (
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
+
+// approve lets a held call continue only with a grant, which it spends here,
+// before anything is sent. A ticket store that fails refuses the call. A resumed
+// call continues with its own grant or not at all.
+func (t *toolCall) approve(ctx context.Context) *Failure {
+	if own := t.in.resumed; own != nil {
+		if f := t.onlyFor(*own); f != nil {
+			return f
+		}
+	}
+	if t.decision.Effect != policy.Hold {
+		return nil
+	}
+	claim, f := t.claim(ctx)
+	if f == nil && waits(claim) {
+		t.note(span.EventHeld, string(claim.Ticket.State))
+	}
+	// A caller that asked for a task gets one in every state of the ticket.
+	if f == nil && claim.Ticket.ID != "" && (t.task != nil || waits(claim)) && t.knowsTasks() {
+		return t.replyTask(claim)
+	}
+	if f == nil && waits(claim) && t.in.resumed == nil {
+		if claim, f = t.await(ctx, claim); f != nil || !waits(claim) {
+			t.note(span.EventDecided, string(claim.Ticket.State))
+		}
+	}
+	if f != nil {
+		return f
+	}
+	switch claim.Outcome {
+	case approval.Granted: // only this continues down the road
+		return t.chargeHeld(ctx)
+	case approval.Pending, approval.InFlight:
+		return t.pending(claim)
+	case approval.Replay:
+		return t.replyStored(ctx, claim.Ticket)
+	case approval.TooMany:
+		t.crowded = true
+		return t.fail(signal.CodeOverloaded, "too many of your calls are waiting for approval").remedy("wait until some have been decided")
+	}
+	return t.ended(claim.Ticket)
+}
 
 // retryPending is the wait that a pending answer suggests to agents.
 const retryPending = 10 * time.Second

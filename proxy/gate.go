@@ -9,9 +9,8 @@
 //
 //	reply, failure := gate.Call(ctx, &proxy.Call{Message: m, Credential: c, Transport: "http"})
 //
-// road.go has the walk, the records and the close; decide.go the stages that may
-// refuse a call, approve.go what held calls do, forward.go what is sent and what comes
-// back, relay.go and callback.go the requests that call no tool.
+// road.go has the lists and the walk. Each stage of a tool call is in the file of its name,
+// relay.go and callback.go have the requests that call no tool.
 // A Gate is safe for concurrent use.
 package proxy
 
