@@ -52,7 +52,7 @@ func readDocs(t *testing.T, name string) []byte {
 // reference has its metrics with their labels, and what a legend names is a label of the
 // result.
 //
-// That the reference lists what is exported, and nothing else, is a test of internal/app.
+// That the reference lists what is exported, and nothing else, is a test of cmd/toolgate/internal/app.
 func TestDashboard(t *testing.T) {
 	var d dashboard
 	if err := json.Unmarshal(readDocs(t, "deploy/grafana/toolgate.json"), &d); err != nil {

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/progress"
 	"github.com/toolgate/toolgate/internal/store"

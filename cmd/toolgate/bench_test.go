@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/registry/config"
 )
 

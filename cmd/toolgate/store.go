@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/proxy/artifact"
 	"github.com/toolgate/toolgate/registry/config"

@@ -107,7 +107,7 @@ func TestAlertRules(t *testing.T) {
 // TestAlertsAreExplained: alerts use metrics that are exported, and each has a severity,
 // a summary and a section of the runbook, which has no other sections.
 //
-// That the reference lists what is exported is a test of internal/app.
+// That the reference lists what is exported is a test of cmd/toolgate/internal/app.
 func TestAlertsAreExplained(t *testing.T) {
 	exported := make(map[string]bool)
 	for _, row := range regexp.MustCompile("(?m)^\\| `(toolgate_\\w+)` \\|").FindAllStringSubmatch(readDocument(t, "reference.md"), -1) {

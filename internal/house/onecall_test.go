@@ -28,11 +28,11 @@ const (
 const scanFunction = "internal/jsonrpc.scan"
 
 // onecall is the program that is measured: a test kit that wires a toolgate.
-const onecall = "internal/testkit/onecall"
+const onecall = "cmd/toolgate/internal/testkit/onecall"
 
 // product reports whether s is a product file: neither a test nor a test kit.
 func product(s source) bool {
-	return !s.isTest && !strings.HasPrefix(s.pkg, "internal/testkit/")
+	return !s.isTest && !strings.Contains(s.pkg, "/testkit/")
 }
 
 // TestOneCall prints the functions and files that one allowed call enters, the

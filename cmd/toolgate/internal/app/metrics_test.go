@@ -21,7 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/testkit/authority"
 	"github.com/toolgate/toolgate/internal/testkit/corpus"
 	"github.com/toolgate/toolgate/internal/testkit/npm"

@@ -21,7 +21,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
