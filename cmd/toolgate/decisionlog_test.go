@@ -16,8 +16,8 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 	"github.com/toolgate/toolgate/internal/testkit/program"
-	"github.com/toolgate/toolgate/policy/decisionlog"
 )
 
 // collected is a collector of decisions that refuses everything while it is closed.

@@ -13,8 +13,8 @@ import (
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
 	"github.com/toolgate/toolgate/internal/testkit/program"
-	"github.com/toolgate/toolgate/policy/notice"
 )
 
 const noticeSecret = "whsec_cGxhbnRlZHBsYW50ZWRwbGFudGVkcGxhbnRlZA=="

@@ -8,11 +8,11 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/decisionlog"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/limit"
-	"github.com/toolgate/toolgate/policy/notice"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/registry/config"
 )

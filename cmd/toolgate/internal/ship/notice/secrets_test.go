@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
 	"github.com/toolgate/toolgate/internal/testkit/postgres"
-	"github.com/toolgate/toolgate/policy/notice"
 )
 
 // What configures a channel is secret. It is in no log, fault or trouble and not

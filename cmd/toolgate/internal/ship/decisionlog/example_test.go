@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/decisionlog"
 )
 
 // Decisions of the audit trail are appended to a file in the form of OPA's decision

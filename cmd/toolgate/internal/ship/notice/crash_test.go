@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
 	"github.com/toolgate/toolgate/internal/testkit/postgres"
-	"github.com/toolgate/toolgate/policy/notice"
 )
 
 const (

@@ -19,9 +19,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/testkit/postgres"
-	"github.com/toolgate/toolgate/policy/decisionlog"
 )
 
 // All tests of the package, with a server.

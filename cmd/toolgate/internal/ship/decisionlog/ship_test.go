@@ -21,9 +21,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 	"github.com/toolgate/toolgate/internal/filelock"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/decisionlog"
 )
 
 // lines gives the ids of the events in a file, and checks each.

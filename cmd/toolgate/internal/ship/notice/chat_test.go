@@ -12,8 +12,8 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
 	"github.com/toolgate/toolgate/policy/approval"
-	"github.com/toolgate/toolgate/policy/notice"
 )
 
 var update = flag.Bool("update", false, "write what is made to testdata")

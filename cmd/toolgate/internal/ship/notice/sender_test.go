@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
 	"github.com/toolgate/toolgate/policy/approval"
-	"github.com/toolgate/toolgate/policy/notice"
 )
 
 func (w *world) troubles(s *notice.Sender) []notice.Trouble {

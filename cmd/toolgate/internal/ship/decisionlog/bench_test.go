@@ -3,7 +3,7 @@ package decisionlog_test
 import (
 	"testing"
 
-	"github.com/toolgate/toolgate/policy/decisionlog"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 )
 
 // BenchmarkEvent is what a decision costs behind the back of its call: reading its

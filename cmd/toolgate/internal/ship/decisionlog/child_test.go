@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 	"github.com/toolgate/toolgate/internal/testkit/postgres"
-	"github.com/toolgate/toolgate/policy/decisionlog"
 )
 
 const (

@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/decisionlog"
 )
 
 // set and remove are rules of a mask.

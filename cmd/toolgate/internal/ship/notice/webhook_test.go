@@ -18,8 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
 	"github.com/toolgate/toolgate/policy/approval"
-	"github.com/toolgate/toolgate/policy/notice"
 )
 
 func digest(s string) string {
