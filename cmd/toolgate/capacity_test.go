@@ -15,12 +15,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet/valkey"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/testkit/filled"
 	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/internal/testkit/redis"
-	"github.com/toolgate/toolgate/internal/valkey"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/limit"

@@ -44,7 +44,6 @@ var mayImport = map[string][]string{
 	"proxy/wire":        {"signal", "audit", "docs/schemas"},
 	"proxy/mcp":         {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
 	"proxy/ndjson":      {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
-	"proxy/replica":     {},
 	"proxy/rest":        {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry", "docs/schemas"},
 	"docs/schemas":      {},
 	"console":           {"policy", "policy/approval"}, // their types: what it asks for it declares itself
@@ -80,7 +79,7 @@ var onlyIn = map[string][]string{
 	"github.com/pelletier/go-toml":           {"registry/config", "internal/clientfile"},
 	"github.com/wneessen/go-mail":            {"cmd/toolgate/internal/ship/notice"},
 	"github.com/standard-webhooks":           {"cmd/toolgate/internal/ship/notice"},
-	"github.com/redis/go-redis":              {"internal/valkey"},
+	"github.com/redis/go-redis":              {"cmd/toolgate/internal/fleet/valkey", "internal/testkit/redis"},
 	"github.com/emersion/go-smtp":            {}, // a mail server for tests
 	"github.com/JohannesKaufmann":            {"tools/page"},
 }

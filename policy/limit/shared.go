@@ -12,7 +12,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/internal/delivery"
-	"github.com/toolgate/toolgate/internal/valkey"
 )
 
 const (
@@ -41,7 +40,7 @@ var beats = delivery.Backoff{First: 200 * time.Millisecond, Longest: beatEvery}
 // It takes from no bucket unless each has what a call must have. For each it answers the
 // tokens taken, the whole tokens left, and the microseconds until one is left. A full
 // bucket has no key. When the clock steps back, nothing is added until it has caught up.
-var takeScript = valkey.NewScript(`
+const takeScript = `
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local ok, buckets, answer = true, {}, {}
@@ -74,11 +73,11 @@ for i, key in ipairs(KEYS) do
 	answer[i*3-2], answer[i*3-1] = taken, math.floor(b.tokens)
 	answer[i*3] = math.ceil(math.max(0, 1 - b.tokens) / b.rate)
 end
-return answer`)
+return answer`
 
 // beatScript notes that replica ARGV[1] lives, or leaves when ARGV[3] is 0, and answers how many have
 // lived within ARGV[2] milliseconds.
-var beatScript = valkey.NewScript(`
+const beatScript = `
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
@@ -88,12 +87,12 @@ if ARGV[3] == '1' then
 	redis.call('ZADD', KEYS[1], now, ARGV[1])
 	redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
-return {redis.call('ZCARD', KEYS[1])}`)
+return {redis.call('ZCARD', KEYS[1])}`
 
 // Server runs scripts on the server that replicas share. It must be safe for concurrent
 // use. After an error the script may have run.
 type Server interface {
-	Run(ctx context.Context, s *valkey.Script, keys []string, args ...any) ([]int64, error)
+	Run(ctx context.Context, script string, keys []string, args ...any) ([]int64, error)
 }
 
 // SharedOptions say how limits are shared. Server is required.

@@ -15,7 +15,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/internal/testkit/redis"
-	"github.com/toolgate/toolgate/internal/valkey"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/limit"
@@ -53,15 +52,11 @@ func (l *lines) all() []string {
 // join starts a replica whose calls wait for so long.
 func join(t *testing.T, server *redis.Server, rules limit.Rules, o limit.SharedOptions) *replica {
 	t.Helper()
-	client, err := valkey.Open(server.URL, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := &replica{log: &lines{}}
-	o.Server, o.Log = client, hclog.New(&hclog.LoggerOptions{Output: r.log})
+	o.Server, o.Log = server.Client(), hclog.New(&hclog.LoggerOptions{Output: r.log})
 	r.Shared = limit.NewShared(t.Context(), o)
 	r.Limiter = r.Shared.New("calls", rules)
-	t.Cleanup(func() { r.Shared.Close(); client.Close() })
+	t.Cleanup(r.Shared.Close)
 	return r
 }
 
@@ -474,7 +469,7 @@ func TestServerStopsAnswering(t *testing.T) {
 // slowServer answers every script after a time: that of signs of life with one replica, all others with a token.
 type slowServer struct{ by atomic.Int64 }
 
-func (s *slowServer) Run(ctx context.Context, _ *valkey.Script, keys []string, args ...any) ([]int64, error) {
+func (s *slowServer) Run(ctx context.Context, _ string, keys []string, args ...any) ([]int64, error) {
 	if !wait.For(ctx, time.Duration(s.by.Load())) {
 		return nil, fmt.Errorf("waiting: %w", ctx.Err())
 	}

@@ -12,7 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/valkey"
+	"github.com/redis/go-redis/v9"
+
 	"github.com/toolgate/toolgate/internal/wait"
 )
 
@@ -107,10 +108,33 @@ func (s *Server) Run(script string) []int64 {
 }
 
 func (s *Server) try(ctx context.Context, script string) ([]int64, error) {
-	c, err := valkey.Open(s.URL, nil)
+	c := s.open()
+	answer, err := c.Run(ctx, script, nil)
+	return answer, errors.Join(err, c.pool.Close())
+}
+
+// A Client runs scripts on a Server.
+type Client struct{ pool *redis.Client }
+
+// Client returns a client whose connections close with the test. It waits for an answer for a
+// second, and does not try again.
+func (s *Server) Client() *Client {
+	c := s.open()
+	s.t.Cleanup(func() { _ = c.pool.Close() }) // the server may be gone
+	return c
+}
+
+func (s *Server) open() *Client {
+	o, err := redis.ParseURL(s.URL)
 	if err != nil {
-		return nil, err
+		s.t.Fatal(err)
 	}
-	answer, err := c.Run(ctx, valkey.NewScript(script), nil)
-	return answer, errors.Join(err, c.Close())
+	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = time.Second, time.Second, time.Second, time.Second
+	return &Client{redis.NewClient(o)}
+}
+
+// Run runs a Lua script whose answer is a list of whole numbers.
+func (c *Client) Run(ctx context.Context, script string, keys []string, args ...any) ([]int64, error) {
+	return redis.NewScript(script).Run(ctx, c.pool, keys, args...).Int64Slice()
 }

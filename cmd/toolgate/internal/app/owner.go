@@ -5,9 +5,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/proxy/mcp"
-	"github.com/toolgate/toolgate/proxy/replica"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -16,20 +16,20 @@ const sessionTTL = 30 * time.Minute
 
 // newRouter returns what passes requests on to the owners of their sessions, nil without
 // toolgate.replica.
-func (a *App) newRouter(cfg *config.Config, l *Listeners) (*replica.Router, error) {
+func (a *App) newRouter(cfg *config.Config, l *Listeners) (*fleet.Router, error) {
 	if cfg.Replica == nil {
 		return nil, nil
 	}
 	hosts := guard.NewHosts(hostsOf(cfg, cfg.Listen), cfg.AllowedOrigins...)
-	return replica.New(replica.Options{
-		Secret: a.state.key, Directory: replica.Shared{Client: a.shared.client}, Address: cfg.Replica.Address, TLS: l.replicas.current, Admits: hosts.Admits, Log: a.log.Named("replica"),
+	return fleet.New(fleet.Options{
+		Secret: a.state.key, Directory: fleet.Shared{Client: a.shared.client}, Address: cfg.Replica.Address, TLS: l.replicas.current, Admits: hosts.Admits, Log: a.log.Named("replica"),
 		Passed: func(result string) { a.metrics.passedOn.WithLabelValues(result).Inc() },
 	})
 }
 
 // shareSessions makes the sessions of a door with opts reachable at other replicas, and take over
 // theirs. The caller must call stop after the door has closed.
-func (a *App) shareSessions(router *replica.Router, opts *mcp.Options) (stop func()) {
+func (a *App) shareSessions(router *fleet.Router, opts *mcp.Options) (stop func()) {
 	if router == nil {
 		return func() {}
 	}
@@ -45,7 +45,7 @@ func (a *App) shareSessions(router *replica.Router, opts *mcp.Options) (stop fun
 // serveReplicas serves the requests that other replicas pass on to sessions of this one, in
 // group, and lets them find it. It returns what ends the server. Without a router there is
 // nothing to serve.
-func (a *App) serveReplicas(group *errgroup.Group, router *replica.Router, door *mcp.Door, l *Listeners) (hangUp func()) {
+func (a *App) serveReplicas(group *errgroup.Group, router *fleet.Router, door *mcp.Door, l *Listeners) (hangUp func()) {
 	if router == nil {
 		return func() {}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/toolgate/toolgate/internal/valkey"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet/valkey"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/registry/config"
 )

@@ -1,4 +1,4 @@
-package replica
+package fleet
 
 import (
 	"crypto/aes"

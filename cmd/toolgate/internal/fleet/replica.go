@@ -1,4 +1,4 @@
-// Package replica serves the session of an MCP client, and a multi-round call of one
+// Package fleet serves the session of an MCP client, and a multi-round call of one
 // without a session, at whichever replica its requests arrive.
 //
 // A session is in the memory of one replica, its owner: there are its streams, the questions
@@ -19,7 +19,7 @@
 // A Keeper keeps the sessions of its replica on the server that the replicas share. When an owner
 // is gone, the door at which the next request of a session arrives loads its record, checks that
 // it is the sender's, and becomes the owner with Keep: of several, exactly one does.
-package replica
+package fleet
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package replica_test
+package fleet_test
 
 import (
 	"bufio"
@@ -22,9 +22,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/internal/testkit/authority"
 	"github.com/toolgate/toolgate/internal/testkit/program"
-	"github.com/toolgate/toolgate/proxy/replica"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -76,7 +76,7 @@ const secret = "a secret of thirty-two bytes ..."
 type cluster struct {
 	t         *testing.T
 	directory *directory
-	shared    replica.Directory // in place of directory, if it is set
+	shared    fleet.Directory // in place of directory, if it is set
 	authority *authority.Authority
 	now       func() time.Time // of its replicas; nil = time.Now
 }
@@ -108,7 +108,7 @@ func (c *cluster) secured(by *authority.Authority, names ...string) *tls.Config 
 
 // member is one replica. Its door says how often it was asked, and what of.
 type member struct {
-	*replica.Router
+	*fleet.Router
 	agents, replicas *httptest.Server
 	served           atomic.Int64
 	connected        atomic.Int64 // to its replicas' listener
@@ -125,8 +125,8 @@ func (c *cluster) joinAs(secret []byte, secured *tls.Config, serve http.HandlerF
 	c.t.Helper()
 	m := &member{}
 	m.agents, m.replicas = httptest.NewUnstartedServer(nil), httptest.NewUnstartedServer(nil)
-	r, err := replica.New(replica.Options{
-		Secret: secret, Directory: cmp.Or[replica.Directory](c.shared, c.directory), Address: m.replicas.Listener.Addr().String(), TLS: func() *tls.Config { return secured },
+	r, err := fleet.New(fleet.Options{
+		Secret: secret, Directory: cmp.Or[fleet.Directory](c.shared, c.directory), Address: m.replicas.Listener.Addr().String(), TLS: func() *tls.Config { return secured },
 		Admits: func(r *http.Request) bool { return r.Header.Get("Origin") != "http://evil.example" },
 		Passed: func(result string) { m.passed.Store(result, true); m.hops.Add(1) }, Now: c.now,
 	})

@@ -1,4 +1,4 @@
-package replica_test
+package fleet_test
 
 import (
 	"context"
@@ -12,26 +12,26 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet/valkey"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/redis"
-	"github.com/toolgate/toolgate/internal/valkey"
-	"github.com/toolgate/toolgate/proxy/replica"
 )
 
 const life = time.Minute
 
 // keeping is a replica without listeners that keeps its sessions on a server.
 type keeping struct {
-	*replica.Router
-	*replica.Keeper
+	*fleet.Router
+	*fleet.Keeper
 	leave func()
 }
 
 // keep starts a replica that is in the directory.
 func keep(t *testing.T, client *valkey.Client, secret string) *keeping {
 	t.Helper()
-	r, err := replica.New(replica.Options{
-		Secret: []byte(secret), Directory: replica.Shared{Client: client}, Address: "127.0.0.1:1",
+	r, err := fleet.New(fleet.Options{
+		Secret: []byte(secret), Directory: fleet.Shared{Client: client}, Address: "127.0.0.1:1",
 		TLS: func() *tls.Config { return &tls.Config{} }, Admits: func(*http.Request) bool { return true },
 	})
 	if err != nil {
@@ -48,10 +48,10 @@ func keep(t *testing.T, client *valkey.Client, secret string) *keeping {
 	return k
 }
 
-func alive(t *testing.T, client *valkey.Client, r *replica.Router) bool {
+func alive(t *testing.T, client *valkey.Client, r *fleet.Router) bool {
 	t.Helper()
 	self := strings.Split(r.SessionID(), ".")[1]
-	_, address, err := replica.Shared{Client: client}.Find(t.Context(), self, "no session")
+	_, address, err := fleet.Shared{Client: client}.Find(t.Context(), self, "no session")
 	return err == nil && address != ""
 }
 
@@ -238,7 +238,7 @@ func TestSealed(t *testing.T) {
 func TestTakenSessionIsFound(t *testing.T) {
 	client := connect(t, redis.Start(t, ""))
 	c := newCluster(t)
-	c.shared = replica.Shared{Client: client}
+	c.shared = fleet.Shared{Client: client}
 	one, two, three := c.join(echo("one")), c.join(echo("two")), c.join(echo("three"))
 	id := one.SessionID()
 	serves := func(at *member, want string) {
@@ -275,7 +275,7 @@ func TestTakenSessionIsFound(t *testing.T) {
 func TestFoundSessionsAreKept(t *testing.T) {
 	server := redis.Start(t, "")
 	c := newCluster(t)
-	c.shared = replica.Shared{Client: connect(t, server)}
+	c.shared = fleet.Shared{Client: connect(t, server)}
 	var passed atomic.Int64
 	began := time.Now()
 	c.now = func() time.Time { return began.Add(time.Duration(passed.Load())) }

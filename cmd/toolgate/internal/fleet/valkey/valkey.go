@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,7 +19,10 @@ import (
 const longest = time.Second
 
 // Client is a pool of connections to one server. It is safe for concurrent use.
-type Client struct{ pool *redis.Client }
+type Client struct {
+	pool    *redis.Client
+	scripts sync.Map // source text -> *redis.Script
+}
 
 // Open returns a Client for a redis:// or rediss:// URL, and connects with the first request. The
 // certificate of a rediss server must be of one of roots; nil = the system's. Errors of a
@@ -37,7 +41,7 @@ func Open(url string, roots *x509.CertPool) (*Client, error) {
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = longest, longest, longest, longest
 	o.ContextTimeoutEnabled = true
 	redis.SetLogger(silent{})
-	return &Client{redis.NewClient(o)}, nil
+	return &Client{pool: redis.NewClient(o)}, nil
 }
 
 // silent keeps go-redis from writing to stderr: its callers report the errors that they get.
@@ -46,21 +50,24 @@ type silent struct{}
 // Printf implements the logger of go-redis.
 func (silent) Printf(context.Context, string, ...any) {}
 
-// A Script is a Lua script.
-type Script struct{ script *redis.Script }
+// script returns the Lua script with a source text, of which a program has few.
+func (c *Client) script(source string) *redis.Script {
+	s, ok := c.scripts.Load(source)
+	if !ok {
+		s, _ = c.scripts.LoadOrStore(source, redis.NewScript(source))
+	}
+	return s.(*redis.Script)
+}
 
-// NewScript returns a Script with the source text.
-func NewScript(source string) *Script { return &Script{redis.NewScript(source)} }
-
-// Run runs s, whose answer is a list of whole numbers, once. After an error the script may
-// have run nevertheless, but for one that the server answered.
-func (c *Client) Run(ctx context.Context, s *Script, keys []string, args ...any) ([]int64, error) {
-	return s.script.Run(ctx, c.pool, keys, args...).Int64Slice()
+// Run runs the Lua script source, whose answer is a list of whole numbers, once. After an error the
+// script may have run nevertheless, but for one that the server answered.
+func (c *Client) Run(ctx context.Context, source string, keys []string, args ...any) ([]int64, error) {
+	return c.script(source).Run(ctx, c.pool, keys, args...).Int64Slice()
 }
 
 // Text is Run for a script whose answer is a text.
-func (c *Client) Text(ctx context.Context, s *Script, keys []string, args ...any) (string, error) {
-	return s.script.Run(ctx, c.pool, keys, args...).Text()
+func (c *Client) Text(ctx context.Context, source string, keys []string, args ...any) (string, error) {
+	return c.script(source).Run(ctx, c.pool, keys, args...).Text()
 }
 
 // Fields returns the fields of the hash at key. It returns an empty map when there is no hash.

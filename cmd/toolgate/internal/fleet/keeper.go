@@ -1,4 +1,4 @@
-package replica
+package fleet
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/valkey"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet/valkey"
 	"github.com/toolgate/toolgate/internal/wait"
 )
 
@@ -25,20 +25,20 @@ const (
 
 // findScript answers the replica that has the session KEYS[1], which is ARGV[1] unless another
 // one took it over, and its address, "" for a replica that is gone. ARGV[2] begins their keys.
-var findScript = valkey.NewScript(`
+const findScript = `
 local owner = redis.call('HGET', KEYS[1], 'owner') or ARGV[1]
-return owner .. ' ' .. (redis.call('GET', ARGV[2] .. owner) or '')`)
+return owner .. ' ' .. (redis.call('GET', ARGV[2] .. owner) or '')`
 
 // keepScript makes ARGV[1] the owner of the session KEYS[1], with the record ARGV[3], for ARGV[4]
 // milliseconds, unless its owner is another replica that is not gone. When ARGV[5] is 1, there must
 // be another owner. It answers the owner, "" for none.
-var keepScript = valkey.NewScript(`
+const keepScript = `
 local owner = redis.call('HGET', KEYS[1], 'owner')
 if ARGV[5] == '1' and (not owner or owner == ARGV[1]) then return '' end
 if owner and owner ~= ARGV[1] and redis.call('EXISTS', ARGV[2] .. owner) == 1 then return owner end
 redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'record', ARGV[3])
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
-return ARGV[1]`)
+return ARGV[1]`
 
 // Shared is the Directory on the server that the replicas share.
 type Shared struct{ *valkey.Client }
