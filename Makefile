@@ -27,12 +27,12 @@ run: build
 # and such parts are installed by the tests themselves, so that CI=true go test ./...
 # needs only what .ci/debian, node and Rust bring. The packages that start whole
 # programs, browsers and third-party clients run one after the other, alone. The race
-# detector watches all packages but cmd/toolgate, whose tests start the program hundreds
+# detector watches all packages but the commands, whose tests start the program hundreds
 # of times: internal/peers has toolgate watched as a whole.
-WHOLE = cmd/toolgate internal/deploy internal/peers
+WHOLE = cmd/toolgate/internal/cli internal/deploy internal/peers
 test: npm python rust guardian
 	$(GO) test $(RACE) -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v $(foreach p,$(WHOLE),-e '/$(p)$$'))
-	$(GO) test -timeout $(TIMEOUT) ./cmd/toolgate
+	$(GO) test -timeout $(TIMEOUT) ./cmd/toolgate/internal/cli
 	$(GO) test $(RACE) -timeout $(TIMEOUT) -p 1 ./internal/deploy ./internal/peers
 
 # The race detector watches all packages but SQLite itself, which is C translated to Go

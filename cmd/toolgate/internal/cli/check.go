@@ -1,0 +1,257 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/docs/schemas"
+	"github.com/toolgate/toolgate/internal/report"
+	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/upstream"
+)
+
+func checkCommand(e *env) *cobra.Command {
+	var offline, schema bool
+	var strict strictness
+	c := command("check", "check configuration and policy", func(ctx context.Context, _ []string) error {
+		if schema {
+			return e.printSchema()
+		}
+		return e.check(ctx, !offline, &strict)
+	})
+	c.Flags().BoolVar(&offline, "offline", false, "look at the files only, start nothing")
+	strict.bind(c)
+	c.Flags().BoolVar(&schema, "schema", false, "print the JSON Schema of the configuration")
+	return c
+}
+
+// printSchema prints the schema that configurations are checked against.
+func (e *env) printSchema() error {
+	text, err := schemas.Files.ReadFile("config.json")
+	if err != nil {
+		return err
+	}
+	if e.Form == report.YAML {
+		return e.Document(json.RawMessage(text))
+	}
+	return e.Write(string(text))
+}
+
+// A filesCheck has what the files of a configuration say.
+type filesCheck struct {
+	cfg    *config.Config
+	engine *rego.Engine
+	found  []finding
+}
+
+// checkFiles reads the configuration, its policy and its other files, and starts nothing.
+func (e *env) checkFiles(ctx context.Context) (*filesCheck, error) {
+	cfg, err := e.load()
+	if err != nil {
+		return nil, e.unservable(err, "")
+	}
+	if err := e.fetchRemotePolicy(ctx, cfg); err != nil {
+		return nil, err
+	}
+	engine, err := rego.Load(ctx, app.PolicyOptions(&cfg.Policy.PolicySource))
+	if err != nil {
+		return nil, e.unservable(fmt.Errorf("policy: %w", err), "")
+	}
+	found, err := app.CheckFiles(cfg)
+	if err != nil {
+		return nil, e.unservable(err, "")
+	}
+	return &filesCheck{cfg, engine, slices.Concat(app.Warnings(cfg, engine, nil), found, e.backendFindings(cfg, engine))}, nil
+}
+
+func (e *env) check(ctx context.Context, live bool, strict *strictness) error {
+	s, err := e.checkFiles(ctx)
+	if err != nil {
+		return err
+	}
+	cfg, engine, found := s.cfg, s.engine, s.found
+	sights := []console.Sight{}
+	if !live {
+		found = append(found, app.UnknownTools(cfg, engine, nil)...)
+	} else {
+		look := func(a *app.App) {
+			sights = append(sights, a.Sights()...)
+			for _, f := range findings(a) {
+				if !slices.Contains(found, f) {
+					found = append(found, f)
+				}
+			}
+		}
+		if err := e.withUpstreams(ctx, liveBound, cfg, look); err != nil {
+			return err
+		}
+	}
+	failed := strict.refuse(found)
+	return errors.Join(e.Print("check", map[string]any{"ok": failed == nil, "servers": len(cfg.Servers), "policy": engine.Revision(), "findings": found, "visible": sights}), failed)
+}
+
+// strictness says which warnings are faults.
+type strictness struct {
+	on      bool
+	allowed []string // codes of warnings that are accepted
+}
+
+// bind adds the flags of a command that looks for warnings.
+func (s *strictness) bind(c *cobra.Command) {
+	c.Flags().BoolVar(&s.on, "strict", false, "fail on warnings too")
+	c.Flags().StringSliceVar(&s.allowed, "allow", nil, "with --strict: accept warnings with this `CODE`; may be repeated")
+}
+
+// refuse returns the error of findings with warnings that are not accepted, or else nil.
+func (s *strictness) refuse(found []finding) error {
+	var refused, codes []string
+	for _, f := range found {
+		if !s.on || f.Level != levelWarning || slices.Contains(s.allowed, f.Code) {
+			continue
+		}
+		refused, codes = append(refused, f.Code+" ("+f.Where+")"), append(codes, f.Code)
+	}
+	if refused == nil {
+		return nil
+	}
+	slices.Sort(refused)
+	slices.Sort(codes)
+	return usage(fmt.Errorf("warnings, which --strict refuses: %s\nhint: fix them, or accept them with --allow %s",
+		strings.Join(slices.Compact(refused), ", "), strings.Join(slices.Compact(codes), ",")))
+}
+
+// findings lists what an app reports about itself and its upstreams.
+func findings(a *app.App) []finding {
+	return slices.Concat(a.Findings(), serverFindings(a), a.SightFindings())
+}
+
+// deadServer is the code of a server that does not answer.
+const deadServer = "dead-server"
+
+// serverFindings lists what an app reports about its upstreams.
+func serverFindings(a *app.App) (found []finding) {
+	for _, u := range a.Upstreams().Status() {
+		warn := func(code, message string) {
+			found = append(found, finding{Level: levelWarning, Code: code, Where: "mcpServers." + u.Name, Message: message})
+		}
+		if u.Error != "" {
+			warn(deadServer, u.State+": "+u.Error)
+		} else if u.State == string(upstream.StateStarting) {
+			warn(deadServer, fmt.Sprintf("has not answered within %v", liveBound))
+		}
+		for _, message := range u.Warnings {
+			warn("server", message)
+		}
+	}
+	return found
+}
+
+// withUpstreams opens a toolgate with a state of its own, so that looking changes
+// nothing that is kept, and calls look when every upstream has answered or failed, or
+// after a time.
+func (e *env) withUpstreams(ctx context.Context, most time.Duration, cfg *config.Config, look func(*app.App)) error {
+	dir, err := e.scratch()
+	if err != nil {
+		return err
+	}
+	alone := *cfg
+	alone.Store = ""
+	alone.State, alone.Keys = filepath.Join(dir, "state"), filepath.Join(dir, "keys")
+	alone.Shared = nil // it is no replica
+	a, err := app.Open(ctx, &alone, e.appOptions())
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(ctx, most)
+	defer stop()
+	a.WaitForUpstreams(ctx)
+	look(a)
+	return a.Close()
+}
+
+// liveBound is how long a command waits for upstreams.
+const liveBound = 15 * time.Second
+
+// The levels of a finding.
+const (
+	levelError   = string(rego.LevelError)
+	levelWarning = string(rego.LevelWarning)
+	levelNote    = string(rego.LevelNote)
+)
+
+// finding is one fault, warning or note about a configuration or a policy.
+type finding = app.Finding
+
+// placed returns findings of a policy with paths as one sees them from here.
+func placed(slips []rego.Finding, root string) []finding {
+	found := make([]finding, len(slips))
+	for i, s := range slips {
+		f := finding{Level: string(s.Level), Code: s.Code, Where: s.Where(), Message: s.Message, Hint: s.Hint, File: s.File, Row: s.Row}
+		if s.File != "" && root != "" && !strings.HasSuffix(root, ".gz") && !path.IsAbs(s.File) {
+			f.File = path.Join(root, s.File)
+			f.Where = strings.Replace(f.Where, s.File, f.File, 1)
+		}
+		found[i] = f
+	}
+	return found
+}
+
+// faultsOf takes apart why a configuration, or the policy below root, cannot
+// serve.
+func faultsOf(err error, root string) []finding {
+	if faults := rego.Faults(nil); errors.As(err, &faults) {
+		return placed(faults, root)
+	}
+	faults, found := (*config.Faults)(nil), []finding{}
+	if !errors.As(err, &faults) {
+		return append(found, finding{Level: levelError, Message: err.Error()})
+	}
+	for _, f := range faults.List {
+		found = append(found, finding{Level: levelError, Where: f.Place(), Message: f.Message, Hint: f.Hint})
+	}
+	return found
+}
+
+// unservable is the error of a configuration or a policy that cannot serve.
+func (e *env) unservable(err error, root string) error {
+	found := faultsOf(err, root)
+	refused := &exit{code: exitUsage, err: err, findings: found}
+	if e.Form == "github" {
+		return errors.Join(e.Print("findings", found), refused)
+	}
+	return refused
+}
+
+var (
+	annotationText     = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", "\t", "%09")
+	annotationProperty = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", "\t", "%09", ":", "%3A", ",", "%2C")
+)
+
+// annotation returns the finding as a workflow command of GitHub.
+func annotation(f finding) string {
+	level := map[string]string{levelError: "error", levelWarning: "warning"}[f.Level]
+	text := "::" + cmp.Or(level, "notice")
+	if f.File != "" {
+		text += " file=" + annotationProperty.Replace(f.File)
+	}
+	if f.Row > 0 {
+		text += fmt.Sprintf(",line=%d", f.Row)
+	}
+	if f.Hint != "" {
+		f.Message += "\nhint: " + f.Hint
+	}
+	return text + "::" + annotationText.Replace(f.Message)
+}

@@ -1,0 +1,474 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/clientfile"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/dialect"
+)
+
+// clientFlags are the flags of commands that change files of clients.
+type clientFlags struct {
+	file, project           string
+	write, yes, undo, force bool
+	url, server, tokenEnv   string
+	literal                 bool
+	only, set               []string
+	as, from, envFile       string
+	detect, secrets         bool
+}
+
+func (f *clientFlags) add(c *cobra.Command) *cobra.Command {
+	s := c.Flags()
+	s.StringVar(&f.file, "file", "", "the client's `FILE`, where it is not at its usual place")
+	s.StringVar(&f.project, "project", "", "`DIR` of a project: use the client's file of that project")
+	s.BoolVar(&f.write, "write", false, "write the plan; without it, it is printed")
+	s.BoolVar(&f.yes, "yes", false, "the same as --write, for scripts")
+	s.BoolVar(&f.undo, "undo", false, "restore the file as it was before toolgate's last change")
+	s.BoolVar(&f.force, "force", false, "with --undo: also when the file was changed since")
+	return c
+}
+
+// addConnect adds the flags that say how the client reaches toolgate.
+func (f *clientFlags) addConnect(c *cobra.Command) *cobra.Command {
+	s := c.Flags()
+	s.StringVar(&f.url, "url", "", "`URL` at which the client reaches toolgate, such as https://tools.example.org/mcp (default: as configured)")
+	s.StringVar(&f.server, "server", "", "connect to the route of one `SERVER`, /mcp/NAME")
+	s.StringVar(&f.tokenEnv, "token-env", "", "`VARIABLE` from which the client takes its token (default TOOLGATE_TOKEN where identity is configured)")
+	s.BoolVar(&f.literal, "token-literal", false, "write the token of --token into the file, for clients that do not see its variable")
+	return f.add(c)
+}
+
+func connectCommand(e *env) *cobra.Command {
+	f := &clientFlags{}
+	return f.addConnect(command("connect CLIENT", "add toolgate to a client's file", func(_ context.Context, args []string) error {
+		return e.changeClient(args[0], f, e.planConnect)
+	}))
+}
+
+func disconnectCommand(e *env) *cobra.Command {
+	f := &clientFlags{}
+	c := f.add(command("disconnect CLIENT", "remove toolgate from a client's file", func(_ context.Context, args []string) error {
+		return e.changeClient(args[0], f, planDisconnect)
+	}))
+	c.Flags().StringVar(&f.server, "server", "", "the entry for the route of one `SERVER`")
+	return c
+}
+
+// changeClient carries out a plan for the file of a client, or undoes the file's last change
+// and what was changed together with it in others.
+func (e *env) changeClient(id string, f *clientFlags, plan func(dialect.Client, string, *clientFlags) (*clientPlan, error), others ...string) error {
+	c, path, err := e.clientFile(id, f)
+	if err != nil {
+		return err
+	}
+	if f.undo {
+		return e.undoChanges(f, path, others...)
+	}
+	p, err := plan(c, path, f)
+	if err != nil {
+		return usage(err)
+	}
+	return e.carryOut(p, f)
+}
+
+// clientFile returns a client and the place of its file.
+func (e *env) clientFile(id string, f *clientFlags) (c dialect.Client, path string, err error) {
+	c, ok := dialect.Lookup(id)
+	if !ok {
+		return c, "", unknown("client", id, clientIDs())
+	}
+	if f.file != "" {
+		return c, f.file, nil
+	}
+	m := e.machine(f.project)
+	for _, p := range c.Places(m) {
+		if (p.Scope == "project") != (f.project != "") || p.Scope == "system" {
+			continue
+		}
+		switch err := present(p.Path, m.Project); {
+		case err == nil:
+			return c, p.Path, nil
+		case m.Project != "" && !errors.Is(err, fs.ErrNotExist):
+			return c, "", usage(fmt.Errorf("looking for %s: %w\nhint: name the file with --file", p.Path, err))
+		}
+		path = cmp.Or(path, p.Path)
+	}
+	if path == "" {
+		return c, "", usage(fmt.Errorf("%s has no file of that kind on this system\nhint: name it with --file, or its project with --project", c.Name))
+	}
+	return c, path, nil
+}
+
+// present returns nil if there is a file, in a project without a link out of the project.
+func present(path, project string) error {
+	if project == "" {
+		_, err := os.Stat(path)
+		return err
+	}
+	root, err := os.OpenRoot(project)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // it was only read
+	name, err := filepath.Rel(project, path)
+	if err == nil {
+		_, err = root.Stat(name)
+	}
+	return err
+}
+
+func clientIDs() (ids []string) {
+	for _, c := range dialect.Clients() {
+		ids = append(ids, c.ID)
+	}
+	return ids
+}
+
+// machine returns what places of files depend on, from the environment of the command.
+func (e *env) machine(project string) dialect.Machine {
+	if project != "" {
+		project, _ = filepath.Abs(project) // "" = no project
+	}
+	m := dialect.System(project)
+	m.Getenv = func(name string) string {
+		value, _ := e.lookup(name)
+		return value
+	}
+	return m
+}
+
+// listKey is the member that names the entries of a client that has a list of them.
+func listKey(c dialect.Client) string {
+	if c.List {
+		return "name"
+	}
+	return ""
+}
+
+// entryName is the name under which a client knows toolgate.
+func entryName(f *clientFlags) string {
+	if f.server != "" {
+		return "toolgate-" + f.server
+	}
+	return "toolgate"
+}
+
+// planConnect plans to enter toolgate into a client's file.
+func (e *env) planConnect(c dialect.Client, path string, f *clientFlags) (*clientPlan, error) {
+	edits, notes, err := e.connectEdits(c, f)
+	if err != nil {
+		return nil, err
+	}
+	return planEdits(c, path, edits, notes)
+}
+
+// connectEdits returns the edits that enter toolgate into a client's file.
+func (e *env) connectEdits(c dialect.Client, f *clientFlags) (edits []clientfile.Edit, notes []string, err error) {
+	a, variable, err := e.reach(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	entry, notes, err := e.entry(c, a, variable, f)
+	if err != nil {
+		return nil, nil, err
+	}
+	edits = append(fileEdits(c), clientfile.Edit{Container: c.Container, Key: listKey(c), Name: entryName(f), Value: entry})
+	if variable != "" {
+		edits = append(edits, rootEdits(c)...)
+	}
+	return edits, notes, nil
+}
+
+// planDisconnect plans to remove toolgate from a client's file. A prompt (VS Code's inputs) to
+// which the rest of the file still refers stays.
+func planDisconnect(c dialect.Client, path string, f *clientFlags) (*clientPlan, error) {
+	entry := clientfile.Edit{Container: c.Container, Key: listKey(c), Name: entryName(f)}
+	without, err := clientfile.Plan(path, c.Format, entry)
+	if err != nil {
+		return nil, err
+	}
+	edits := []clientfile.Edit{entry}
+	for _, edit := range rootEdits(c) {
+		if !bytes.Contains(without.After, []byte("${input:"+edit.Name+"}")) {
+			edit.Value = nil
+			edits = append(edits, edit)
+		}
+	}
+	return planEdits(c, path, edits, nil)
+}
+
+// reach returns where a client reaches toolgate, and the variable with its token, ""
+// where agents need none.
+func (e *env) reach(f *clientFlags) (a dialect.Address, variable string, err error) {
+	a.URL, variable = f.url, f.tokenEnv
+	if _, missing := os.Stat(e.config); a.URL == "" && errors.Is(missing, fs.ErrNotExist) {
+		a.URL = "http://127.0.0.1:8787/mcp" // the default of a file that is to be made
+	}
+	if a.URL == "" {
+		cfg, err := e.load()
+		if err != nil {
+			return a, "", err
+		}
+		a.URL = app.URL(cfg.Listen, cfg.TLS) + "/mcp"
+		if cfg.Identity.Configured && !cfg.Identity.Local {
+			variable = cmp.Or(variable, "TOOLGATE_TOKEN")
+		}
+	}
+	if f.server != "" {
+		a.URL = strings.TrimSuffix(a.URL, "/") + "/" + f.server
+	}
+	a.Command, err = os.Executable()
+	return a, variable, err
+}
+
+// entry returns toolgate's entry for a client. A client that expands no variables gets
+// the bridge, which takes the token from its environment, unless the token itself is
+// asked for.
+func (e *env) entry(c dialect.Client, a dialect.Address, variable string, f *clientFlags) (_ json.RawMessage, notes []string, err error) {
+	if variable != "" {
+		a.Token = "${" + variable + "}"
+	}
+	if f.literal {
+		switch {
+		case !c.TakesToken():
+			return nil, nil, fmt.Errorf("a file of %s cannot hold a token\nhint: leave --token-literal out: the client gets the token from %s", c.Name, tokenSource(c, cmp.Or(variable, "TOOLGATE_TOKEN")))
+		case e.token == "":
+			return nil, nil, errors.New("--token-literal needs the token\nhint: name it with --token")
+		}
+		a.Token, a.Literal = e.token, true
+	}
+	text, err := c.Entry(a)
+	if err != nil {
+		return nil, nil, err
+	}
+	var entry map[string]any
+	if err := json.Unmarshal(text, &entry); err != nil {
+		return nil, nil, err
+	}
+	if variable != "" && c.HoldsToken() && !f.literal {
+		entry = map[string]any{"command": a.Command, "args": []string{"stdio", "--connect", a.URL}}
+		notes = append(notes, fmt.Sprintf("%s expands no variables: start it with TOOLGATE_TOKEN in its environment, or write the token into its file with --token-literal", c.Name))
+	} else if variable != "" && !f.literal {
+		note := c.Name + " takes the token from " + tokenSource(c, variable)
+		if c.TakesToken() {
+			note += "; --token-literal writes the token into its file instead"
+		}
+		notes = append(notes, note)
+	}
+	if _, named := entry["name"]; named {
+		entry["name"] = entryName(f)
+	}
+	text, err = json.Marshal(entry)
+	return json.RawMessage(strings.ReplaceAll(string(text), "TOOLGATE_TOKEN", cmp.Or(variable, "TOOLGATE_TOKEN"))), notes, err
+}
+
+// tokenSource says where a client looks for the token.
+func tokenSource(c dialect.Client, variable string) string {
+	if len(c.Connect.Root) > 0 {
+		return "its prompt when it starts toolgate"
+	}
+	return "the variable " + variable + " of its environment"
+}
+
+// fileEdits returns what a client wants in its file besides entries.
+func fileEdits(c dialect.Client) (edits []clientfile.Edit) {
+	if c.Write != nil && c.Write.Schema != "" {
+		edits = append(edits, clientfile.Edit{Name: "$schema", Value: json.RawMessage(strconv.Quote(c.Write.Schema)), Keep: true})
+	}
+	return edits
+}
+
+// rootEdits returns what a client's file needs besides the entry: lists whose elements
+// have an id.
+func rootEdits(c dialect.Client) (edits []clientfile.Edit) {
+	if c.Connect == nil {
+		return nil
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.Connect.Root)) {
+		elements, _ := c.Connect.Root[key].([]any)
+		for _, element := range elements {
+			object, _ := element.(map[string]any)
+			id, named := object["id"].(string)
+			text, err := json.Marshal(object)
+			if named && err == nil {
+				edits = append(edits, clientfile.Edit{Container: []string{key}, Key: "id", Name: id, Value: text, Keep: true})
+			}
+		}
+	}
+	return edits
+}
+
+// clientPlan is what a command is going to do, or has done.
+type clientPlan struct {
+	Client   string          `json:"client,omitempty"`
+	Servers  []plannedServer `json:"servers,omitempty"`
+	Warnings []string        `json:"warnings,omitempty"` // of tools that are visible afterwards, and were not
+	Notes    []string        `json:"notes,omitempty"`
+	Changes  []plannedChange `json:"changes"`
+	Written  bool            `json:"written"`
+
+	changes []*clientfile.Change
+	secrets []string // not to be printed
+	bare    bool     // secrets of other entries are not known, so no diff is printed
+}
+
+// plannedChange is one file.
+type plannedChange struct {
+	File   string `json:"file"`
+	Diff   string `json:"diff"`
+	Backup string `json:"backup,omitempty"` // of the file as it was
+}
+
+// planEdits plans edits of a client's file.
+func planEdits(c dialect.Client, path string, edits []clientfile.Edit, notes []string) (*clientPlan, error) {
+	change, err := clientfile.Plan(path, c.Format, edits...)
+	if err != nil {
+		return nil, err
+	}
+	p := &clientPlan{Client: c.ID, Notes: notes, changes: []*clientfile.Change{change}}
+	p.hideSecrets(path, change, c)
+	return p, nil
+}
+
+// hideSecrets keeps the secrets of a client's file out of what is printed.
+func (p *clientPlan) hideSecrets(path string, file *clientfile.Change, c dialect.Client) {
+	if len(bytes.TrimSpace(file.Before)) == 0 {
+		return
+	}
+	n, err := config.Normalise(config.ClientFile{Name: path, Path: file.Path, Data: file.Before, Client: c.ID})
+	if err != nil {
+		p.bare = true
+		fault, _, _ := strings.Cut(err.Error(), "\n")
+		p.Notes = append(p.Notes, "no diff is shown, because the servers of the file cannot be read and their secrets are not known: "+fault)
+		return
+	}
+	p.secrets = append(p.secrets, secretValues(n.Servers)...)
+}
+
+// carryOut prints the plan, and writes it where a flag or the person says so.
+func (e *env) carryOut(p *clientPlan, f *clientFlags) error {
+	p.changes = slices.DeleteFunc(p.changes, func(c *clientfile.Change) bool { return !c.Changed() })
+	p.Changes = []plannedChange{}
+	for _, c := range p.changes {
+		text := c.Diff()
+		for _, secret := range p.secrets {
+			text = strings.ReplaceAll(text, secret, "********")
+		}
+		if p.bare {
+			text = ""
+		}
+		p.Changes = append(p.Changes, plannedChange{File: c.Path, Diff: text})
+	}
+	write := f.write || f.yes
+	if !write && len(p.changes) > 0 && !e.Structured() && e.terminal() {
+		if err := e.Print("clientplan", p); err != nil {
+			return err
+		}
+		if !e.confirm("write this?") {
+			return nil
+		}
+		write = true
+	}
+	if write {
+		if err := p.write(); err != nil {
+			return err
+		}
+	}
+	return e.Print("clientplan", p)
+}
+
+// write makes every change, or none.
+func (p *clientPlan) write() error {
+	now := time.Now()
+	for i, c := range p.changes {
+		backup, err := c.Write(now)
+		if err == nil {
+			p.Changes[i].Backup = backup
+			continue
+		}
+		for _, done := range slices.Backward(p.changes[:i]) {
+			last, cause := clientfile.Last(done.Path)
+			if cause == nil {
+				cause = last.Undo(false)
+			}
+			err = errors.Join(err, cause)
+		}
+		return fmt.Errorf("%w\nhint: nothing is changed; make the plan again", err)
+	}
+	p.Written = len(p.changes) > 0
+	return nil
+}
+
+// undoChanges restores a file, and what was changed together with it in others.
+func (e *env) undoChanges(f *clientFlags, path string, others ...string) error {
+	first, err := clientfile.Last(path)
+	if err != nil {
+		return usage(err)
+	}
+	all := []clientfile.Undoing{first}
+	for _, other := range slices.DeleteFunc(others, func(path string) bool { return path == "" }) {
+		if last, err := clientfile.Last(other); err == nil && last.Stamp == first.Stamp {
+			all = append(all, last)
+		}
+	}
+	for _, u := range all {
+		if err := u.Check(); err != nil && !f.force {
+			return usage(fmt.Errorf("%w\nhint: the former file is %s; --force restores it anyway", err, u.Backup))
+		}
+	}
+	restored := []string{}
+	for _, u := range all {
+		if err := u.Undo(f.force); err != nil {
+			return err
+		}
+		restored = append(restored, u.Path)
+	}
+	return e.Print("undone", restored)
+}
+
+// terminal reports whether a person can be asked.
+func (e *env) terminal() bool { return isTerminal(e.in) }
+
+// isTerminal reports whether a stream is a terminal.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// ask asks a question and returns the line that answers it, without space around it. It
+// reports false at the end of the input.
+func (e *env) ask(question string) (answer string, ok bool) {
+	if e.lines == nil {
+		e.lines = bufio.NewReader(e.in)
+	}
+	fmt.Fprint(e.err, question)
+	answer, err := e.lines.ReadString('\n')
+	return strings.TrimSpace(answer), err == nil
+}
+
+// confirm asks a question. Anything but y or yes is no.
+func (e *env) confirm(question string) bool {
+	answer, _ := e.ask(question + " [y/N] ") // "" = no
+	answer = strings.ToLower(answer)
+	return answer == "y" || answer == "yes"
+}

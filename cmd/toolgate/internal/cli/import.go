@@ -1,0 +1,439 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/tailscale/hujson"
+
+	"github.com/toolgate/toolgate/internal/clientfile"
+	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/dialect"
+)
+
+func importCommand(e *env) *cobra.Command {
+	f := &clientFlags{}
+	c := f.add(command("import [CLIENT | FILE]", "take over the servers of a client's file", func(_ context.Context, args []string) error {
+		if f.undo {
+			return e.undoChanges(f, e.config, f.envFile)
+		}
+		if len(args) == 0 && f.from == "" || f.detect {
+			return e.detectClients(f)
+		}
+		id, path, err := e.importSource(args, f)
+		if err != nil {
+			return err
+		}
+		p, _, err := e.planImport(id, path, f)
+		if err != nil {
+			return usage(err)
+		}
+		return e.carryOut(p, f)
+	}))
+	c.Flags().BoolVar(&f.detect, "detect", false, "list the files of clients on this machine")
+	c.Flags().StringVar(&f.from, "from", "", "the `CLIENT` that wrote the file, where that is not recognised")
+	addImport(c, f)
+	return c
+}
+
+// addImport adds the flags that say what is imported, and how.
+func addImport(c *cobra.Command, f *clientFlags) {
+	addNaming(c, f, "import")
+	addInputs(c, &f.set)
+	c.Flags().StringVar(&f.envFile, "env-file", "", "move secrets to this `FILE` (mode 0600), and write ${NAME} in their place")
+}
+
+// addInputs adds the flag that gives values to inputs.
+func addInputs(c *cobra.Command, set *[]string) {
+	c.Flags().StringArrayVar(set, "set", nil, "`NAME=VALUE` of an input that the client's file leaves to people; may be repeated")
+}
+
+// addNaming adds the flags that choose servers, and name one of them.
+func addNaming(c *cobra.Command, f *clientFlags, verb string) {
+	c.Flags().StringSliceVar(&f.only, "only", nil, "`NAME` of a server to "+verb+"; may be repeated (default: all)")
+	c.Flags().StringVar(&f.as, "as", "", "another `NAME` for the one server that --only chooses")
+}
+
+func adoptCommand(e *env) *cobra.Command {
+	f := &clientFlags{}
+	service := false
+	c := f.addConnect(command("adopt CLIENT", "move the servers of a client behind toolgate", func(ctx context.Context, args []string) error {
+		err := e.changeClient(args[0], f, e.planAdopt, e.config, f.envFile)
+		switch {
+		case err != nil:
+		case f.undo:
+			e.hintService()
+		case f.write || f.yes:
+			err = e.offerService(ctx, service, !f.yes && !e.Structured() && e.terminal())
+		}
+		return err
+	}))
+	c.Flags().BoolVar(&service, "service", false, "with --write: start toolgate at login, as toolgate service install does")
+	addImport(c, f)
+	return c
+}
+
+// planAdopt plans to import the servers of a client, and to put toolgate in their place.
+func (e *env) planAdopt(c dialect.Client, path string, f *clientFlags) (*clientPlan, error) {
+	p, taken, err := e.planImport(c.ID, path, f)
+	if err != nil {
+		return nil, err
+	}
+	edits, notes, err := e.connectEdits(c, f)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range taken {
+		for _, container := range append([][]string{c.Container}, c.Others...) {
+			edits = append(edits, clientfile.Edit{Container: container, Key: listKey(c), Name: name})
+		}
+	}
+	change, err := clientfile.Plan(path, c.Format, edits...)
+	p.Notes, p.changes = append(p.Notes, notes...), append(p.changes, change)
+	return p, err
+}
+
+// importSource returns the dialect and the path of what is imported.
+func (e *env) importSource(args []string, f *clientFlags) (id, path string, err error) {
+	if f.from != "" {
+		if _, ok := dialect.Lookup(f.from); !ok {
+			return "", "", unknown("client", f.from, clientIDs())
+		}
+	}
+	if len(args) == 1 {
+		if _, known := dialect.Lookup(args[0]); !known {
+			return f.from, args[0], nil
+		}
+		f.from = args[0]
+	}
+	c, path, err := e.clientFile(f.from, f)
+	return c.ID, path, err
+}
+
+// plannedServer is one server of the client's file.
+type plannedServer struct {
+	Name   string          `json:"name"`
+	As     string          `json:"as,omitempty"` // the name in mcp.json, where that differs
+	Status string          `json:"status"`       // new, present, conflict or skipped
+	Reason string          `json:"reason,omitempty"`
+	Entry  json.RawMessage `json:"-"`
+}
+
+func newPlanned(s config.Entry, name string) plannedServer {
+	p := plannedServer{Name: s.Name, Status: "new"}
+	if name != s.Name {
+		p.As = name
+	}
+	return p
+}
+
+// planImport plans the merge of a client's servers into mcp.json. taken are the names,
+// in the client's file, of the servers that mcp.json has afterwards.
+func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken []string, err error) {
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	data, err := readClientFile(absolute, f.project)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the client's file %s: %w", path, err)
+	}
+	n, err := config.Normalise(config.ClientFile{Name: path, Path: absolute, Data: data, Client: id, Given: setNames(f.set)})
+	if err != nil {
+		return nil, nil, err
+	}
+	own, err := readOwn(e.config)
+	if err != nil {
+		return nil, nil, err
+	}
+	if a, _, err := e.reach(&clientFlags{url: f.url}); err == nil { // a faulty mcp.json is reported by check
+		own.url = a.URL
+	}
+	p = &clientPlan{Client: n.Client.ID}
+	for _, note := range n.Notes {
+		p.Notes = append(p.Notes, note.String())
+	}
+	servers, err := chooseServers(n.Servers, path, f)
+	if err != nil {
+		return nil, nil, err
+	}
+	env, err := openSecrets(f.envFile)
+	if err != nil {
+		return nil, nil, err
+	}
+	given, err := givenValues(n.Inputs, f.set)
+	if err != nil {
+		return nil, nil, err
+	}
+	secrets, missing, err := e.fillInputs(n.Inputs, own.lacks(servers, f.as), env, given, e.askInput)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case missing != "" && (f.write || f.yes):
+		return nil, nil, errors.New(strings.Replace(missing, ": --set", hintMark+"--set", 1))
+	case missing != "":
+		p.Notes = append(p.Notes, missing)
+	}
+	p.secrets = append(secrets, secretValues(servers)...)
+	edits, taken := p.merge(servers, own, n.Inputs, env, f.as)
+	change, err := clientfile.Plan(e.config, dialect.JSON, edits...)
+	if err != nil {
+		return nil, nil, err
+	}
+	p.changes = append(p.changes, change)
+	if env != nil {
+		p.changes = append(p.changes, env.change())
+	} else if len(p.secrets) > 0 {
+		slices.Sort(p.secrets)
+		p.secrets = slices.Compact(p.secrets)
+		p.Notes = append(p.Notes, plural.Count(len(p.secrets), "secret")+" in plain text; --env-file FILE moves secrets to a file of their own")
+	}
+	return p, taken, nil
+}
+
+// lacks returns the servers that are neither in mcp.json, by their names there, nor
+// toolgate itself.
+func (o ownServers) lacks(servers []config.Entry, as string) (found []*config.Entry) {
+	for i, s := range servers {
+		if _, exists := o.servers[cmp.Or(as, s.Name)]; !exists && s.Name != "toolgate" && !o.isToolgate(s.Server) {
+			found = append(found, &servers[i])
+		}
+	}
+	return found
+}
+
+// chooseServers returns the servers of a file that the flags choose.
+func chooseServers(servers []config.Entry, path string, f *clientFlags) (found []config.Entry, err error) {
+	unknown := slices.Clone(f.only)
+	for _, s := range servers {
+		if len(f.only) == 0 || slices.Contains(f.only, s.Name) {
+			found = append(found, s)
+			unknown = slices.DeleteFunc(unknown, func(name string) bool { return name == s.Name })
+		}
+	}
+	switch {
+	case len(unknown) > 0:
+		return nil, fmt.Errorf("%s has no server %q", path, unknown)
+	case f.as != "" && len(found) != 1:
+		return nil, errors.New("--as names one server\nhint: choose it with --only")
+	}
+	return found, nil
+}
+
+// merge returns the edits of mcp.json and the servers that they take, by their names in
+// the client's file, and says what becomes of each server.
+func (p *clientPlan) merge(servers []config.Entry, own ownServers, inputs []config.Input, env *secretFile, as string) (edits []clientfile.Edit, taken []string) {
+	for _, s := range servers {
+		name := cmp.Or(as, s.Name)
+		planned := newPlanned(s, name)
+		entry, settings := s.Server, s.Settings
+		present, exists := own.servers[name]
+		switch {
+		case s.Name == "toolgate" || own.isToolgate(s.Server):
+			planned.Status, planned.Reason = "skipped", "it is toolgate itself"
+		case exists && sameFilled(present, s.Server, inputs):
+			planned.Status = "present"
+		case exists:
+			planned.Status, planned.Reason = "conflict", "mcp.json has another server of this name: give this one a name with --only "+s.Name+" --as NAME"
+		default:
+			if env != nil {
+				entry = env.move(name, entry)
+			}
+			edits = append(edits, clientfile.Edit{Container: []string{own.container}, Name: name, Value: entry})
+			if settings != nil {
+				edits = append(edits, clientfile.Edit{Container: []string{"toolgate", "servers"}, Name: name, Value: settings})
+			}
+		}
+		if planned.Status == "new" || planned.Status == "present" {
+			taken = append(taken, s.Written)
+		}
+		p.Servers = append(p.Servers, planned)
+	}
+	return edits, taken
+}
+
+// isToolgate reports whether an entry of a client starts toolgate, or reaches the one of
+// this mcp.json.
+func (o ownServers) isToolgate(entry json.RawMessage) bool {
+	var s struct {
+		URL     string   `json:"url"`
+		Command string   `json:"command"`
+		Args    []string `json:"args"`
+	}
+	_ = json.Unmarshal(entry, &s) // an entry in toolgate's form
+	base := filepath.Base(filepath.ToSlash(s.Command))
+	starts := (base == "toolgate" || base == "toolgate.exe") && len(s.Args) > 0 && s.Args[0] == "stdio"
+	return starts || o.url != "" && (s.URL == o.url || strings.HasPrefix(s.URL, o.url+"/"))
+}
+
+// ownServers are the servers of mcp.json as they are written.
+type ownServers struct {
+	url       string // where clients reach toolgate; "" = not known
+	container string
+	servers   map[string]json.RawMessage
+}
+
+// readOwn reads the servers of mcp.json, which need not exist.
+func readOwn(path string) (own ownServers, err error) {
+	own.container = "mcpServers"
+	c, err := clientfile.Read(path)
+	if err != nil || len(c.Before) == 0 {
+		return own, err
+	}
+	plain, err := hujson.Standardize(slices.Clone(c.Before))
+	if err != nil {
+		return own, fmt.Errorf("reading %s: it is not JSON\nhint: toolgate check says where", path)
+	}
+	var root map[string]json.RawMessage
+	if err := json.Unmarshal(plain, &root); err != nil {
+		return own, fmt.Errorf("reading %s: %w", path, err)
+	}
+	if root["mcpServers"] == nil && root["servers"] != nil {
+		own.container = "servers"
+	}
+	if servers := root[own.container]; servers != nil {
+		if err := json.Unmarshal(servers, &own.servers); err != nil {
+			return own, fmt.Errorf("reading %s: %s: %w", path, own.container, err)
+		}
+	}
+	for name, entry := range own.servers {
+		own.servers[name] = withFiles(entry, filepath.Dir(path))
+	}
+	return own, nil
+}
+
+var fileReference = regexp.MustCompile(`\$\{file:([^}"\\]+)\}`)
+
+// withFiles returns an entry with the texts of the files below dir that it names, as it was
+// before its secrets were moved there. What cannot be read stays as it is.
+func withFiles(entry json.RawMessage, dir string) json.RawMessage {
+	return fileReference.ReplaceAllFunc(entry, func(reference []byte) []byte {
+		name := filepath.FromSlash(string(fileReference.FindSubmatch(reference)[1]))
+		text, err := config.ReadFile(filepath.Join(dir, name))
+		if err != nil || !filepath.IsLocal(name) {
+			return reference
+		}
+		quoted, err := json.Marshal(strings.TrimSuffix(string(text), "\n"))
+		if err != nil {
+			return reference
+		}
+		return quoted[1 : len(quoted)-1]
+	})
+}
+
+// foundClient is a client's file on this machine.
+type foundClient struct {
+	Client  string   `json:"client"`
+	Scope   string   `json:"scope"`
+	File    string   `json:"file"`
+	Servers []string `json:"servers"`
+	Secrets int      `json:"secrets"` // written as they are
+	Notes   int      `json:"notes"`   // keys that an import rewrites or leaves out
+	Problem string   `json:"problem,omitempty"`
+}
+
+// detectClients lists the files of clients on this machine.
+func (e *env) detectClients(f *clientFlags) error {
+	files, err := e.clientFiles(cmp.Or(f.project, "."))
+	if err != nil {
+		return err
+	}
+	found := []foundClient{}
+	for _, f := range files {
+		found = append(found, f.inspect())
+	}
+	if len(found) == 0 {
+		fmt.Fprintln(e.err, "no file of a client was found\nhint: toolgate import FILE reads one; --project DIR looks for those of a project")
+	}
+	return e.Print("clients", found)
+}
+
+// A clientOnDisk is a client's file on this machine, read.
+type clientOnDisk struct {
+	dialect.Client
+	dialect.Place
+	read *config.Normalised
+	err  error // why read is nil
+}
+
+// clientFiles reads the files of clients on this machine, those of a project included,
+// but for the configuration and that of the working directory.
+func (e *env) clientFiles(project string) (files []clientOnDisk, err error) {
+	own, err := filepath.Abs(e.config)
+	here, failed := filepath.Abs(defaultConfig)
+	if err = errors.Join(err, failed); err != nil {
+		return nil, err
+	}
+	for _, c := range dialect.Clients() {
+		if c.ID == "server-json" || c.ID == "docker" {
+			continue // they describe servers that are installed
+		}
+		places := c.Places(e.machine(project))
+		for _, place := range places {
+			if place.Scope == "project" && slices.Contains(places, dialect.Place{Scope: "user", Path: place.Path}) {
+				continue // the project is the user's home
+			}
+			if place.Path == own || place.Path == here {
+				continue
+			}
+			f := clientOnDisk{Client: c, Place: place}
+			within := ""
+			if place.Scope == "project" {
+				within = project
+			}
+			data, err := readClientFile(place.Path, within)
+			switch {
+			case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+				continue
+			case err != nil:
+				f.err = fmt.Errorf("reading %s: %w", place.Path, err)
+			default:
+				f.read, f.err = config.Normalise(config.ClientFile{Name: place.Path, Path: place.Path, Data: data, Client: c.ID})
+			}
+			files = append(files, f)
+		}
+	}
+	return files, nil
+}
+
+// readClientFile reads a client's file, which others may have written. A file of a project is
+// not read through a link out of the project; project is "" for the files of the user.
+func readClientFile(path, project string) ([]byte, error) {
+	if project == "" {
+		return wholefile.Read(path, clientfile.MaxBytes)
+	}
+	dir, err := filepath.Abs(project)
+	if err != nil {
+		return nil, err
+	}
+	name, err := filepath.Rel(dir, path)
+	if err != nil {
+		return nil, err
+	}
+	return wholefile.ReadIn(dir, name, clientfile.MaxBytes)
+}
+
+func (f *clientOnDisk) inspect() foundClient {
+	found := foundClient{Client: f.ID, Scope: f.Scope, File: f.Path, Servers: []string{}}
+	if f.err != nil {
+		found.Problem = f.err.Error()
+		return found
+	}
+	for _, s := range f.read.Servers {
+		found.Servers = append(found.Servers, s.Name)
+	}
+	found.Secrets, found.Notes = len(secretValues(f.read.Servers)), len(f.read.Notes)
+	return found
+}

@@ -1,0 +1,340 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/term"
+
+	"github.com/toolgate/toolgate/internal/clientfile"
+	"github.com/toolgate/toolgate/internal/report"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/lock"
+)
+
+// minSecretBytes is how long a value must be to be hidden where it is printed.
+const minSecretBytes = 6
+
+// secretValues returns the secrets that entries hold as they are, not as variables.
+func secretValues(entries []config.Entry) (values []string) {
+	for _, s := range entries {
+		replaceSecrets(s.Server, func(_, value string) string {
+			if len(value) >= minSecretBytes {
+				values = append(values, value)
+			}
+			return value
+		})
+	}
+	return values
+}
+
+// replaceSecrets returns an entry with each secret replaced by what with returns for its
+// name and its value. An entry without secrets is returned as it is.
+func replaceSecrets(entry json.RawMessage, with func(name, value string) string) json.RawMessage {
+	var s map[string]any
+	if json.Unmarshal(entry, &s) != nil {
+		return entry // which the configuration refuses
+	}
+	changed := false
+	replace := func(name, value string) string {
+		if value == "" || strings.Contains(value, "${") {
+			return value
+		}
+		changed = true
+		return with(name, value)
+	}
+	for _, key := range []string{"env", "headers"} {
+		members, _ := s[key].(map[string]any)
+		for _, name := range slices.Sorted(maps.Keys(members)) {
+			value, _ := members[name].(string)
+			if !lock.Secret(name) {
+				continue
+			}
+			scheme := ""
+			if before, credentials, ok := strings.Cut(value, " "); ok && key == "headers" { // Bearer, Basic
+				scheme, value = before+" ", credentials
+			}
+			members[name] = scheme + replace(name, value)
+		}
+	}
+	replaceArgs(s, replace)
+	if !changed {
+		return entry
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return entry
+	}
+	return text
+}
+
+// replaceArgs replaces the secrets among the arguments of a command.
+func replaceArgs(s map[string]any, replace func(name, value string) string) {
+	list, _ := s["args"].([]any)
+	args := make([]string, len(list))
+	for i, arg := range list {
+		args[i], _ = arg.(string)
+	}
+	for i := range args {
+		name, secret, ok := lock.SecretArg(args, i)
+		if !ok || secret == "" {
+			continue
+		}
+		list[i] = strings.TrimSuffix(args[i], secret) + replace(strings.TrimLeft(name, "-"), secret)
+	}
+}
+
+// secretFile is a file of variables to which secrets move.
+type secretFile struct {
+	file   *clientfile.Change
+	values map[string]string // that were moved
+	form   string            // of what stands in the place of a secret, with %s for the variable
+}
+
+// openSecrets reads a file of variables, nil for none.
+func openSecrets(path string) (*secretFile, error) {
+	if path == "" {
+		return nil, nil
+	}
+	c, err := clientfile.Read(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the file for secrets: %w", err)
+	}
+	c.Mode = 0o600
+	return newSecrets(c, "${%s}"), nil
+}
+
+func newSecrets(file *clientfile.Change, form string) *secretFile {
+	return &secretFile{file: file, values: map[string]string{}, form: form}
+}
+
+// move returns the entry of a server with references in the place of secrets.
+func (f *secretFile) move(server string, entry json.RawMessage) json.RawMessage {
+	return replaceSecrets(entry, func(name, value string) string { return f.put(server, name, value) })
+}
+
+// put keeps a secret of a server, and returns a reference to it.
+func (f *secretFile) put(server, name, value string) string {
+	variable := variableName(name)
+	for i := 1; !f.free(variable, value); i++ {
+		variable = variableName(server + "_" + name)
+		if i > 1 {
+			variable += fmt.Sprintf("_%d", i)
+		}
+	}
+	f.values[variable] = value
+	return fmt.Sprintf(f.form, variable)
+}
+
+// free reports whether a variable has this value, or none yet.
+func (f *secretFile) free(variable, value string) bool {
+	if moved, ok := f.values[variable]; ok {
+		return moved == value
+	}
+	return f.has(variable, value) || !f.mentions(variable)
+}
+
+// mentions reports whether the file as it was gives a variable a value.
+func (f *secretFile) mentions(variable string) bool {
+	return f != nil && strings.Contains("\n"+string(f.file.Before), "\n"+variable+"=")
+}
+
+// has reports whether the file as it was gives a variable this value.
+func (f *secretFile) has(variable, value string) bool {
+	return strings.Contains("\n"+string(f.file.Before)+"\n", "\n"+variable+"="+quoteVariable(value)+"\n")
+}
+
+var notInName = regexp.MustCompile(`[^A-Z0-9]+`)
+
+// variableName returns a text as the name of a variable.
+func variableName(text string) string {
+	name := strings.Trim(notInName.ReplaceAllString(strings.ToUpper(text), "_"), "_")
+	if name == "" || name[0] <= '9' {
+		name = "SECRET_" + name
+	}
+	return name
+}
+
+// change returns the planned file.
+func (f *secretFile) change() *clientfile.Change {
+	text := string(f.file.Before)
+	if text != "" && !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	added := false
+	for _, name := range slices.Sorted(maps.Keys(f.values)) {
+		if !f.has(name, f.values[name]) {
+			text += name + "=" + quoteVariable(f.values[name]) + "\n"
+			added = true
+		}
+	}
+	if added {
+		f.file.After = []byte(text)
+	}
+	return f.file
+}
+
+// quoteVariable writes a value for envFile, and for a shell.
+func quoteVariable(value string) string {
+	if !strings.ContainsAny(value, "'\n\r") {
+		return "'" + value + "'"
+	}
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `$`, `\$`, "\n", `\n`, "\r", `\r`).Replace(value) + `"`
+}
+
+// fillInputs gives values to the inputs to which servers refer: those given, of the environment
+// or of the file for secrets, or else what ask returns, "" for nothing, or their defaults. A
+// secret goes to the file for secrets, where there is one; any other value takes the place of
+// its references. Values of ask are added to given. fillInputs returns the secrets that it
+// wrote, and says which inputs have no value.
+func (e *env) fillInputs(inputs []config.Input, servers []*config.Entry, env *secretFile, given map[string]string, ask func(config.Input) string) (secrets []string, missing string, err error) {
+	var without []string
+	for _, in := range inputs {
+		if !slices.ContainsFunc(servers, func(s *config.Entry) bool { return bytes.Contains(s.Server, quoted(in.Reference)) }) {
+			continue // it is filled in, or its server is not imported
+		}
+		value, ok := given[in.Variable]
+		switch set, _ := e.lookup(in.Variable); {
+		case ok:
+		case set != "" || env.mentions(in.Variable) || strings.Contains(in.Reference, ":-"):
+			continue
+		default:
+			value = cmp.Or(ask(in), in.Default)
+		}
+		if value == "" {
+			without = append(without, describeInput(in))
+			continue
+		}
+		given[in.Variable] = value
+		if in.Secret {
+			secrets = append(secrets, value)
+		}
+		if err := fillInput(in, value, servers, env); err != nil {
+			return nil, "", err
+		}
+	}
+	if len(without) > 0 {
+		missing = "no value for " + strings.Join(without, ", ") + ": --set NAME=VALUE gives one, as do variables of these names"
+	}
+	return secrets, missing, nil
+}
+
+// setNames returns the variables of --set.
+func setNames(set []string) (names []string) {
+	for _, text := range set {
+		name, _, _ := strings.Cut(text, "=")
+		names = append(names, name)
+	}
+	return names
+}
+
+// givenValues returns the values of --set, by variable.
+func givenValues(inputs []config.Input, set []string) (map[string]string, error) {
+	given := map[string]string{}
+	for _, text := range set {
+		name, value, ok := strings.Cut(text, "=")
+		i := slices.IndexFunc(inputs, func(in config.Input) bool { return in.Variable == name })
+		switch {
+		case !ok || value == "":
+			return nil, fmt.Errorf("--set %s: want NAME=VALUE", name)
+		case i < 0:
+			var names []string
+			for _, in := range inputs {
+				names = append(names, in.Variable)
+			}
+			return nil, fmt.Errorf("--set %s: there is no input of this name, only %q", name, names)
+		}
+		given[name] = value
+	}
+	return given, nil
+}
+
+// describeInput says to people what an input is.
+func describeInput(in config.Input) string {
+	var parts []string
+	if in.Secret {
+		parts = append(parts, "secret")
+	}
+	if in.Description != "" {
+		parts = append(parts, in.Description)
+	}
+	if len(in.Choices) > 0 {
+		parts = append(parts, "one of "+strings.Join(in.Choices, ", "))
+	}
+	if len(parts) == 0 {
+		return in.Variable
+	}
+	return in.Variable + " (" + strings.Join(parts, "; ") + ")"
+}
+
+// askInput asks for a value on a terminal, "" for none. A secret is not shown.
+func (e *env) askInput(in config.Input) string {
+	if e.Structured() || !e.terminal() {
+		return ""
+	}
+	question := report.OneLine(describeInput(in))
+	if in.Default != "" {
+		question += " [" + report.OneLine(in.Default) + "]"
+	}
+	if !in.Secret {
+		answer, _ := e.ask(question + ": ") // "" = no value
+		return answer
+	}
+	fmt.Fprint(e.err, question+": ")
+	answer, _ := term.ReadPassword(int(e.in.(*os.File).Fd())) // a terminal is a file; "" = no value
+	fmt.Fprintln(e.err)
+	return strings.TrimSpace(string(answer))
+}
+
+// fillInput puts the value of an input where it belongs.
+func fillInput(in config.Input, value string, servers []*config.Entry, env *secretFile) error {
+	switch {
+	case len(in.Choices) > 0 && !slices.Contains(in.Choices, value):
+		return fmt.Errorf("%s has an invalid value: want one of %s", in.Variable, strings.Join(in.Choices, ", "))
+	case in.Secret && env != nil:
+		env.values[in.Variable] = value
+		value = fmt.Sprintf(env.form, in.Variable)
+	case strings.Contains(value, "${"):
+		return fmt.Errorf("the value of %s has \"${\" in it, which would be expanded\nhint: set the variable %s instead", in.Variable, in.Variable)
+	}
+	for _, s := range servers {
+		s.Server = bytes.ReplaceAll(s.Server, quoted(in.Reference), quoted(value))
+	}
+	return nil
+}
+
+// anyText matches what stands inside a string of JSON.
+const anyText = `(?:[^"\\]|\\.)*`
+
+// sameFilled reports whether a server is that of an entry, whatever values its inputs have.
+func sameFilled(server, entry json.RawMessage, inputs []config.Input) bool {
+	var values [2]any
+	if json.Unmarshal(server, &values[0]) != nil || json.Unmarshal(entry, &values[1]) != nil {
+		return false
+	}
+	is, _ := json.Marshal(values[0])   // of what was JSON
+	want, _ := json.Marshal(values[1]) // of what was JSON
+	pattern := regexp.QuoteMeta(string(want))
+	for _, in := range inputs {
+		pattern = strings.ReplaceAll(pattern, regexp.QuoteMeta(string(quoted(in.Reference))), anyText)
+	}
+	same, err := regexp.MatchString("^"+pattern+"$", string(is))
+	return err == nil && same
+}
+
+// quoted returns a text as it stands inside a string of JSON.
+func quoted(text string) []byte {
+	out, err := jsontext.AppendQuote(nil, text)
+	if err != nil { // a text that is not UTF-8
+		return []byte(text)
+	}
+	return out[1 : len(out)-1]
+}

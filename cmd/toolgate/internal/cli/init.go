@@ -1,0 +1,323 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/clientfile"
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/report"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/dialect"
+	"github.com/toolgate/toolgate/registry/lock"
+)
+
+// initFlags say which servers init offers, and whether it asks.
+type initFlags struct {
+	clients []string // IDs; none = all
+	set     []string // NAME=VALUE of inputs
+	project string   // directory whose servers are taken too; "" = those of this one are offered
+	yes     bool
+	service bool // start at login
+}
+
+func initCommand(e *env) *cobra.Command {
+	f := &initFlags{}
+	c := &cobra.Command{
+		Use: "init [DIR]", Short: "set toolgate up for your own servers",
+		RunE: func(c *cobra.Command, args []string) error {
+			if !c.Flags().Changed("log-level") {
+				e.logLevel = "error" // what matters is in the report
+			}
+			if c.Flags().Changed("config") || c.Flags().Changed("overlay") {
+				return usage(errors.New("init writes mcp.json into a directory\nhint: toolgate init DIR"))
+			}
+			return e.setUp(c.Context(), cmp.Or(strings.Join(args, ""), "."), f)
+		},
+	}
+	c.Flags().StringSliceVar(&f.clients, "client", nil, "`CLIENT` whose servers to offer, as toolgate import names it; may be repeated (default: all)")
+	c.Flags().StringVar(&f.project, "project", "", "`DIR` of a project: take the servers of its files too")
+	addInputs(c, &f.set)
+	c.Flags().BoolVar(&f.yes, "yes", false, "take the defaults, and ask nothing")
+	c.Flags().BoolVar(&f.service, "service", false, "start toolgate at login, as toolgate service install does")
+	return c
+}
+
+// A setup is what init is going to do, or has done.
+type setup struct {
+	Dir      string        `json:"dir"`
+	Servers  []*offer      `json:"servers"`
+	Notes    []string      `json:"notes,omitempty"`
+	Files    []plannedFile `json:"files"`
+	Written  bool          `json:"written"`
+	Tools    []draftedTool `json:"tools,omitempty"`
+	Tokens   []newToken    `json:"tokens,omitempty"`
+	Findings []finding     `json:"findings,omitempty"`
+	Call     *firstCall    `json:"call,omitempty"`
+	Next     []string      `json:"next,omitempty"` // commands
+
+	lock    *lock.File
+	secrets *secretFile // every secret of the servers, a file for each
+}
+
+// setUp makes a configuration, a policy and a lock for the servers that a person has, and
+// ends with a first call. Nothing is started or written before the person agrees, and no
+// file is overwritten.
+func (e *env) setUp(ctx context.Context, dir string, f *initFlags) (err error) {
+	if dir, err = filepath.Abs(dir); err != nil {
+		return err
+	}
+	e.config = filepath.Join(dir, defaultConfig)
+	s := &setup{Dir: dir, lock: &lock.File{}, secrets: newSecrets(&clientfile.Change{}, "${file:secrets/%s}")}
+	if s.Servers, s.Notes, err = e.offers(f); err != nil {
+		return err
+	}
+	agreed, err := e.agree(s, f)
+	if err == nil && agreed {
+		err = e.discover(ctx, s)
+	}
+	if err != nil || !agreed {
+		return err
+	}
+	s.Tokens = []newToken{
+		makeToken(config.Token{Subject: "agent", Person: "owner", Roles: []string{roleReader, roleWriter}}),
+		makeToken(config.Token{Subject: "approver", Person: "approver", Roles: []string{roleApprover}}),
+	}
+	if err = e.plan(s); err == nil {
+		err = s.write()
+	}
+	if err != nil {
+		return err
+	}
+	failed := e.tryOut(ctx, s) // the tokens are printed in any case
+	s.Next = e.nextSteps(s)
+	if err := errors.Join(e.Print("setup", s), failed); err != nil {
+		return err
+	}
+	return e.offerService(ctx, f.service, !f.yes && !e.Structured() && e.terminal())
+}
+
+// agree completes the plan, and reports whether it is to be carried out. Without --yes a
+// person is asked; where there is nobody to ask, the plan is printed.
+func (e *env) agree(s *setup, f *initFlags) (bool, error) {
+	asks := !f.yes && !e.Structured() && e.terminal()
+	if asks && len(s.Servers) > 0 {
+		if err := e.Write(reports().Render("offers", s, false)); err != nil {
+			return false, err
+		}
+		if !e.choose(s.Servers) {
+			return false, nil
+		}
+	}
+	if err := e.fillOffers(s, f); err != nil {
+		return false, err
+	}
+	if len(s.taken()) == 0 {
+		s.Servers = append(s.Servers, standardTools())
+	}
+	if err := e.plan(s); err != nil || f.yes {
+		return f.yes, err
+	}
+	if err := e.Print("setup", s); err != nil {
+		return false, err
+	}
+	if !asks {
+		fmt.Fprintln(e.err, "nothing is started or written\nhint: --yes does both")
+		return false, nil
+	}
+	return e.confirm(fmt.Sprintf("start %s, and write these files?", plural.Count(len(s.taken()), "server"))), nil
+}
+
+// Count returns how many tools a role has of its own that are held, or are not.
+func (s *setup) Count(role string, held bool) (n int) {
+	for _, t := range s.Tools {
+		if t.Role == role && t.Held == held {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *setup) taken() (taken []*offer) {
+	for _, o := range s.Servers {
+		if o.Taken {
+			taken = append(taken, o)
+		}
+	}
+	return taken
+}
+
+// startBound is how long init waits for servers: a package runner may fetch one first.
+const startBound = time.Minute
+
+// discover starts the servers that are taken, in a state of their own, and drafts roles
+// for their tools. A server that does not answer is not taken.
+func (e *env) discover(ctx context.Context, s *setup) error {
+	cfg, err := e.loadPlanned(s.Files)
+	if err != nil {
+		return e.unservable(err, "")
+	}
+	alone := whole(cfg, cfg.Servers)
+	alone.Policy.Path = "" // it is drafted from what the servers list
+	var failed map[string]error
+	var unread error
+	fmt.Fprintf(e.err, "starting %s\n", plural.Count(len(cfg.Servers), "server"))
+	err = e.withUpstreams(ctx, startBound, alone, func(a *app.App) {
+		s.lock.Servers, failed = listed(ctx, a, cfg.Servers)
+		s.Tools, unread = draftTools(ctx, a, cfg)
+	})
+	switch {
+	case ctx.Err() != nil:
+		return errInterrupted
+	case err != nil || unread != nil:
+		return errors.Join(err, unread)
+	case len(s.lock.Servers) == 0:
+		return &exit{code: exitUnreachable, err: fmt.Errorf("%w\nhint: nothing is written; take other servers, or none for the standard tools", joined(failed))}
+	}
+	for _, o := range s.taken() {
+		if cause := failed[o.Name]; cause != nil {
+			o.Taken, o.Reason = false, cause.Error()
+		}
+	}
+	return nil
+}
+
+// draftTools returns the tools that servers have listed and that can serve, those included
+// that only some clients see.
+func draftTools(ctx context.Context, a *app.App, cfg *config.Config) (tools []draftedTool, err error) {
+	pins, err := a.Upstreams().Pins().List(ctx)
+	refused := a.Upstreams().Catalogue().Quarantined()
+	for i := range pins {
+		t, s := pinned(cfg, &pins[i])
+		if s != nil && pins[i].Accepted != "" && !slices.ContainsFunc(refused, func(r *registry.Tool) bool { return r.Exposed == t.Exposed }) {
+			tools = append(tools, draftTool(t, pins[i].Definition()))
+		}
+	}
+	return tools, err
+}
+
+// firstCall is what the agent of a new configuration got.
+type firstCall struct {
+	Tool  string   `json:"tool,omitempty"`  // that it called; "" = it listed the tools
+	Text  string   `json:"text,omitempty"`  // the beginning of the result
+	Tools []string `json:"tools,omitempty"` // names in the list
+}
+
+// tryOut checks what was written, as check does, and makes a first call through it.
+func (e *env) tryOut(ctx context.Context, s *setup) error {
+	files, err := e.checkFiles(ctx)
+	if err != nil {
+		return err
+	}
+	s.Findings = files.found
+	return e.serveOnce(ctx, files.cfg, func(a *app.App, base string) error {
+		for _, f := range findings(a) {
+			if !slices.Contains(s.Findings, f) && !strings.HasPrefix(f.Where, "role ") { // a role without tools is drafted so
+				s.Findings = append(s.Findings, f)
+			}
+		}
+		s.Call, err = e.callFirst(ctx, s, base)
+		return err
+	})
+}
+
+// serveOnce serves a configuration on free ports while use runs, and calls use when every
+// upstream has answered, failed or had its time.
+func (e *env) serveOnce(ctx context.Context, cfg *config.Config, use func(a *app.App, base string) error) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	aside := *cfg
+	aside.Listen, aside.Admin = "127.0.0.1:0", "127.0.0.1:0"
+	listeners, err := app.Listen(&aside)
+	if err != nil {
+		return err
+	}
+	defer listeners.Close()
+	a, err := app.Open(ctx, listeners.Bound(&aside), e.appOptions())
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx, listeners, app.Reload{}) }()
+	started, enough := context.WithTimeout(ctx, startBound)
+	a.WaitForUpstreams(started)
+	enough()
+	err = use(a, app.URL(a.Config().Listen, nil))
+	stop()
+	return errors.Join(err, <-ended, a.Close())
+}
+
+// mostTried is how many tools init calls until one answers.
+const mostTried = 3
+
+// callFirst calls a tool that only reads and needs no arguments as the new agent. Without
+// one that answers, it lists the tools.
+func (e *env) callFirst(ctx context.Context, s *setup, base string) (*firstCall, error) {
+	as := *e
+	as.addr, as.token = base, s.Tokens[0].Token
+	a, err := as.agent(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Close()
+	tried := 0
+	for _, t := range slices.SortedStableFunc(slices.Values(s.Tools), func(a, b draftedTool) int { return strings.Compare(a.Role, b.Role) }) { // readers first
+		if !t.reads || t.argument || tried == mostTried {
+			continue
+		}
+		tried++
+		result, err := a.request(ctx, "tools/call", fmt.Appendf(nil, `{"name":%s,"arguments":{}}`, jsonrpc.Quote(t.Name)))
+		if err == nil {
+			err = verdictOf(result)
+		}
+		if err == nil {
+			var text string
+			text, err = contentText(result)
+			return &firstCall{Tool: t.Name, Text: report.Cut(text, 400)}, err
+		}
+		s.Notes = append(s.Notes, fmt.Sprintf("%s does not answer a call without arguments: %v", t.Name, err))
+	}
+	call := &firstCall{}
+	tools, err := a.list(ctx)
+	for _, t := range tools {
+		call.Tools = append(call.Tools, t.Name)
+	}
+	return call, err
+}
+
+// nextSteps returns the commands that follow.
+func (e *env) nextSteps(s *setup) (commands []string) {
+	program, flags := os.Args[0], e.configFlag()
+	call := "tool list"
+	if s.Call != nil && s.Call.Tool != "" {
+		call = "tool call " + s.Call.Tool
+	}
+	commands = append(commands, program+" serve"+flags, "TOOLGATE_TOKEN="+s.Tokens[0].Token+" "+program+" "+call+flags)
+	adopted := map[string][]string{}
+	for _, o := range s.taken() {
+		client := o.Client
+		if o.Scope == "project" {
+			client += " --project " + dialect.Workspace(o.File)
+		}
+		if o.File != "" {
+			adopted[client] = append(adopted[client], o.Name)
+		}
+	}
+	for _, client := range slices.Sorted(maps.Keys(adopted)) {
+		commands = append(commands, fmt.Sprintf("%s adopt %s%s --only %s", program, client, flags, strings.Join(adopted[client], ",")))
+	}
+	return commands
+}

@@ -1,0 +1,219 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/dialect"
+	"github.com/toolgate/toolgate/registry/lock"
+)
+
+// offer is one server of a client's file, as init offers it.
+type offer struct {
+	Name   string `json:"name"`
+	Client string `json:"client"`
+	Scope  string `json:"scope,omitempty"` // of the file: user, project or system
+	File   string `json:"file,omitempty"`
+	Target string `json:"target"` // its command with arguments, secrets masked, or its host
+	Taken  bool   `json:"taken"`
+	Reason string `json:"reason,omitempty"` // why it is not taken unless a person chooses it, or cannot be
+
+	able   bool // it can be chosen
+	entry  config.Entry
+	inputs []config.Input // to which the entry refers
+}
+
+// standardTools is the server that init offers where there is no other.
+func standardTools() *offer {
+	return &offer{Name: "standard", Client: "toolgate", Target: "toolgate tools", Taken: true, entry: config.Entry{
+		Server:   json.RawMessage(`{"command": "toolgate", "args": ["tools"]}`),
+		Settings: json.RawMessage(`{"prefix": "", "risk": "high", "isolation": "shared", "revision": "2026-07-28", "notice": "a demonstration: documents, pictures and money are not real"}`),
+	}}
+}
+
+// offers returns the servers in the clients' files of this machine, and notes on what is
+// left out or read in another form. Those that can run are taken. A project's files may
+// come from others and name any command, so their servers are taken only where the person
+// names the project.
+func (e *env) offers(f *initFlags) (offers []*offer, notes []string, err error) {
+	for _, id := range f.clients {
+		if _, known := dialect.Lookup(id); !known {
+			return nil, nil, unknown("client", id, clientIDs())
+		}
+	}
+	files, err := e.clientFiles(cmp.Or(f.project, "."))
+	if err != nil {
+		return nil, nil, err
+	}
+	// A project's server takes no name from one of the user's: user, system, project.
+	slices.SortStableFunc(files, func(a, b clientOnDisk) int { return strings.Compare(b.Scope, a.Scope) })
+	for _, file := range files {
+		switch {
+		case len(f.clients) > 0 && !slices.Contains(f.clients, file.ID):
+		case file.err != nil:
+			fault, _, _ := strings.Cut(file.err.Error(), "\n")
+			notes = append(notes, fault)
+		default:
+			for _, n := range file.read.Notes {
+				if n.Hint != "" { // what is only read in another form needs nothing
+					notes = append(notes, n.String())
+				}
+			}
+			for _, s := range file.read.Servers {
+				offers = append(offers, e.newOffer(file, s, offers, f.project != ""))
+			}
+		}
+	}
+	if len(f.clients) > 0 && len(offers) == 0 {
+		return nil, nil, usage(fmt.Errorf("no file of %s on this machine has servers\nhint: toolgate import lists the files that are here", strings.Join(f.clients, ", ")))
+	}
+	return offers, notes, nil
+}
+
+// newOffer offers a server of a client's file beside earlier ones.
+func (e *env) newOffer(file clientOnDisk, s config.Entry, earlier []*offer, trusted bool) *offer {
+	o := &offer{Name: s.Name, Client: file.ID, Scope: file.Scope, File: file.Path, Target: target(originOf(s.Server)), entry: s}
+	for _, in := range file.read.Inputs {
+		if bytes.Contains(s.Server, quoted(in.Reference)) {
+			o.inputs = append(o.inputs, in)
+		}
+	}
+	o.Reason = e.obstacle(o, earlier)
+	if o.able = o.Reason == ""; o.able && file.Scope == "project" && !trusted {
+		o.Reason = "it is in a file of this project: choose it, or name the project with --project"
+	}
+	o.Taken = o.Reason == ""
+	return o
+}
+
+// target returns how a server is reached, as people are shown it.
+func target(o lock.Origin) string {
+	if u, err := url.Parse(o.URL); err == nil && u.Host != "" {
+		return u.Host
+	}
+	return o.String()
+}
+
+// obstacle returns why a server cannot be taken beside earlier ones, "" if it can.
+func (e *env) obstacle(new *offer, earlier []*offer) string {
+	s, own := new.entry, ownServers{url: "http://127.0.0.1:8787/mcp"} // the default of a new mcp.json
+	if s.Name == "toolgate" || own.isToolgate(s.Server) {
+		return "it is toolgate itself"
+	}
+	if s.Disabled {
+		return "it is disabled"
+	}
+	for _, o := range earlier {
+		switch {
+		case !o.able || !strings.EqualFold(o.Name, s.Name):
+		case sameFilled(o.entry.Server, s.Server, nil):
+			return "it is the same in " + o.Client
+		default:
+			return "another server has its name in " + o.Client + ": import it later, with --as NAME"
+		}
+	}
+	if len(new.inputs) > 0 {
+		return "" // its values are not known yet
+	}
+	text, err := mcpText([]*offer{new}, object{})
+	if err != nil {
+		return err.Error()
+	}
+	cfg, err := e.loadPlanned([]plannedFile{{Path: e.config, data: text}})
+	if err != nil {
+		return faultsOf(err, "")[0].Message
+	}
+	if len(cfg.Servers) == 0 {
+		return "its transport is not supported"
+	}
+	return missingCommand(&cfg.Servers[0])
+}
+
+// missingCommand says that the command of a server is not found, "" if it is or there is
+// none.
+func missingCommand(s *config.Server) string {
+	if s.Disabled || s.Command == "" || s.Command == "toolgate" {
+		return ""
+	}
+	if _, err := exec.LookPath(s.Command); err != nil {
+		return fmt.Sprintf("command %q is not found", s.Command)
+	}
+	return ""
+}
+
+// fillOffers gives values to the inputs of the servers that are taken. A server that lacks
+// one is not taken.
+func (e *env) fillOffers(s *setup, f *initFlags) error {
+	var inputs []config.Input
+	for _, o := range s.Servers {
+		inputs = append(inputs, o.inputs...)
+	}
+	given, err := givenValues(inputs, f.set)
+	if err != nil {
+		return usage(err)
+	}
+	ask := e.askInput
+	if f.yes {
+		ask = func(config.Input) string { return "" }
+	}
+	for _, o := range s.taken() {
+		_, missing, err := e.fillInputs(o.inputs, []*config.Entry{&o.entry}, s.secrets, given, ask)
+		if err != nil {
+			return usage(err)
+		}
+		o.Taken, o.Reason = missing == "", missing
+	}
+	return nil
+}
+
+// choose asks which servers to take until the answer names some, and reports whether there
+// was an answer.
+func (e *env) choose(offers []*offer) bool {
+	for {
+		answer, ok := e.ask("servers to take (Enter: those with *; or numbers such as 1,3; or none): ")
+		switch {
+		case !ok:
+			return false
+		case answer == "":
+			return true
+		}
+		chosen, err := chosenOf(offers, answer)
+		if err != nil {
+			fmt.Fprintln(e.err, err)
+			continue
+		}
+		for _, o := range offers {
+			if o.Taken = slices.Contains(chosen, o); o.Taken {
+				o.Reason = ""
+			}
+		}
+		return true
+	}
+}
+
+// chosenOf returns the offers that an answer names.
+func chosenOf(offers []*offer, answer string) (chosen []*offer, err error) {
+	if strings.EqualFold(answer, "none") {
+		return nil, nil
+	}
+	for _, word := range strings.FieldsFunc(answer, func(r rune) bool { return r == ',' || r == ' ' }) {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 1 || n > len(offers) {
+			return nil, fmt.Errorf("%q is no number from 1 to %d", word, len(offers))
+		}
+		o := offers[n-1]
+		if !o.able {
+			return nil, fmt.Errorf("%s cannot be taken: %s", o.Name, o.Reason)
+		}
+		chosen = append(chosen, o)
+	}
+	return chosen, nil
+}

@@ -1,0 +1,409 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/judgement"
+	"github.com/toolgate/toolgate/policy/limit"
+	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// A supposed call is described by the flags of explain and can-i and never
+// made.
+type supposed struct {
+	path                    string
+	roles                   []string
+	subject, client, tenant string
+	args, usage             string
+	at                      time.Time
+	server, risk            string
+	annotations, input      string
+}
+
+func (s *supposed) flags(c *cobra.Command) {
+	f := c.Flags()
+	policyPath(c, &s.path)
+	f.StringSliceVar(&s.roles, "as", nil, "`ROLE` of whoever calls; may be repeated")
+	f.StringVar(&s.subject, "subject", "", "`SUBJECT` who calls; without --as with the roles that the subject's token has")
+	f.StringVar(&s.client, "client", "", "`NAME` that the client gives itself")
+	f.StringVar(&s.tenant, "tenant", "", "`TENANT` of whoever calls")
+	f.StringVar(&s.args, "args", noArguments, "arguments as a `JSON` object; @FILE reads a file, - stdin")
+	f.StringVar(&s.usage, "usage", "", "what meters stand at, as `JSON` such as {\"day\":{\"calls\":3,\"sum\":900}} (default: as the state directory has it for --subject, else nothing was used)")
+	f.Var((*moment)(&s.at), "time", "`TIME` of the call: RFC 3339, or how long ago (default: now)")
+	f.StringVar(&s.server, "server", "", "`SERVER` of the tool (default: as the configuration says)")
+	f.StringVar(&s.risk, "risk", "", "`RISK` of the server (default: as the configuration says)")
+	f.StringVar(&s.annotations, "annotations", "", "annotations of the tool as a `JSON` object (default: as the server said)")
+	f.StringVar(&s.input, "input", "", "the whole input as `JSON` in place of all this; @FILE reads a file, - stdin")
+}
+
+// asks reports whether the flags describe a call.
+func (s *supposed) asks() bool { return len(s.roles) > 0 || s.subject != "" || s.input != "" }
+
+// call returns the input that the flags and a tool's name describe.
+func (e *env) call(ctx context.Context, s *supposed, tool string, cfg *config.Config, engine *rego.Engine) (*policy.Input, error) {
+	if s.input != "" {
+		return e.wholeInput(s.input, tool)
+	}
+	if tool == "" || !s.asks() {
+		return nil, usage(errors.New("name a tool and who calls it\nhint: --as ROLE TOOL --args '{…}'"))
+	}
+	in := &policy.Input{Request: policy.Request{ID: "1", Transport: "cli", TraceID: "trc_supposed", Time: cmp.Or(s.at, time.Now()).UTC()}}
+	in.Principal = s.principal(cfg)
+	for _, role := range s.roles {
+		e.noteUnknown("role", role, knownRoles(cfg, engine))
+	}
+	var err error
+	if in.Tool, err = e.supposedTool(ctx, s, tool, cfg, engine); err != nil {
+		return nil, err
+	}
+	if in.Arguments, err = e.object("args", s.args); err != nil {
+		return nil, err
+	}
+	return in, e.supposedUsage(ctx, s, cfg, engine, in)
+}
+
+// wholeInput reads an input as a policy sees it.
+func (e *env) wholeInput(flag, tool string) (*policy.Input, error) {
+	if tool != "" {
+		return nil, usage(errors.New("--input has its tool\nhint: leave out the name"))
+	}
+	raw, err := e.object("input", flag)
+	if err != nil {
+		return nil, err
+	}
+	in := new(policy.Input)
+	if err := json.Unmarshal(raw, in); err != nil {
+		return nil, usage(fmt.Errorf("--input: %w\nhint: docs/schemas/policy-input.json says what it is", err))
+	}
+	return in, nil
+}
+
+func (s *supposed) principal(cfg *config.Config) policy.Principal {
+	p := policy.Principal{Subject: s.subject, Roles: s.roles, Client: s.client, Tenant: s.tenant}
+	p.Subject = cmp.Or(p.Subject, "somebody")
+	for _, t := range cfg.Identity.Tokens {
+		if t.Subject != s.subject {
+			continue
+		}
+		p.Person, p.Tenant = t.Person, cmp.Or(p.Tenant, t.Tenant)
+		if len(s.roles) == 0 {
+			p.Roles = t.Roles
+		}
+	}
+	return p
+}
+
+func (e *env) supposedTool(ctx context.Context, s *supposed, name string, cfg *config.Config, engine *rego.Engine) (policy.Tool, error) {
+	known, err := e.knownTools(ctx, cfg, engine, false)
+	if err != nil {
+		return policy.Tool{}, err
+	}
+	t := e.toolsNamed(cfg, known, name)[0]
+	if s.server != "" {
+		t.Server = s.server
+	}
+	if s.risk != "" {
+		t.Risk = s.risk
+	}
+	if s.annotations != "" {
+		t.Annotations, err = e.object("annotations", s.annotations)
+	}
+	return t, err
+}
+
+// supposedUsage fills in what the meters of the tool stand at.
+func (e *env) supposedUsage(ctx context.Context, s *supposed, cfg *config.Config, engine *rego.Engine, in *policy.Input) error {
+	meters := engine.Meters(in.Tool)
+	in.Usage = policy.Unused(meters)
+	if s.usage != "" {
+		raw, err := e.object("usage", s.usage)
+		if err != nil {
+			return err
+		}
+		if err := policy.ReadStrict(raw, &in.Usage); err != nil {
+			return usage(fmt.Errorf("--usage: %w\nhint: --usage '{\"day\":{\"calls\":3,\"sum\":900}}'", err))
+		}
+		return nil
+	}
+	if s.subject == "" || len(meters) == 0 {
+		return nil
+	}
+	return e.readUsage(ctx, cfg, meters, in)
+}
+
+// readUsage reads the usage that the state directory has counted, if it exists.
+func (e *env) readUsage(ctx context.Context, cfg *config.Config, meters []policy.Meter, in *policy.Input) error {
+	if !e.hasState() {
+		return nil
+	}
+	use, err := limit.Measure(in.Principal, in.Tool.Exposed, "", in.Arguments, meters)
+	if err != nil {
+		return usage(err)
+	}
+	return e.withStore(ctx, func(db *store.DB) error {
+		in.Usage, err = limit.NewUsage(db, nil).Read(ctx, use)
+		return err
+	})
+}
+
+func policyCanI(e *env) *cobra.Command {
+	var s supposed
+	c := command("can-i [TOOL]", "say whether a call would be allowed", func(ctx context.Context, args []string) error {
+		return e.canI(ctx, &s, strings.Join(args, ""))
+	})
+	s.flags(c)
+	return c
+}
+
+// canI prints the decision on a supposed call.
+func (e *env) canI(ctx context.Context, s *supposed, tool string) error {
+	engine, cfg, err := e.openPolicy(ctx, s.path)
+	if err != nil {
+		return err
+	}
+	in, err := e.call(ctx, s, tool, cfg, engine)
+	if err != nil {
+		return err
+	}
+	d, failed := engine.Decide(ctx, in)
+	answer := map[policy.Effect]string{policy.Allow: "yes", policy.Hold: "held"}[d.Effect]
+	answer = cmp.Or(answer, "no")
+	may, rows, err := argumentsDecide(ctx, engine, s, in)
+	if err != nil {
+		return err
+	}
+	err = e.Print("answer", struct {
+		Answer   string          `json:"answer"`
+		Decision policy.Decision `json:"decision"`
+		May      []string        `json:"may,omitempty"` // verdicts of other arguments, where the call has none
+		Rows     []string        `json:"-"`             // May, for a terminal
+		Failure  error           `json:"-"`
+	}{answer, d, may, rows, failed})
+	code := exitDenied
+	if d.Effect == policy.Hold {
+		code = exitApproval
+	}
+	return errors.Join(err, exitIf(d.Effect != policy.Allow, code))
+}
+
+// argumentsDecide returns what other arguments would get, if the call has none and they
+// decide.
+func argumentsDecide(ctx context.Context, engine *rego.Engine, s *supposed, in *policy.Input) (may, rows []string, err error) {
+	if s.args != noArguments || s.input != "" {
+		return nil, nil, nil
+	}
+	c, err := cellOf(ctx, engine, in.Principal, in.Tool)
+	reads := func(w string) bool {
+		return strings.Contains(w, "input.arguments") || strings.Contains(w, "input.facts")
+	}
+	if err != nil || !slices.ContainsFunc(c.Branches, func(b branch) bool { return slices.ContainsFunc(b.When, reads) }) || c.May != sometimes {
+		return nil, nil, err
+	}
+	return c.Lines(), c.Rows(), nil
+}
+
+// noArguments is the default of --args.
+const noArguments = "{}"
+
+// approvers says how many approvals a held call needs, and from whom.
+func approvers(a *policy.Approval) string {
+	by := strings.Join(a.Roles, " or ")
+	if len(a.Each) > 0 {
+		by = eachRole(a.Each)
+	}
+	return fmt.Sprintf("needs %s by %s", plural.Count(max(a.Quorum, 1), "approval"), by)
+}
+
+// eachRole names how many people of each role have to approve.
+func eachRole(each map[string]int) string {
+	var all []string
+	for _, role := range slices.Sorted(maps.Keys(each)) {
+		all = append(all, fmt.Sprintf("%d %s", each[role], role))
+	}
+	return strings.Join(all, " and ")
+}
+
+func policyExplain(e *env) *cobra.Command {
+	var s supposed
+	var trace bool
+	c := command("explain [ID | TOOL]", "say why a call was decided so, and what would be allowed", func(ctx context.Context, args []string) error {
+		return e.explain(ctx, &s, strings.Join(args, ""), trace)
+	})
+	s.flags(c)
+	c.Flags().BoolVar(&trace, "trace", false, "print the evaluation step by step")
+	return c
+}
+
+// explained is the report of explain.
+type explained struct {
+	Revision string        `json:"revision"` // of the policy that explains
+	Input    *policy.Input `json:"input"`
+	rego.Explanation
+	Recorded *recorded    `json:"recorded,omitempty"`
+	Roles    []roleAnswer `json:"roles,omitempty"` // that may call the tool, when the caller may not
+
+	engine *rego.Engine
+}
+
+// recorded is what the trail has about a call.
+type recorded struct {
+	Time     time.Time        `json:"time"`
+	ID       string           `json:"decision_id"`
+	Outcome  string           `json:"outcome,omitempty"`
+	Decision *policy.Decision `json:"decision,omitempty"` // nil = the policy was not asked
+}
+
+// A roleAnswer says what another role may do.
+type roleAnswer struct {
+	Role string `json:"role"`
+	May  string `json:"may"` // in words
+}
+
+func (e *env) explain(ctx context.Context, s *supposed, what string, trace bool) error {
+	engine, cfg, err := e.openPolicy(ctx, s.path)
+	if err != nil {
+		return err
+	}
+	out := explained{Revision: engine.Revision(), engine: engine}
+	if s.asks() {
+		out.Input, err = e.call(ctx, s, what, cfg, engine)
+	} else if out.Input, out.Recorded, err = e.recall(ctx, what); err == nil && out.Recorded.Decision == nil {
+		asked := supposed{}
+		if out.Input.Tool, err = e.supposedTool(ctx, &asked, out.Input.Tool.Exposed, cfg, engine); err == nil {
+			err = e.supposedUsage(ctx, &asked, cfg, engine, out.Input)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if out.Explanation, err = engine.Explain(ctx, out.Input, trace); err != nil {
+		return err
+	}
+	if out.Hopeless() && out.Whole == "" {
+		out.Roles = whoMay(ctx, engine, knownRoles(cfg, engine), out.Input.Tool)
+	}
+	return e.Print("explanation", &out)
+}
+
+// recall finds a call in the trail by the id of its decision, call or trace.
+func (e *env) recall(ctx context.Context, id string) (*policy.Input, *recorded, error) {
+	if id == "" {
+		return nil, nil, usage(errors.New("name the id of a recorded call, or who calls what\nhint: toolgate policy explain --as ROLE TOOL --args '{…}'"))
+	}
+	dir, err := e.trail()
+	if err != nil {
+		return nil, nil, err
+	}
+	var in *policy.Input
+	var found *recorded
+	var why error
+	var unasked *audit.Record
+	for r, err := range audit.Read(ctx, dir, time.Time{}) {
+		switch {
+		case r == nil && errors.Is(err, audit.ErrNoRecord):
+			continue
+		case r == nil:
+			return nil, nil, err
+		case r.DecisionID != id && r.CallID != id && r.TraceID != id:
+			continue
+		}
+		if r.Exposed != "" && r.Method == "" {
+			unasked = r
+		}
+		again, d, err := judgement.Decode(r)
+		if err == nil {
+			in, found = again, &recorded{Time: r.Time, ID: r.DecisionID, Decision: d}
+		} else if why == nil || !errors.Is(err, judgement.ErrElsewhere) {
+			why = err
+		}
+		if found != nil && r.Outcome != "" {
+			found.Outcome = string(r.Outcome)
+		}
+	}
+	switch {
+	case found != nil:
+		return in, found, nil
+	case errors.Is(why, judgement.ErrNotAsked) && unasked != nil:
+		return supposing(unasked), &recorded{Time: unasked.Time, ID: unasked.DecisionID, Outcome: string(unasked.Outcome)}, nil
+	case why != nil:
+		return nil, nil, fmt.Errorf("explaining %s: %w", id, why)
+	}
+	return nil, nil, usage(fmt.Errorf("no record has the id %s\nhint: it is error.data.decision_id of a refusal; --state names another trail", id))
+}
+
+// supposing returns the call of a record for which the policy was not asked: a
+// tool that the caller does not see does not exist for it.
+func supposing(r *audit.Record) *policy.Input {
+	return &policy.Input{
+		Principal: policy.Principal{Subject: r.Principal.Subject, Roles: r.Principal.Roles, Client: r.Principal.Client, Tenant: r.Principal.Tenant},
+		Tool:      policy.Tool{Server: r.Server, Name: r.Tool, Exposed: r.Exposed, Fingerprint: r.Fingerprint},
+		Arguments: r.Arguments,
+		Request:   policy.Request{ID: r.RequestID, Transport: r.Transport, Era: r.Era, TraceID: r.TraceID, Time: r.Time, Tags: r.Tags},
+	}
+}
+
+// mostRoles bounds how many roles are asked who else may.
+const mostRoles = 200
+
+// whoMay finds the roles that may call a tool in some way.
+func whoMay(ctx context.Context, engine *rego.Engine, roles []string, t policy.Tool) []roleAnswer {
+	var out []roleAnswer
+	for _, role := range roles[:min(len(roles), mostRoles)] {
+		c, err := cellOf(ctx, engine, policy.Principal{Roles: []string{role}}, t)
+		if err == nil && c.May != never {
+			out = append(out, roleAnswer{role, strings.Join(c.Lines(), "; ")})
+		}
+	}
+	return out
+}
+
+// Readable returns conditions of a Way as people read them, each alternative on its own line.
+func (x *explained) Readable(conditions []string) (out []string) {
+	for _, c := range conditions {
+		for i, one := range strings.Split(c, " or ") {
+			text := strings.Join(x.engine.Readable(x.Input.Tool.Exposed, strings.Split(one, " and ")), " and ")
+			if i > 0 {
+				text = "or " + text
+			}
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
+// Unasked reports that the recorded call ended before the policy was asked.
+func (x *explained) Unasked() bool { return x.Recorded != nil && x.Recorded.Decision == nil }
+
+// Replaced reports that another policy decided the recorded call.
+func (x *explained) Replaced() bool {
+	return x.Recorded != nil && x.Recorded.Decision != nil && x.Recorded.Decision.Revision != x.Revision
+}
+
+// SameDecision reports that both policies decide the same.
+func (x *explained) SameDecision() bool {
+	return judgement.Compare(x.Recorded.Decision, &x.Decision) == judgement.Same
+}
+
+// Hopeless reports that the caller is denied whatever it sends.
+func (x *explained) Hopeless() bool {
+	return x.Decision.Effect == policy.Deny && x.Input.Calls() && len(x.Ways) == 0
+}
+
+// Caller and Called name who called what.
+func (x *explained) Caller() string { return judgement.PrincipalName(&x.Input.Principal) }
+func (x *explained) Called() string { return judgement.SubjectName(x.Input) }

@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/report"
+	"github.com/toolgate/toolgate/policy/rego"
+)
+
+// policyTests are the flags of policy test.
+type policyTests struct {
+	path, run string
+	coverage  bool
+	threshold float64
+	verbose   bool
+	trace     bool
+}
+
+func policyTest(e *env) *cobra.Command {
+	var flags policyTests
+	c := withForms(command("test [POLICY [TESTS...]]", "run the tests of a policy", func(ctx context.Context, args []string) error { return e.testPolicy(ctx, flags, args) }), "junit,github")
+	policyPath(c, &flags.path)
+	f := c.Flags()
+	f.StringVar(&flags.run, "run", "", "run the tests whose name matches this `REGEXP`")
+	f.BoolVar(&flags.coverage, "coverage", false, "say which lines of the policy no test reaches")
+	f.Float64Var(&flags.threshold, "threshold", 0, "least `PERCENT` of lines that tests must reach; implies --coverage")
+	f.BoolVarP(&flags.verbose, "verbose", "v", false, "name the tests that pass, too")
+	f.BoolVar(&flags.trace, "trace", false, "print the evaluation of each test that does not pass")
+	return c
+}
+
+func (e *env) testPolicy(ctx context.Context, flags policyTests, args []string) error {
+	if flags.path == "" && len(args) > 0 {
+		flags.path, args = args[0], args[1:]
+	}
+	options, _, err := e.policySource(ctx, flags.path)
+	if err != nil {
+		return err
+	}
+	flags.coverage = flags.coverage || flags.threshold > 0
+	rep, err := rego.Test(ctx, rego.TestOptions{Policy: options, Beside: args, Run: flags.run, Coverage: flags.coverage, Trace: flags.trace})
+	if err != nil {
+		return e.unservable(err, options.Path)
+	}
+	if rep.Coverage != nil {
+		for i, f := range rep.Coverage.Files {
+			rep.Coverage.Files[i].File = path.Join(options.Path, f.File)
+			rep.Coverage.Files[i].Missing = slices.Compact(f.Missing) // two expressions of one line
+		}
+	}
+	rep.Cases = append([]rego.TestCase{}, rep.Cases...) // none is [], not null
+	return errors.Join(e.Print("tests", tested{rep, flags}), testVerdict(rep, flags))
+}
+
+// testVerdict is the error of tests that failed, were not there, or reached too
+// little.
+func testVerdict(rep *rego.TestReport, flags policyTests) error {
+	bad := rep.Count(rego.Failed) + rep.Count(rego.Errored)
+	switch {
+	case len(rep.Cases) == 0:
+		return &exit{code: exitDiffer, err: errors.New("no test was found\nhint: rules named test_… in *_test.rego, or tables in *_test.yaml")}
+	case bad > 0:
+		return &exit{code: exitDiffer, err: fmt.Errorf("%d of %s did not pass", bad, plural.Count(len(rep.Cases), "test"))}
+	case rep.Coverage != nil && rep.Coverage.Percent < flags.threshold:
+		return &exit{code: exitDiffer, err: fmt.Errorf("tests reach %.1f%% of the policy, and %.1f%% are wanted", rep.Coverage.Percent, flags.threshold)}
+	}
+	return nil
+}
+
+// tested is the report of policy test.
+type tested struct {
+	*rego.TestReport
+	flags policyTests
+}
+
+// Verbose reports whether tests that pass are named.
+func (t tested) Verbose() bool { return t.flags.verbose }
+
+// OK reports whether all tests passed.
+func (t tested) OK() bool { return testVerdict(t.TestReport, policyTests{}) == nil }
+
+// Findings are the tests that did not pass and the lines that no test reaches.
+func (t tested) Findings() (found []finding) {
+	for _, c := range t.Cases {
+		if c.Outcome != rego.Passed && c.Outcome != rego.Skipped {
+			found = append(found, finding{Level: levelError, File: c.File, Row: c.Row, Message: c.Name + ": " + c.Message})
+		}
+	}
+	if t.Coverage == nil {
+		return found
+	}
+	for _, f := range t.Coverage.Files {
+		for _, m := range f.Missing {
+			found = append(found, finding{Level: levelNote, File: f.File, Row: m[0], Message: "no test reaches line " + span(m)})
+		}
+	}
+	return found
+}
+
+func span(rows [2]int) string {
+	if rows[0] == rows[1] {
+		return fmt.Sprint(rows[0])
+	}
+	return fmt.Sprintf("%d-%d", rows[0], rows[1])
+}
+
+// Suites returns one report for each file, as JUnit's XML has them.
+func (t tested) Suites() (suites []tested) {
+	for _, c := range t.Cases {
+		if n := len(suites); n == 0 || suites[n-1].Cases[0].File != c.File {
+			suites = append(suites, tested{TestReport: new(rego.TestReport)})
+		}
+		last := suites[len(suites)-1]
+		last.Cases = append(last.Cases, c)
+	}
+	return suites
+}
+
+// Counts returns the attributes that say how the tests ended.
+func (t tested) Counts() string {
+	return fmt.Sprintf(`tests="%d" failures="%d" errors="%d" skipped="%d"`, len(t.Cases), t.Count(rego.Failed), t.Count(rego.Errored), t.Count(rego.Skipped))
+}
+
+// xmlText returns text as character data or as the value of an attribute.
+func xmlText(text string) string {
+	var b strings.Builder
+	_ = xml.EscapeText(&b, []byte(report.Printable(text))) // a strings.Builder takes everything
+	return b.String()
+}

@@ -1,0 +1,311 @@
+package cli
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	_ "embed"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/guardian"
+	"github.com/toolgate/toolgate/internal/logfold"
+	"github.com/toolgate/toolgate/internal/report"
+	"github.com/toolgate/toolgate/internal/sandbox"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// stdio is where a command reads and writes. Stdout carries protocol or
+// results only.
+type stdio struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// defaultConfig is what is read when nobody says otherwise.
+const defaultConfig = "mcp.json"
+
+// lookup reads the environment.
+type lookup func(string) (string, bool)
+
+// env is what every command gets: its streams, its environment and the flags
+// that all share.
+type env struct {
+	stdio
+	lookup lookup
+
+	report.Printer // of results; Form is what -o says
+
+	config, overlay, state, keys string
+	role, token, addr            string
+	ca, clientCert               string
+	logLevel, logFormat          string
+	logCalls                     bool
+	log                          *logfold.Writer
+
+	args      []string        // the command line
+	ended     <-chan struct{} // closed when the command has ended
+	temporary string          // see scratch
+	unhelped  error           // why no help was printed
+	lines     *bufio.Reader   // see ask
+}
+
+// run executes a command line and returns its exit code; tests call it as Main
+// does.
+func run(ctx context.Context, args []string, s stdio, l lookup) int {
+	if sandbox.IsGuardian(args) {
+		return guardian.Main(args[1:])
+	}
+	e := newEnv(s, l)
+	e.args = args
+	defer e.log.Close()
+	ended := make(chan struct{})
+	defer close(ended)
+	e.ended = ended
+	defer e.removeScratch()
+	root := rootCommand(e)
+	root.SetArgs(args)
+	root.SetIn(s.in)
+	root.SetOut(s.out)
+	root.SetErr(s.err)
+	c, err := root.ExecuteContextC(ctx)
+	err = cmp.Or(err, e.unhelped)
+	if !slices.Contains(formsOf(c), e.Form) {
+		e.Form = report.Table // errors are text where the command has no such documents
+	}
+	return e.fail(err)
+}
+
+// serveGroup is the group of the commands that serve clients.
+const serveGroup = "Serve:"
+
+// endGrace is how long a command that serves nobody may take to end after a signal. It can
+// wait for input or for a file system, where no context reaches it.
+const endGrace = 5 * time.Second
+
+// endLate ends the program endGrace after a signal, unless the command has ended.
+func (e *env) endLate() {
+	select {
+	case <-e.ended:
+	case <-time.After(endGrace):
+		fmt.Fprintf(e.err, "toolgate: error: the command has not ended %s after the signal\n", endGrace)
+		os.Exit(exitUnexpected)
+	}
+}
+
+func newEnv(s stdio, l lookup) *env {
+	return &env{stdio: s, lookup: l, log: logfold.New(s.err), Printer: report.Printer{Out: s.out, Templates: reports()}}
+}
+
+func rootCommand(e *env) *cobra.Command {
+	root := &cobra.Command{
+		Use:     "toolgate",
+		Short:   "govern what AI agents do with MCP tools",
+		Version: version,
+		Args:    cobra.ArbitraryArgs, RunE: requireCommand,
+		SilenceUsage: true, SilenceErrors: true,
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return e.prepare(c) },
+	}
+	f := root.PersistentFlags()
+	f.StringVar(&e.config, "config", "", "`FILE` of the configuration (default mcp.json, or TOOLGATE_CONFIG)")
+	f.StringVar(&e.overlay, "overlay", "", "`FILE` that holds the toolgate object alone")
+	f.StringVar(&e.state, "state", "", "`DIR` of the state (default: as configured)")
+	f.StringVar(&e.keys, "keys", "", "`DIR` of toolgate's keys (default: as configured)")
+	f.StringVar(&e.role, "role", "observer", "`ROLE` of the principal local, where no identity is configured or identity.local is true")
+	f.StringVar(&e.token, "token", "", "bearer `TOKEN` that says who asks (or TOOLGATE_TOKEN)")
+	f.StringVar(&e.ca, "ca", "", "PEM `FILE` of certificate authorities, in addition to the system's (or TOOLGATE_CA)")
+	f.StringVar(&e.clientCert, "client-cert", "", "PEM `FILE` of a client certificate and its key (or TOOLGATE_CLIENT_CERT)")
+	f.StringVarP(&e.Form, "output", "o", report.Table, "`FORM` of the result: table, wide, json or yaml; some commands have more (or TOOLGATE_OUTPUT)")
+	f.StringVar(&e.logLevel, "log-level", "info", "least `LEVEL` of log lines")
+	f.StringVar(&e.logFormat, "log-format", "text", "form of log lines: `text|json`")
+	root.SetFlagErrorFunc(e.flagFault)
+	root.SetVersionTemplate(reports().Render("version", versionOf(), false))
+	for _, g := range []struct {
+		title   string
+		members []*cobra.Command
+	}{
+		{"Set up:", []*cobra.Command{initCommand(e), checkCommand(e), doctorCommand(e), serviceCommand(e), lockCommand(e), tokenCommand(e), keysCommand(e)}},
+		{serveGroup, []*cobra.Command{serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e)}},
+		{"Clients:", []*cobra.Command{importCommand(e), exportCommand(e), connectCommand(e), disconnectCommand(e), adoptCommand(e)}},
+		{"Look and decide:", []*cobra.Command{serverCommand(e), toolCommand(e), policyCommand(e), approvalCommand(e)}},
+		{"Keep records:", []*cobra.Command{auditCommand(e), backupCommand(e), restoreCommand(e), storeCommand(e), replicaCommand(e), supportBundleCommand(e)}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+		for _, c := range g.members {
+			c.GroupID = g.title
+		}
+		root.AddCommand(g.members...)
+	}
+	root.AddCommand(completionCommand(), versionCommand(e))
+	describe(e, root, "\n"+helpText)
+	root.InitDefaultHelpCmd()
+	help, _, _ := root.Find([]string{"help"}) // it exists
+	help.Run, help.RunE = nil, helpAbout
+	printHelp := root.HelpFunc()
+	root.SetHelpFunc(func(c *cobra.Command, args []string) {
+		if words := c.Flags().Args(); c.HasSubCommands() && len(words) > 0 { // --help after a mistyped command
+			e.unhelped = requireCommand(c, words)
+			return
+		}
+		printHelp(c, args)
+	})
+	return root
+}
+
+// requireCommand is the action of a command that needs a subcommand. It prints nothing on
+// stdout, where a client that left out "stdio" expects protocol.
+func requireCommand(c *cobra.Command, args []string) error {
+	var names []string
+	for _, s := range c.Commands() {
+		if s.IsAvailableCommand() {
+			names = append(names, s.Name())
+		}
+	}
+	all := hintMark + "one of " + strings.Join(names, ", ") + "; --help says more"
+	if len(args) == 0 {
+		return usage(fmt.Errorf("%s needs a command%s", c.CommandPath(), all))
+	}
+	return usage(fmt.Errorf("unknown command %q for %q%s", args[0], c.CommandPath(), cmp.Or(didYouMean(args[0], names), all)))
+}
+
+// helpAbout prints the help of the command that args name. Cobra's own would print that of
+// the nearest command above a mistyped one.
+func helpAbout(c *cobra.Command, args []string) error {
+	found, rest, err := c.Root().Find(args)
+	switch {
+	case err != nil:
+		return err
+	case found.HasSubCommands() && len(rest) > 0:
+		return requireCommand(found, rest)
+	}
+	return found.Help()
+}
+
+// helpText has the long help and the examples of every command, each under a
+// heading that is the command's path.
+//
+//go:embed help.md
+var helpText string
+
+// describe gives c, and the commands below it, their help, which help has, their check of
+// arguments and their completion.
+func describe(e *env, c *cobra.Command, help string) {
+	_, text, _ := strings.Cut(help, "\n# "+c.CommandPath()+"\n")
+	text, _, _ = strings.Cut(text, "\n\n# ")
+	c.Long, c.Example, _ = strings.Cut(strings.TrimRight(text, "\n"), "\nExamples:\n")
+	if !c.HasSubCommands() {
+		c.Args = checkArguments
+	}
+	e.complete(c)
+	for _, s := range c.Commands() {
+		describe(e, s, help)
+	}
+}
+
+// outputs is the annotation of a command with other forms of output than the usual:
+// the names of those that it has in addition, with commas between, or noReport.
+const outputs = "outputs"
+
+// noReport is the annotation of a command whose stdout is protocol, or has a form of its
+// own.
+const noReport = "-"
+
+// formsOf returns the forms of output that c has; nil = it has none to choose from.
+func formsOf(c *cobra.Command) []string {
+	switch more := c.Annotations[outputs]; more {
+	case noReport:
+		return nil
+	case "":
+		return report.Forms()
+	default:
+		return append(report.Forms(), strings.Split(more, ",")...)
+	}
+}
+
+// prepare fills from the environment what no flag set, and refuses values that c cannot
+// use.
+func (e *env) prepare(c *cobra.Command) error {
+	e.applyEnvironment()
+	if c.GroupID != serveGroup { // which ends when its clients have their answers
+		context.AfterFunc(c.Context(), e.endLate)
+	}
+	known, source := formsOf(c), "output"
+	if form, ok := e.lookup("TOOLGATE_OUTPUT"); ok && form != "" && known != nil && !c.Flags().Changed("output") {
+		e.Form, source = form, "TOOLGATE_OUTPUT"
+	}
+	switch {
+	case known == nil && c.Flags().Changed("output"):
+		return usage(fmt.Errorf("%s prints no report, and has no -o\nhint: leave it out", c.CommandPath()))
+	case known != nil && !slices.Contains(known, e.Form):
+		return unknown(source, e.Form, known)
+	}
+	return checkFlags(c)
+}
+
+// applyEnvironment fills from the environment what no flag set.
+func (e *env) applyEnvironment() {
+	for name, to := range map[string]*string{
+		"TOOLGATE_CONFIG": &e.config, "TOOLGATE_TOKEN": &e.token, "TOOLGATE_CA": &e.ca, "TOOLGATE_CLIENT_CERT": &e.clientCert,
+	} {
+		if v, ok := e.lookup(name); ok && *to == "" {
+			*to = v
+		}
+	}
+	e.config = cmp.Or(e.config, defaultConfig)
+}
+
+// logger writes to stderr, so that stdout stays protocol.
+func (e *env) logger() hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{
+		Name: "toolgate", Level: hclog.LevelFromString(e.logLevel),
+		Output: e.log, JSONFormat: e.logFormat == "json",
+	})
+}
+
+// appOptions are what the flags say to a toolgate that this command opens.
+func (e *env) appOptions() app.Options {
+	o := app.Options{Role: e.role, Version: version, Log: e.logger()}
+	if e.logCalls { // each line counts, so that none is folded
+		o.Calls = hclog.New(&hclog.LoggerOptions{Name: "toolgate", Output: e.err, JSONFormat: e.logFormat == "json"})
+	}
+	return o
+}
+
+// withLogCalls gives c the flag --log-calls.
+func (e *env) withLogCalls(c *cobra.Command) *cobra.Command {
+	c.Flags().BoolVar(&e.logCalls, "log-calls", false, "log each call at info: principal, tool, outcome and decision id, without arguments")
+	return c
+}
+
+// load reads the configuration.
+func (e *env) load() (*config.Config, error) { return e.loadAs("", "") }
+
+// loadAs reads the configuration with these addresses in the place of what it
+// says; "" leaves what it says.
+func (e *env) loadAs(listen, admin string) (*config.Config, error) {
+	cfg, err := config.Load(config.Options{
+		Path: e.config, Overlay: e.overlay, Getenv: e.lookup,
+		State: e.state, Keys: e.keys, Listen: listen, Admin: admin,
+	})
+	if err != nil {
+		return nil, &exit{code: exitUsage, err: err, findings: faultsOf(err, "")}
+	}
+	return cfg, nil
+}
+
+func versionCommand(e *env) *cobra.Command {
+	return command("version", "print the version", func(context.Context, []string) error { return e.Print("version", versionOf()) })
+}
+
+func versionOf() map[string]string {
+	return map[string]string{"version": version, "go": runtime.Version()}
+}

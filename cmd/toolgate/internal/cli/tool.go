@@ -1,0 +1,418 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/internal/hidden"
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/report"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/proxy/wire"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+func toolCommand(e *env) *cobra.Command {
+	return group("tool", "list, show, call and accept tools", toolList(e), toolShow(e), toolCall(e), toolDiff(e), toolAccept(e))
+}
+
+func toolList(e *env) *cobra.Command {
+	c := command("list", "list the tools that a principal sees", func(ctx context.Context, _ []string) error {
+		a, err := e.agent(ctx)
+		if err != nil {
+			return err
+		}
+		defer a.Close()
+		found, err := a.list(ctx)
+		if err != nil {
+			return err
+		}
+		if len(found) == 0 {
+			e.explainEmptyList(ctx)
+		}
+		e.noteWithheld(ctx)
+		return e.Print("tools", found)
+	})
+	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the agents' listener (default: as configured)")
+	return c
+}
+
+// explainEmptyList says on stderr what the admin listener of the configuration knows
+// about a list without tools. One that does not answer is not needed.
+func (e *env) explainEmptyList(ctx context.Context) {
+	at := *e
+	at.addr = ""
+	var s console.Status
+	if at.readStatus(ctx, &s) != nil {
+		fmt.Fprintln(e.err, "no tools are visible\nhint: toolgate check says what each role sees")
+		return
+	}
+	total := 0
+	for _, u := range s.Upstreams {
+		if total += u.Tools; u.Error != "" {
+			fmt.Fprintf(e.err, "server %s: %s: %s\n", u.Name, u.State, report.Printable(u.Error))
+		}
+	}
+	for _, sight := range s.Sights {
+		switch {
+		case sight.Blind():
+			fmt.Fprintf(e.err, "%s\nhint: %s\n", report.Printable(sight.String()), sight.Hint)
+		case sight.Duty != "":
+			fmt.Fprintln(e.err, report.Printable(sight.String()))
+		}
+	}
+	if total == 0 {
+		fmt.Fprintln(e.err, "no server offers a tool\nhint: toolgate check says what each server answers")
+	}
+}
+
+// maxWithheldSaid is the most tools that noteWithheld names.
+const maxWithheldSaid = 10
+
+// noteWithheld says on stderr which tools of the configured toolgate do not serve, and why,
+// as far as its admin listener says so. A list of another toolgate has no such note.
+func (e *env) noteWithheld(ctx context.Context) {
+	var s console.Status
+	if e.addr != "" || e.readStatus(ctx, &s) != nil {
+		return
+	}
+	var all []string
+	for _, u := range s.Upstreams {
+		for _, tool := range slices.Sorted(maps.Keys(u.Withheld)) {
+			all = append(all, fmt.Sprintf("tool %s of server %s is quarantined: %s", tool, u.Name, u.Withheld[tool]))
+		}
+	}
+	for _, line := range all[:min(len(all), maxWithheldSaid)] {
+		fmt.Fprintln(e.err, report.Printable(line))
+	}
+	if more := len(all) - maxWithheldSaid; more > 0 {
+		fmt.Fprintf(e.err, "%s more in quarantine\nhint: toolgate server show\n", plural.Count(more, "tool"))
+	}
+}
+
+// listedTool is a tool as tools/list has it.
+type listedTool struct {
+	json.RawMessage
+	Name, Title, Description string
+	Hidden                   []string // kinds of hidden characters in it
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *listedTool) UnmarshalJSON(text []byte) error {
+	var shown struct{ Name, Title, Description string }
+	err := json.Unmarshal(text, &shown)
+	*t = listedTool{bytes.Clone(text), shown.Name, shown.Title, hidden.Escape(report.Printable(shown.Description)), hidden.Kinds(text)}
+	return err
+}
+
+// Arguments returns the names of the arguments. Optional ones end in a question mark.
+func (t listedTool) Arguments() string {
+	var shown struct {
+		InputSchema struct {
+			Properties map[string]json.RawMessage
+			Required   []string
+		}
+	}
+	_ = json.Unmarshal(t.RawMessage, &shown) // a schema of another form names none
+	schema := shown.InputSchema
+	names := slices.Sorted(maps.Keys(schema.Properties))
+	for i, name := range names {
+		if !slices.Contains(schema.Required, name) {
+			names[i] += "?"
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// Hints names the annotations that are true, such as readOnlyHint.
+func (t listedTool) Hints() string {
+	var shown struct{ Annotations map[string]any }
+	_ = json.Unmarshal(t.RawMessage, &shown) // annotations of another form say nothing
+	names := slices.Sorted(maps.Keys(shown.Annotations))
+	return strings.Join(slices.DeleteFunc(names, func(name string) bool { return shown.Annotations[name] != true }), ",")
+}
+
+// list reads every page of tools/list.
+func (a *agent) list(ctx context.Context) ([]listedTool, error) {
+	found := []listedTool{}
+	params := json.RawMessage("{}")
+	for {
+		result, err := a.request(ctx, "tools/list", params)
+		if err != nil {
+			return nil, err
+		}
+		var page struct {
+			Tools      []listedTool
+			NextCursor string
+		}
+		if err := json.Unmarshal(result, &page); err != nil {
+			return nil, fmt.Errorf("reading the list: %w", err)
+		}
+		found = append(found, page.Tools...)
+		if page.NextCursor == "" {
+			return found, nil
+		}
+		params = json.RawMessage(`{"cursor":` + string(jsonrpc.Quote(page.NextCursor)) + `}`)
+	}
+}
+
+func toolCall(e *env) *cobra.Command {
+	var args string
+	c := command("call TOOL", "call one tool", func(ctx context.Context, names []string) error {
+		object, err := e.object("args", args)
+		if err != nil {
+			return err
+		}
+		return e.callTool(ctx, names[0], object)
+	})
+	c.Flags().StringVar(&args, "args", "{}", "arguments as a `JSON` object; @FILE reads a file, - stdin")
+	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the agents' listener (default: as configured)")
+	return c
+}
+
+// object reads a flag that is a JSON object, or names where to read one: @FILE, or -
+// for stdin. It is as strict as the server, so that a slip is found without one.
+func (e *env) object(name, flag string) (json.RawMessage, error) {
+	text, err := []byte(flag), error(nil)
+	if file, ok := strings.CutPrefix(flag, "@"); ok {
+		text, err = os.ReadFile(file)
+	} else if flag == "-" {
+		text, err = io.ReadAll(e.in)
+	}
+	if err != nil {
+		return nil, usage(fmt.Errorf("reading --%s: %w\nhint: @FILE reads a file, - stdin", name, err))
+	}
+	object, _, err := jsonrpc.CheckValue(text, jsonrpc.MostLimits())
+	if err == nil && !bytes.HasPrefix(object, []byte("{")) {
+		err = errors.New("a value that is no object")
+	}
+	if err != nil {
+		return nil, usage(fmt.Errorf("--%s is not a JSON object: %w\nhint: --args '{\"query\":\"mcp\"}'", name, err))
+	}
+	return object, nil
+}
+
+func (e *env) callTool(ctx context.Context, name string, args json.RawMessage) error {
+	a, err := e.agent(ctx)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	params := fmt.Appendf(nil, `{"name":%s,"arguments":%s}`, jsonrpc.Quote(name), args)
+	result, err := a.request(ctx, "tools/call", params)
+	if refused := (*exit)(nil); errors.As(err, &refused) && refused.word == string(wire.ToolNotFound) {
+		return a.withNearestTool(ctx, refused, name)
+	}
+	if err != nil {
+		return err
+	}
+	if e.Structured() {
+		return errors.Join(e.Document(result), verdictOf(result))
+	}
+	text, err := contentText(result)
+	return errors.Join(err, e.Write(text), verdictOf(result))
+}
+
+// contentText returns the text blocks of a result, and names the others.
+func contentText(result json.RawMessage) (string, error) {
+	var r struct {
+		Content []struct{ Type, Text, MimeType string }
+	}
+	text := ""
+	if err := json.Unmarshal(result, &r); err != nil {
+		return "", fmt.Errorf("reading the result: %w", err)
+	}
+	for _, block := range r.Content {
+		if block.Type == "text" {
+			text += report.Printable(block.Text) + "\n"
+			continue
+		}
+		text += fmt.Sprintf("[%s %s; -o json shows it]\n", block.Type, block.MimeType)
+	}
+	return text, nil
+}
+
+// verdictOf returns the exit of a result: a pending approval and a tool's own
+// error are no success.
+func verdictOf(result json.RawMessage) error {
+	var r struct {
+		IsError bool
+		Meta    struct {
+			Approval struct{ Status string }  `json:"io.toolgate/approval"`
+			Error    struct{ Code wire.Code } `json:"io.toolgate/error"`
+		} `json:"_meta"`
+	}
+	if err := json.Unmarshal(result, &r); err != nil {
+		return fmt.Errorf("reading the result: %w", err)
+	}
+	switch {
+	case r.Meta.Approval.Status == "pending":
+		return &exit{code: exitApproval}
+	case r.Meta.Error.Code != "":
+		return &exit{code: codeFor(r.Meta.Error.Code)}
+	case r.IsError:
+		return &exit{code: exitTool}
+	}
+	return nil
+}
+
+// rpcError is a JSON-RPC error for people, with its exit code.
+func rpcError(raw json.RawMessage) error {
+	var r struct {
+		Code    int
+		Message string
+		Data    struct {
+			Code   wire.Code
+			Remedy string
+		}
+	}
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return fmt.Errorf("reading the error: %w", err)
+	}
+	said, _, _ := strings.Cut(r.Message, wire.HintMark) // the remedy has a line of its own
+	text := fmt.Sprintf("%s (%s, %d)", said, cmp.Or(r.Data.Code, "no code"), r.Code)
+	if r.Data.Remedy != "" {
+		text += "\nhint: " + r.Data.Remedy
+	}
+	return &exit{code: codeFor(r.Data.Code), err: errors.New(text), word: string(r.Data.Code), rpc: raw}
+}
+
+// codeFor returns the exit code of a refusal.
+func codeFor(code wire.Code) int {
+	switch code {
+	case wire.PolicyDenied, wire.ApprovalDenied, wire.ApprovalExpired, wire.ToolQuarantined, wire.RateLimited, wire.Overloaded:
+		return exitDenied
+	case wire.ApprovalPending:
+		return exitApproval
+	case wire.Unauthenticated:
+		return exitUnauthorised
+	case wire.UpstreamUnavailable, wire.SessionLost, wire.StoreUnavailable:
+		return exitUnreachable
+	case wire.ToolFailed, wire.ToolTimeout, wire.OutputInvalid:
+		return exitTool
+	case wire.InvalidToolInput, wire.ToolNotFound, wire.NotFound, wire.MethodNotFound, wire.InvalidEnvelope, wire.ParseError, wire.TooLarge, wire.InvalidParams:
+		return exitUsage
+	}
+	return exitUnexpected
+}
+
+// shownTool is the report of tool show.
+type shownTool struct {
+	Name string `json:"name"` // as agents call it
+	registry.Pin
+	Variants   []registry.Pin  `json:"variants,omitempty"` // of the definitions that only some clients are offered
+	State      string          `json:"state"`              // accepted, changed, or new: never accepted
+	Definition json.RawMessage `json:"definition"`         // accepted, or of a new tool the offered one
+	Roles      []roleSight     `json:"roles"`
+}
+
+// roleSight says whether callers with a role see a tool, and what the policy decides on
+// a call without arguments.
+type roleSight struct {
+	Role    string        `json:"role"`
+	Visible bool          `json:"visible"`
+	Effect  policy.Effect `json:"effect"`
+	Rule    string        `json:"rule,omitempty"`
+	Reason  string        `json:"reason,omitempty"`
+}
+
+func toolShow(e *env) *cobra.Command {
+	return command("show TOOL", "show a tool's definition, its pin and the roles that see it", func(ctx context.Context, args []string) error { return e.showTool(ctx, args[0]) })
+}
+
+func (e *env) showTool(ctx context.Context, name string) error {
+	engine, cfg, err := e.openPolicy(ctx, "")
+	if err != nil {
+		return err
+	}
+	var out *shownTool
+	var asked policy.Tool
+	if err := e.withPins(ctx, func(p *registry.Pins) error {
+		out, asked, err = findTool(ctx, p, cfg, name)
+		return err
+	}); err != nil {
+		return err
+	}
+	for _, role := range app.RolesOf(cfg, engine, e.role) {
+		sight, err := sightOf(ctx, engine, app.CallerWith(cfg, role, e.role), asked)
+		if err != nil {
+			return err
+		}
+		sight.Visible = sight.Visible && out.State == "accepted" // quarantine hides from everybody
+		out.Roles = append(out.Roles, sight)
+	}
+	return e.Print("tool", out)
+}
+
+// findTool returns the tool whose exposed name is name, from the definitions that the
+// state directory keeps. It keeps none for a server with pin off.
+func findTool(ctx context.Context, p *registry.Pins, cfg *config.Config, name string) (*shownTool, policy.Tool, error) {
+	pins, err := p.List(ctx)
+	if err != nil {
+		return nil, policy.Tool{}, err
+	}
+	var names []string
+	for i := range pins {
+		t, s := pinned(cfg, &pins[i])
+		switch {
+		case s == nil || s.Pin == config.PinOff:
+		case t.Exposed == name:
+			out := describePin(&pins[i], name)
+			out.Variants = slices.DeleteFunc(pins, func(p registry.Pin) bool {
+				return p.Server != out.Server || p.Tool != out.Tool || p.Condition == ""
+			})
+			return out, t, nil
+		default:
+			names = append(names, t.Exposed)
+		}
+	}
+	hint := cmp.Or(didYouMean(name, names), hintMark+"toolgate tool list shows the names; nothing is kept of servers with \"pin\": \"off\"")
+	return nil, policy.Tool{}, usage(fmt.Errorf("no definition of a tool %q is kept%s", name, hint))
+}
+
+func describePin(pin *registry.Pin, name string) *shownTool {
+	out := &shownTool{Name: name, Pin: *pin, State: "accepted", Definition: pin.Definition(), Roles: []roleSight{}}
+	switch {
+	case pin.Accepted == "":
+		out.State = "new"
+	case pin.Offered != "":
+		out.State = "changed"
+	}
+	return out
+}
+
+// sightOf asks the policy about a caller and a tool.
+func sightOf(ctx context.Context, engine *rego.Engine, who policy.Principal, t policy.Tool) (roleSight, error) {
+	out := roleSight{Role: who.Roles[0]}
+	seen, err := engine.Seen(ctx, who, []policy.Tool{t})
+	if err != nil {
+		return out, err
+	}
+	out.Visible = seen[0]
+	d, err := engine.Decide(ctx, &policy.Input{
+		Principal: who, Tool: t, Arguments: json.RawMessage("{}"), Usage: policy.Unused(engine.Meters(t)),
+		Request: policy.Request{ID: "1", Transport: "cli", Time: time.Now().UTC()},
+	})
+	out.Effect, out.Rule, out.Reason = d.Effect, d.Rule, d.Reason
+	return out, err
+}
+
+// Layout returns the definition as people read it.
+func (t *shownTool) Layout() string { return string(lines(t.Definition)) }

@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/guard"
+	"github.com/toolgate/toolgate/internal/report"
+)
+
+// witnessTimeout bounds a request to the witness, and its answer.
+const witnessTimeout = 10 * time.Second
+
+func auditWitness(e *env) *cobra.Command {
+	var listen, dir, name string
+	var trusted []string
+	var insecure bool
+	c := withForms(command("witness", "sign the checkpoints of other machines, and keep them", func(ctx context.Context, _ []string) error {
+		if dir == "" || len(trusted) == 0 {
+			return usage(errors.New("the witness needs --dir and --trusted\nhint: --dir /var/lib/witness --trusted checkpoints-1.pub"))
+		}
+		host, _, err := net.SplitHostPort(listen)
+		if err != nil {
+			return usage(fmt.Errorf("reading --listen: %w", err))
+		}
+		if !guard.Loopback(host) && !insecure {
+			return usage(fmt.Errorf("%q can be reached from other machines over plain HTTP\nhint: listen on 127.0.0.1 behind a proxy that speaks TLS, or accept it with --insecure", listen))
+		}
+		known, err := verifiers(nil, trusted)
+		if err != nil {
+			return err
+		}
+		l, err := net.Listen("tcp", listen)
+		if err != nil {
+			return fmt.Errorf("listening: %w", err)
+		}
+		w, err := audit.OpenWitness(dir, name, known)
+		if err != nil {
+			return errors.Join(err, l.Close())
+		}
+		return errors.Join(e.witness(ctx, w, l), w.Close())
+	}), noReport)
+	c.Flags().StringVar(&listen, "listen", "127.0.0.1:8789", "`ADDRESS` to listen on, HOST:PORT")
+	c.Flags().StringVar(&dir, "dir", "", "`DIR` of the key and of the notes that were signed")
+	c.Flags().StringArrayVar(&trusted, "trusted", nil, "PEM `FILE` of a public key that signs checkpoints; may be repeated")
+	c.Flags().StringVar(&name, "name", "witness", "`NAME` of the key, when the first start makes it")
+	c.Flags().BoolVar(&insecure, "insecure", false, "accept plain HTTP on an address that other machines reach")
+	return c
+}
+
+// witness prints the key of w, and serves until ctx ends.
+func (e *env) witness(ctx context.Context, w *audit.Witness, l net.Listener) error {
+	w.OnError = func(err error) { fmt.Fprintf(e.err, "toolgate: error: %s\n", report.Printable(err.Error())) }
+	s := &http.Server{Handler: w, ReadTimeout: witnessTimeout, WriteTimeout: 2 * witnessTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	err := e.Write(w.Key + "\n")
+	if err == nil {
+		select {
+		case <-ctx.Done():
+		case err = <-served:
+			return fmt.Errorf("serving %s: %w", l.Addr(), err)
+		}
+	}
+	stopping, stop := context.WithTimeout(context.WithoutCancel(ctx), witnessTimeout)
+	defer stop()
+	err = errors.Join(err, s.Shutdown(stopping))
+	if failed := <-served; !errors.Is(failed, http.ErrServerClosed) {
+		err = errors.Join(err, failed)
+	}
+	return err
+}
