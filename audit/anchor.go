@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"path/filepath"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // DirectoryAnchor is a directory that keeps the last checkpoint of each chain, in files
@@ -19,7 +19,7 @@ type DirectoryAnchor string
 // Publish implements Anchor. The directory must exist: one that is not mounted must not
 // look like one that is.
 func (d DirectoryAnchor) Publish(_ context.Context, c Checkpoint, signed []byte) error {
-	if err := wholefile.Replace(filepath.Join(string(d), noteName(c)), signed, 0o600); err != nil {
+	if err := files.Replace(filepath.Join(string(d), noteName(c)), signed, 0o600); err != nil {
 		return fmt.Errorf("keeping checkpoint: %w", err)
 	}
 	return nil

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // Archived is what Archive moved.
@@ -81,7 +81,7 @@ func (a *archiver) run(before time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err := wholefile.Replace(filepath.Join(a.from, startName), start, 0o600); err != nil {
+	if err := files.Replace(filepath.Join(a.from, startName), start, 0o600); err != nil {
 		return err
 	}
 	for _, n := range numbers[:moved] {
@@ -160,7 +160,7 @@ func (a *archiver) copy(numbers []int) error {
 	for _, n := range numbers {
 		data, err := os.ReadFile(segmentPath(a.from, n))
 		if err == nil {
-			err = wholefile.Replace(segmentPath(a.to, n), data, 0o600)
+			err = files.Replace(segmentPath(a.to, n), data, 0o600)
 		}
 		if err != nil {
 			return err
@@ -169,7 +169,7 @@ func (a *archiver) copy(numbers []int) error {
 		a.done.Bytes += int64(len(data))
 	}
 	if start, err := os.ReadFile(filepath.Join(a.from, startName)); err == nil && len(before) == 0 {
-		err = wholefile.Replace(filepath.Join(a.to, startName), start, 0o600)
+		err = files.Replace(filepath.Join(a.to, startName), start, 0o600)
 		if err != nil {
 			return err
 		}
@@ -185,5 +185,5 @@ func (a *archiver) copy(numbers []int) error {
 	if err != nil {
 		return err
 	}
-	return wholefile.Replace(filepath.Join(a.to, checkpointName), signed, 0o600)
+	return files.Replace(filepath.Join(a.to, checkpointName), signed, 0o600)
 }

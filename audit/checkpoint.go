@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // Checkpoint states which record of a chain is the last at a time, or, with Segment,
@@ -165,7 +165,7 @@ func OpenLedger(dir, root string) (Ledger, error) {
 		if err != nil || l.Trail != "" {
 			return l, err
 		}
-		err = wholefile.Create(filepath.Join(path, "ID"), []byte(strings.ToLower(rand.Text())+"\n"), 0o600)
+		err = files.Create(filepath.Join(path, "ID"), []byte(strings.ToLower(rand.Text())+"\n"), 0o600)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return Ledger{}, fmt.Errorf("opening ledger: %w", err)
 		}

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/filelock"
+	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/plural"
 )
 
@@ -95,7 +95,7 @@ func createLocked(path string) (File, error) {
 		return nil, err
 	}
 	file := f.(*os.File)
-	if err := filelock.Lock(file); err != nil {
+	if err := files.Lock(file); err != nil {
 		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
 	}
 	mine, err := file.Stat()
@@ -112,7 +112,7 @@ func locked(path string) bool {
 		return false
 	}
 	defer f.Close()
-	return errors.Is(filelock.TryShare(f), filelock.ErrHeld)
+	return errors.Is(files.TryShare(f), files.ErrHeld)
 }
 
 // link points .latest at name. A reader always finds the old or the new file.

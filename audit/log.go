@@ -14,7 +14,7 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // Durability says when a decision counts as recorded.
@@ -117,7 +117,7 @@ func Open(root string, opts Options) (*Log, error) {
 		err = os.Mkdir(dir, 0o700)
 	}
 	if err == nil {
-		err = wholefile.SyncDir(root)
+		err = files.SyncDir(root)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("opening audit log: %w", err)

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // Anchor receives checkpoints at a place that the holder of the state directory cannot
@@ -120,7 +120,7 @@ func (n *notary) sign(c Checkpoint) (err error) {
 	if err != nil {
 		return err
 	}
-	err = wholefile.Replace(filepath.Join(n.dir, checkpointName), signed, 0o600)
+	err = files.Replace(filepath.Join(n.dir, checkpointName), signed, 0o600)
 	if n.Ledger.Dir != "" {
 		err = errors.Join(err, DirectoryAnchor(n.Ledger.Dir).Publish(context.Background(), c, signed))
 	}

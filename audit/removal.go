@@ -7,8 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/toolgate/toolgate/internal/filelock"
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // lockName is a file in the directory of a chain that its process holds locked, from before
@@ -21,7 +20,7 @@ func hold(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := filelock.TryLock(f); err != nil {
+	if err := files.TryLock(f); err != nil {
 		return nil, errors.Join(fmt.Errorf("locking %s: %w", f.Name(), err), f.Close())
 	}
 	return f, nil
@@ -38,7 +37,7 @@ func ended(dir string, closed bool) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
-	if err = filelock.TryShare(f); errors.Is(err, filelock.ErrHeld) {
+	if err = files.TryShare(f); errors.Is(err, files.ErrHeld) {
 		return false, nil
 	}
 	return err == nil, err
@@ -107,7 +106,7 @@ func removeChain(dir string) (bool, error) {
 		}
 	}
 	if err == nil {
-		err = wholefile.SyncDir(dir)
+		err = files.SyncDir(dir)
 	}
 	if err == nil {
 		err = errors.Join(removeFile(filepath.Join(dir, startName)), os.Remove(dir))

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/filelock"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // removalTrail is a trail with the chains a and b, c of a killed process, d, and e of one that
@@ -236,7 +236,7 @@ func TestLastSegmentNeedsProofOfTheEnd(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer f.Close()
-				if err := filelock.TryLock(f); err != nil {
+				if err := files.TryLock(f); err != nil {
 					t.Fatal(err)
 				}
 			}

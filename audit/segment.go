@@ -18,7 +18,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // maxLine bounds a line that is read back, in bytes. No longer line is written.
@@ -286,7 +286,7 @@ func writeHead(dir string, at link, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	return wholefile.Replace(filepath.Join(dir, headName), append(data, '\n'), 0o600)
+	return files.Replace(filepath.Join(dir, headName), append(data, '\n'), 0o600)
 }
 
 func readHead(dir string) (head, error) {
@@ -347,7 +347,7 @@ func (w *writer) settle(path string) error {
 		return err
 	}
 	w.info = info
-	if err := wholefile.SyncDir(w.dir); err != nil {
+	if err := files.SyncDir(w.dir); err != nil {
 		return err
 	}
 	if len(w.pending) == 0 {

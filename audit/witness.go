@@ -16,8 +16,7 @@ import (
 	cosignature "github.com/transparency-dev/formats/note"
 	"golang.org/x/mod/sumdb/note"
 
-	"github.com/toolgate/toolgate/internal/filelock"
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // A Witness is an HTTP handler that signs the checkpoints of trails, each the body of a
@@ -48,7 +47,7 @@ const (
 var errOtherCheckpoint = errors.New("the witness has signed another checkpoint")
 
 // OpenWitness returns the witness in dir for checkpoints signed by one of trusted. At the
-// first start it makes dir, and a key with a name. The error is filelock.ErrHeld when
+// first start it makes dir, and a key with a name. The error is files.ErrHeld when
 // another process has dir.
 func OpenWitness(dir, name string, trusted []note.Verifier) (w *Witness, err error) {
 	w = &Witness{dir: dir, trusted: note.VerifierList(trusted...), last: map[string]uint64{}}
@@ -58,7 +57,7 @@ func OpenWitness(dir, name string, trusted []note.Verifier) (w *Witness, err err
 	if w.lock, err = os.OpenFile(filepath.Join(dir, "LOCK"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return nil, fmt.Errorf("opening witness: %w", err)
 	}
-	if err = filelock.TryLock(w.lock); err == nil {
+	if err = files.TryLock(w.lock); err == nil {
 		err = w.readKey(name)
 	}
 	if err == nil {
@@ -80,7 +79,7 @@ func (w *Witness) readKey(name string) error {
 	if err != nil {
 		return err
 	}
-	if err := wholefile.Create(path, []byte(secret+"\n"+public+"\n"), 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := files.Create(path, []byte(secret+"\n"+public+"\n"), 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	text, err := os.ReadFile(path)
@@ -96,7 +95,7 @@ func (w *Witness) readKey(name string) error {
 	if w.Key, err = cosignature.VKeyToCosignatureV1(public); err != nil {
 		return fmt.Errorf("%s: %w", witnessSecret, err)
 	}
-	return wholefile.Replace(filepath.Join(w.dir, witnessPublic), []byte(w.Key+"\n"), 0o644)
+	return files.Replace(filepath.Join(w.dir, witnessPublic), []byte(w.Key+"\n"), 0o644)
 }
 
 // readNumbers reads from the names of the notes what was signed last.
@@ -167,7 +166,7 @@ func (w *Witness) cosign(n *note.Note, c Checkpoint) (last uint64, line string, 
 		return last, "", err
 	}
 	path := filepath.Join(w.dir, fmt.Sprintf("%s.%d.note", chain, c.Seq))
-	if err = wholefile.Create(path, signed, 0o600); errors.Is(err, fs.ErrExist) {
+	if err = files.Create(path, signed, 0o600); errors.Is(err, fs.ErrExist) {
 		err = w.same(path, c)
 	}
 	if err != nil {
@@ -188,5 +187,5 @@ func (w *Witness) same(path string, c Checkpoint) error {
 	if err == nil && kept.Hash != c.Hash {
 		err = errOtherCheckpoint
 	}
-	return errors.Join(err, wholefile.SyncDir(w.dir))
+	return errors.Join(err, files.SyncDir(w.dir))
 }

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/filelock"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // openWitness returns a witness for checkpoints of verifier, and the verifier of its own
@@ -109,7 +109,7 @@ func TestWitnessRefuses(t *testing.T) {
 		t.Errorf("GET: %d", r.Code)
 	}
 
-	if _, err := audit.OpenWitness(dir, "x", nil); !errors.Is(err, filelock.ErrHeld) {
+	if _, err := audit.OpenWitness(dir, "x", nil); !errors.Is(err, files.ErrHeld) {
 		t.Errorf("a second process: %v", err)
 	}
 	if err := w.Close(); err != nil {

@@ -32,7 +32,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/diff"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // Errors of Write and Undo.
@@ -77,7 +77,7 @@ func Read(path string) (*Change, error) {
 		return c, nil
 	}
 	if err == nil {
-		c.Before, err = wholefile.Read(target, MaxBytes)
+		c.Before, err = files.Read(target, MaxBytes)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", target, err)
@@ -125,7 +125,7 @@ func (c *Change) Write(now time.Time) (backup string, err error) {
 		return "", fmt.Errorf("making the directory of %s: %w", c.Path, err)
 	}
 	backup = backupName(c.Path, now, c.After, c.Before != nil)
-	if err := wholefile.Create(backup, c.Before, c.Mode); err != nil {
+	if err := files.Create(backup, c.Before, c.Mode); err != nil {
 		return "", fmt.Errorf("writing a backup: %w", err)
 	}
 	if err := c.put(backup); err != nil {
@@ -136,7 +136,7 @@ func (c *Change) Write(now time.Time) (backup string, err error) {
 
 // unchanged reports whether the file is what was read.
 func (c *Change) unchanged() error {
-	data, err := wholefile.Read(c.Path, MaxBytes)
+	data, err := files.Read(c.Path, MaxBytes)
 	missing := errors.Is(err, fs.ErrNotExist)
 	switch {
 	case err != nil && !missing:
@@ -151,10 +151,10 @@ func (c *Change) unchanged() error {
 // owner.
 func (c *Change) put(backup string) error {
 	if c.Before == nil {
-		return wholefile.Create(c.Path, c.After, c.Mode)
+		return files.Create(c.Path, c.After, c.Mode)
 	}
 	draft := c.Path + ".toolgate-new"
-	if err := wholefile.Create(draft, c.After, c.Mode); err != nil {
+	if err := files.Create(draft, c.After, c.Mode); err != nil {
 		return err
 	}
 	err := keepOwner(c.Path, backup)
@@ -170,7 +170,7 @@ func (c *Change) put(backup string) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(draft))
 	}
-	return wholefile.SyncDir(filepath.Dir(c.Path))
+	return files.SyncDir(filepath.Dir(c.Path))
 }
 
 // The name of a backup: file, time, the first half of the SHA-256 of what was written,
@@ -227,7 +227,7 @@ func Last(path string) (Undoing, error) {
 
 // Check returns ErrChanged when the file is not what toolgate wrote.
 func (u Undoing) Check() error {
-	data, err := wholefile.Read(u.Path, MaxBytes)
+	data, err := files.Read(u.Path, MaxBytes)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -253,5 +253,5 @@ func (u Undoing) Undo(force bool) error {
 	if err := os.Rename(u.Backup, u.Path); err != nil {
 		return fmt.Errorf("restoring %s: %w", u.Path, err)
 	}
-	return wholefile.SyncDir(filepath.Dir(u.Path))
+	return files.SyncDir(filepath.Dir(u.Path))
 }

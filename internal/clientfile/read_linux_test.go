@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/clientfile"
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // A file of a client that is a pipe, or a link to a device, is neither read nor changed.
@@ -27,7 +27,7 @@ func TestIrregularFiles(t *testing.T) {
 		}()
 		select {
 		case err := <-done:
-			if !errors.Is(err, wholefile.ErrIrregular) {
+			if !errors.Is(err, files.ErrIrregular) {
 				t.Errorf("planning a change of %s: %v", path, err)
 			}
 		case <-time.After(10 * time.Second):
@@ -41,7 +41,7 @@ func TestIrregularFiles(t *testing.T) {
 	if err := errors.Join(os.Remove(file), os.Rename(pipe, file)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Write(time.Now()); !errors.Is(err, wholefile.ErrIrregular) {
+	if _, err := c.Write(time.Now()); !errors.Is(err, files.ErrIrregular) {
 		t.Errorf("writing over a pipe: %v", err)
 	}
 }

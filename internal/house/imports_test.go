@@ -75,7 +75,7 @@ var onlyIn = map[string][]string{
 	"github.com/coreos/go-oidc":              {"policy/identity"},
 	"golang.org/x/oauth2":                    {"policy/identity"},
 	"github.com/agnivade/levenshtein":        {"policy/rego", "proxy", "registry/config"},
-	"go.yaml.in/yaml":                        {"policy/rego", "registry/config", "internal/clientfile", "internal/report"},
+	"go.yaml.in/yaml":                        {"policy/rego", "registry/config", "internal/clientfile", "cmd/toolgate/internal/cli/report"},
 	"github.com/pelletier/go-toml":           {"registry/config", "internal/clientfile"},
 	"github.com/wneessen/go-mail":            {"cmd/toolgate/internal/ship/notice"},
 	"github.com/standard-webhooks":           {"cmd/toolgate/internal/ship/notice"},

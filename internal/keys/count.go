@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/toolgate/toolgate/internal/filelock"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // Count returns the number that RaiseCount left under a name, 0 when there is none.
@@ -33,7 +33,7 @@ func (d *Dir) RaiseCount(name string, n int64) (err error) {
 		return fmt.Errorf("raising count: %w", err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }() // unlocks
-	if err := filelock.Lock(f); err != nil {
+	if err := files.Lock(f); err != nil {
 		return fmt.Errorf("raising count: %w", err)
 	}
 	text, err := io.ReadAll(f)

@@ -33,7 +33,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // The names of toolgate's keys.
@@ -83,7 +83,7 @@ func Open(path string) (*Dir, error) {
 	}
 	err := os.MkdirAll(path, 0o700)
 	if err == nil {
-		err = wholefile.Probe(path)
+		err = files.Probe(path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("opening key directory: %w\nhint: name a directory that toolgate can write to with toolgate.keys or --keys, outside the state directory", err)
@@ -364,7 +364,7 @@ func (d *Dir) pair(name string, version int, text []byte) (Signer, error) {
 
 // create writes a new file that only its owner can read; fs.ErrExist when there is one.
 func (d *Dir) create(name string, text []byte) error {
-	return wholefile.Create(filepath.Join(d.path, name), text, 0o600)
+	return files.Create(filepath.Join(d.path, name), text, 0o600)
 }
 
 func newSecret() ([]byte, error) {

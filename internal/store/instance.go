@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/toolgate/toolgate/internal/filelock"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // Instance shows that a process lives: a locked file that the kernel unlocks when the
@@ -39,7 +39,7 @@ func HoldInstance(dir, id string) (*Instance, error) {
 		return nil, fmt.Errorf("holding instance lock: %w", err)
 	}
 	name := filepath.Join(dir, id+".lock")
-	if err = filelock.TryLock(file); err == nil {
+	if err = files.TryLock(file); err == nil {
 		_, err = fmt.Fprintln(file, Who())
 	}
 	if err == nil {
@@ -70,8 +70,8 @@ func InstanceAlive(dir, id string) (bool, error) {
 		return false, fmt.Errorf("looking for instance %s: %w", id, err)
 	}
 	defer file.Close()
-	switch err := filelock.TryShare(file); {
-	case errors.Is(err, filelock.ErrHeld):
+	switch err := files.TryShare(file); {
+	case errors.Is(err, files.ErrHeld):
 		return true, nil
 	case err != nil:
 		return false, fmt.Errorf("looking for instance %s: %w", id, err)

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // ErrNotEmpty is in the chain of Move's error when the database has a state already.
@@ -66,7 +66,7 @@ func Move(ctx context.Context, path, address string) (rows map[string]int, err e
 			return nil, fmt.Errorf("moving state file %s: %w", path, err)
 		}
 	}
-	return rows, wholefile.SyncDir(filepath.Dir(path))
+	return rows, files.SyncDir(filepath.Dir(path))
 }
 
 // moveInto copies the state, and renames the file while nobody can write to it.

@@ -27,7 +27,7 @@ import (
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // ErrCorrupt is in the chain of Open's error when the file exists but is not a database
@@ -245,7 +245,7 @@ func ensure(ctx context.Context, path string, steps []migration) error {
 	if err := os.Link(file, path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return wholefile.SyncDir(dir)
+	return files.SyncDir(dir)
 }
 
 // build writes a whole new database to file and closes it. The file is synced once,

@@ -15,8 +15,7 @@ import (
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/toolgate/toolgate/internal/filelock"
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // ErrInUse is in the chain of Open's error when the file lacks a migration that older
@@ -80,7 +79,7 @@ func lockUpgrade(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := filelock.Lock(lock); err != nil {
+	if err := files.Lock(lock); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return lock, nil
@@ -144,7 +143,7 @@ func replaceCopy(ctx context.Context, db *sql.DB, draft, to string) error {
 		_ = os.Remove(draft) // it may not exist
 		return fmt.Errorf("copying it to %s before its upgrade: %w", to, err)
 	}
-	return wholefile.SyncDir(filepath.Dir(to))
+	return files.SyncDir(filepath.Dir(to))
 }
 
 // copies returns the copies of the file that upgrades wrote, ordered by migration.

@@ -17,10 +17,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/filelock"
+	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/wait"
-	"github.com/toolgate/toolgate/internal/wholefile"
 )
 
 // RevokedFile is the name of the list of revoked tokens in the directory of keys.
@@ -151,7 +150,7 @@ func (r *Revocations) prune(ctx context.Context, now time.Time) error {
 					kept = append(kept, line...)
 				}
 			}
-			return wholefile.Replace(r.path, kept, 0o600)
+			return files.Replace(r.path, kept, 0o600)
 		}))
 }
 
@@ -161,7 +160,7 @@ func (r *Revocations) locked(change func() error) error {
 	if err != nil {
 		return err
 	}
-	if err = filelock.Lock(f); err == nil {
+	if err = files.Lock(f); err == nil {
 		err = change()
 	}
 	return errors.Join(err, f.Close())

@@ -66,7 +66,7 @@ type sources struct {
 }
 
 // parse reads files into modules and data.
-func parse(f files, from func([]string) string) (*sources, error) {
+func parse(f sourceFiles, from func([]string) string) (*sources, error) {
 	if err := checkFiles(f); err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (s *sources) compile(ctx context.Context) (*program, error) {
 }
 
 // checkFiles refuses what the bundle reader would take in silently.
-func checkFiles(f files) error {
+func checkFiles(f sourceFiles) error {
 	if len(f.own()) == 0 {
 		return errors.New("no policy found (hint: a directory or bundle with .rego files and data.json)")
 	}

@@ -22,7 +22,7 @@ const overlayName = "/overlay"
 
 // overlay takes in data from beside the policy. Its spelling is made one, so
 // that the same data gives the same revision.
-func (f files) overlay(data json.RawMessage) error {
+func (f sourceFiles) overlay(data json.RawMessage) error {
 	if len(data) == 0 {
 		return nil
 	}
@@ -44,7 +44,7 @@ func (f files) overlay(data json.RawMessage) error {
 // join adds what lies over the policy to the data of its files. Two opinions on
 // one path are an error, even equal ones: whoever changes one of them would
 // think that it is the one that holds.
-func (f files) join(data map[string]any, from func([]string) string) error {
+func (f sourceFiles) join(data map[string]any, from func([]string) string) error {
 	raw := f[overlayName]
 	if raw == nil {
 		return nil
@@ -81,7 +81,7 @@ var ruled = regexp.MustCompile(`conflicting rule for data path (\S+) found`)
 
 // overRule adds to an error of the compiler where the data that lies over the
 // policy sets the path of a rule, if it does.
-func (f files) overRule(err error, from func([]string) string) error {
+func (f sourceFiles) overRule(err error, from func([]string) string) error {
 	found := ruled.FindStringSubmatch(err.Error())
 	if found == nil || f[overlayName] == nil {
 		return err
@@ -94,7 +94,7 @@ func (f files) overRule(err error, from func([]string) string) error {
 }
 
 // whereSet says which file of the policy sets a path of data, and where in it.
-func (f files) whereSet(at []string) string {
+func (f sourceFiles) whereSet(at []string) string {
 	name, line := f.setAt(at)
 	switch {
 	case name == "":
@@ -107,7 +107,7 @@ func (f files) whereSet(at []string) string {
 
 // setAt finds the file of the policy that sets a path of data, "" when none
 // does, with the line where it is known.
-func (f files) setAt(at []string) (file string, line int) {
+func (f sourceFiles) setAt(at []string) (file string, line int) {
 	for _, name := range f.names() {
 		switch path.Base(name) {
 		case "data.json", "data.yaml", "data.yml":
@@ -229,7 +229,7 @@ const mostUnread = 20
 // lintData finds members of data that no rule reads: a right, a limit or a list
 // that was written, and does nothing. One that is nearly a member which a package declares
 // is among typos: the limits below it would bound nothing.
-func (f files) lintData(c *ast.Compiler, s *sources, from func([]string) string) (found []Finding, typos Faults) {
+func (f sourceFiles) lintData(c *ast.Compiler, s *sources, from func([]string) string) (found []Finding, typos Faults) {
 	u := &unread{files: f, from: from, declared: declaredData(s.modules)}
 	u.walk([]*paths{pathsOf(c)}, s.data, nil)
 	return u.found, u.typos
@@ -237,7 +237,7 @@ func (f files) lintData(c *ast.Compiler, s *sources, from func([]string) string)
 
 // unread is a search of data for what no rule reads.
 type unread struct {
-	files    files
+	files    sourceFiles
 	from     func([]string) string // where a path of the overlay was written
 	declared []string              // members of data that a package declares to be in the published form
 	found    []Finding
@@ -286,7 +286,7 @@ func (u *unread) say(path []string, near string) {
 
 // placed returns a finding with the place where a path of data, or the nearest member above
 // it, is set.
-func (f files) placed(one Finding, path []string, from func([]string) string) Finding {
+func (f sourceFiles) placed(one Finding, path []string, from func([]string) string) Finding {
 	if one.File, one.Row = f.setAt(path); one.File == "" {
 		one.File = from(path)
 	}

@@ -45,7 +45,7 @@ func checkZone(name string) error {
 // checkPublished holds the data that packages declare with custom.policy-data to the
 // published form: a misspelt limit would bound nothing. Packages that declare nothing may
 // give data any form.
-func (f files) checkPublished(s *sources, from func([]string) string) error {
+func (f sourceFiles) checkPublished(s *sources, from func([]string) string) error {
 	form, err := publishedForm()
 	if err != nil {
 		return fmt.Errorf("reading the schema of policy data: %w", err)
@@ -80,7 +80,7 @@ func declaredData(modules map[string]*ast.Module) (names []string) {
 }
 
 // checkForm returns what a schema says against the data at a path.
-func (f files) checkForm(form *schema.Own, data any, at []string, from func([]string) string) (Faults, error) {
+func (f sourceFiles) checkForm(form *schema.Own, data any, at []string, from func([]string) string) (Faults, error) {
 	violations, err := form.CheckValue(data)
 	if err != nil {
 		return nil, fmt.Errorf("checking policy data: %w", err)
@@ -144,7 +144,7 @@ func (s *sources) checkOwn(o Options) error {
 }
 
 // checkDeclared holds the data at one path to the schema that an annotation gives it.
-func (f files) checkDeclared(data any, a *ast.SchemaAnnotation, set *ast.SchemaSet, from func([]string) string) (Faults, error) {
+func (f sourceFiles) checkDeclared(data any, a *ast.SchemaAnnotation, set *ast.SchemaSet, from func([]string) string) (Faults, error) {
 	var path []string
 	for _, t := range a.Path[1:] {
 		members, _ := data.(map[string]any)

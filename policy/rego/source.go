@@ -21,7 +21,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/bundle"
 	"github.com/open-policy-agent/opa/v1/util"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 	defaults "github.com/toolgate/toolgate/policy/bundle"
 )
 
@@ -31,15 +31,15 @@ const (
 	maxSourceFiles = 10_000
 )
 
-// files are the parts of a policy that matter, by slash path without a leading
+// sourceFiles are the parts of a policy that matter, by slash path without a leading
 // slash: Rego that is no test, data documents and the manifest.
-type files map[string][]byte
+type sourceFiles map[string][]byte
 
 // readSource reads the policy at where: "" is the embedded default, else a
 // directory or a bundle archive (.tar.gz). It reads the files that keep wants,
 // and looks into a hidden folder if keep wants that, named with a slash at its
 // end.
-func readSource(where string, keep func(name string) bool) (files, error) {
+func readSource(where string, keep func(name string) bool) (sourceFiles, error) {
 	if where == "" {
 		return readFS(defaults.Files, keep)
 	}
@@ -50,7 +50,7 @@ func readSource(where string, keep func(name string) bool) (files, error) {
 	case info.IsDir():
 		return readFS(os.DirFS(where), keep)
 	}
-	archive, err := wholefile.Read(where, maxSourceBytes)
+	archive, err := files.Read(where, maxSourceBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -79,8 +79,8 @@ func wanted(name string) bool {
 	return base[0] != '.' && strings.HasSuffix(base, ".rego") && !strings.HasSuffix(base, "_test.rego")
 }
 
-func readFS(fsys fs.FS, keep func(string) bool) (files, error) {
-	out := make(files)
+func readFS(fsys fs.FS, keep func(string) bool) (sourceFiles, error) {
+	out := make(sourceFiles)
 	room := int64(maxSourceBytes)
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
@@ -92,7 +92,7 @@ func readFS(fsys fs.FS, keep func(string) bool) (files, error) {
 			return nil
 		}
 		if info, err := fs.Stat(fsys, name); err != nil || !info.Mode().IsRegular() {
-			return fmt.Errorf("reading %s: %w", name, cmp.Or(err, wholefile.ErrIrregular)) // to open a pipe would wait for a writer
+			return fmt.Errorf("reading %s: %w", name, cmp.Or(err, files.ErrIrregular)) // to open a pipe would wait for a writer
 		}
 		f, err := fsys.Open(name)
 		if err != nil {
@@ -106,12 +106,12 @@ func readFS(fsys fs.FS, keep func(string) bool) (files, error) {
 
 // readArchive unpacks a gzipped tar in memory; its limits count what comes
 // out, so that a small archive cannot become a large policy.
-func readArchive(r io.Reader, keep func(string) bool) (files, error) {
+func readArchive(r io.Reader, keep func(string) bool) (sourceFiles, error) {
 	zr, err := gzip.NewReader(r)
 	if err != nil {
 		return nil, fmt.Errorf("reading gzip: %w", err)
 	}
-	out := make(files)
+	out := make(sourceFiles)
 	room := int64(maxSourceBytes)
 	tr := tar.NewReader(zr)
 	for range maxSourceFiles {
@@ -133,7 +133,7 @@ func readArchive(r io.Reader, keep func(string) bool) (files, error) {
 	return nil, fmt.Errorf("the archive has more than %d entries", maxSourceFiles)
 }
 
-func (f files) add(name string, r io.Reader, room *int64) error {
+func (f sourceFiles) add(name string, r io.Reader, room *int64) error {
 	if _, dup := f[name]; dup {
 		return fmt.Errorf("%s is there twice", name)
 	}
@@ -151,16 +151,16 @@ func (f files) add(name string, r io.Reader, room *int64) error {
 	return nil
 }
 
-func (f files) names() []string { return slices.Sorted(maps.Keys(f)) }
+func (f sourceFiles) names() []string { return slices.Sorted(maps.Keys(f)) }
 
 // own are the names of the policy's files, without what lies over them.
-func (f files) own() []string {
+func (f sourceFiles) own() []string {
 	return slices.DeleteFunc(f.names(), func(name string) bool { return name == overlayName })
 }
 
 // revision names the content: the same files give the same revision, wherever
 // they came from. Lengths are hashed too, so that no two sets run together.
-func (f files) revision() string {
+func (f sourceFiles) revision() string {
 	h := sha256.New()
 	var size [8]byte
 	for _, name := range f.names() {
@@ -177,7 +177,7 @@ func (f files) revision() string {
 // NextFile alone.
 type loader struct {
 	bundle.DirectoryLoader
-	files files
+	files sourceFiles
 	names []string
 }
 
@@ -242,7 +242,7 @@ func (o Options) signed() (signed, error) {
 // of and that is not signed is an error, and so is one that was signed and is
 // not there or was changed. What stands beside the policy, such as a README,
 // need not be signed: nothing reads it.
-func (f files) verify(s signed) error {
+func (f sourceFiles) verify(s signed) error {
 	rest := maps.Clone(s)
 	for _, name := range f.names() {
 		if err := bundle.VerifyBundleFile(name, *bytes.NewBuffer(f[name]), rest); err != nil {
@@ -268,7 +268,7 @@ func RevisionOf(o Options) (string, error) {
 
 // read reads the policy and what is added to it. unchecked tells that it is
 // signed and that nobody said by whom.
-func (o Options) read() (f files, unchecked bool, err error) {
+func (o Options) read() (f sourceFiles, unchecked bool, err error) {
 	if f, unchecked, err = o.readOwn(); err != nil {
 		return nil, false, fmt.Errorf("reading policy %q: %w", cmp.Or(o.Name, o.Path), err)
 	}
@@ -276,7 +276,7 @@ func (o Options) read() (f files, unchecked bool, err error) {
 }
 
 // readOwn reads the files of the policy, verified.
-func (o Options) readOwn() (f files, unchecked bool, err error) {
+func (o Options) readOwn() (f sourceFiles, unchecked bool, err error) {
 	names, err := o.signed()
 	if err != nil {
 		return nil, false, err

@@ -193,7 +193,7 @@ func (t *suite) readFrom(where string, keep func(string) bool) error {
 
 // testFiles reads the wanted files at where, and gives the folder that their
 // names are relative to.
-func testFiles(where string, keep func(string) bool) (files, string, error) {
+func testFiles(where string, keep func(string) bool) (sourceFiles, string, error) {
 	info, err := os.Stat(where)
 	if err != nil && where != "" {
 		return nil, "", err
@@ -201,7 +201,7 @@ func testFiles(where string, keep func(string) bool) (files, string, error) {
 	if where != "" && info.Mode().IsRegular() && keep(where) {
 		dir, name := filepath.Split(where)
 		content, err := fs.ReadFile(os.DirFS(filepath.Clean(dir+".")), name)
-		return files{name: content}, filepath.ToSlash(dir), err
+		return sourceFiles{name: content}, filepath.ToSlash(dir), err
 	}
 	f, err := readSource(where, keep)
 	return f, filepath.ToSlash(where), err

@@ -22,7 +22,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	lru "github.com/hashicorp/golang-lru/v2"
 
-	"github.com/toolgate/toolgate/internal/filelock"
+	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
@@ -352,14 +352,14 @@ func (s *Store) newDraft() (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err = filelock.TryLock(draft); err == nil {
+		if err = files.TryLock(draft); err == nil {
 			_, err = s.root.Lstat(filepath.Base(draft.Name()))
 		}
 		if err == nil {
 			return draft, nil
 		}
 		s.discard(draft)
-		if !errors.Is(err, filelock.ErrHeld) && !errors.Is(err, fs.ErrNotExist) {
+		if !errors.Is(err, files.ErrHeld) && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}

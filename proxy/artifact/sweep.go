@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/filelock"
+	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/store"
 )
 
@@ -177,10 +177,10 @@ func (s *Store) removeDraft(name string) error {
 	file, err := s.root.OpenFile(name, os.O_RDWR, 0)
 	if err == nil {
 		defer file.Close()
-		err = filelock.TryLock(file)
+		err = files.TryLock(file)
 	}
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, filelock.ErrHeld): // placed or discarded meanwhile, or alive
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, files.ErrHeld): // placed or discarded meanwhile, or alive
 		return nil
 	case err != nil:
 		return err

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/registry/dialect"
 	"github.com/toolgate/toolgate/registry/lock"
 )
@@ -183,7 +183,7 @@ func (l *loader) readNamed(name string) (f *file, cause string) {
 
 // ReadFile reads a regular file of at most 1 MiB. Load reads with it unless Options say
 // otherwise.
-func ReadFile(path string) ([]byte, error) { return wholefile.Read(path, maxFileBytes) }
+func ReadFile(path string) ([]byte, error) { return files.Read(path, maxFileBytes) }
 
 // merge adds the members of the overlay to the member toolgate, key by key. A key
 // that both have is a fault, even with equal values.

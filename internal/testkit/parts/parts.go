@@ -13,7 +13,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/toolgate/toolgate/internal/filelock"
+	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/testkit/corpus"
 )
 
@@ -75,7 +75,7 @@ func (k *Kit) install(dir string) error {
 		return err
 	}
 	defer lock.Close() // unlocks
-	if err := filelock.Lock(lock); err != nil {
+	if err := files.Lock(lock); err != nil {
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(dir, k.Stamp)); err == nil {

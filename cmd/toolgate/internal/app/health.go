@@ -13,9 +13,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
-	"github.com/toolgate/toolgate/internal/wholefile"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/registry"
 )
@@ -183,7 +183,7 @@ func (a *App) tryTrail() error {
 	if _, err := os.Stat(filepath.Join(dir, "audit", a.state.trail.Instance())); err != nil {
 		return err
 	}
-	return wholefile.Probe(dir)
+	return files.Probe(dir)
 }
 
 // tryKeys looks for the key that tickets and votes are authenticated with.

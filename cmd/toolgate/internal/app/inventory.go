@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -48,7 +48,7 @@ func (a *App) recordInventory() {
 		}
 	}
 	if text, _ := json.Marshal(now); err == nil {
-		err = wholefile.Replace(path, text, 0o600)
+		err = files.Replace(path, text, 0o600)
 	}
 	if err != nil {
 		a.log.Error("noting what serves", "error", err)

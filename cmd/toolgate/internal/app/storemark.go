@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // storeMark is the file of the state directory that names the store that was used last.
@@ -18,7 +18,7 @@ const storeMark = "store"
 // database. Its tickets, usage and revoked tokens are not known then.
 func markStore(state, store string) (doubt string, err error) {
 	path := filepath.Join(state, storeMark)
-	known, err := wholefile.Read(path, 1<<10)
+	known, err := files.Read(path, 1<<10)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("reading which state was used last: %w", err)
 	}
@@ -26,7 +26,7 @@ func markStore(state, store string) (doubt string, err error) {
 	if before == store {
 		return "", nil
 	}
-	if err := wholefile.Replace(path, []byte(store+"\n"), 0o600); err != nil {
+	if err := files.Replace(path, []byte(store+"\n"), 0o600); err != nil {
 		return "", fmt.Errorf("noting which state is used: %w", err)
 	}
 	if before == "" {

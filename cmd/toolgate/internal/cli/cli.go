@@ -13,7 +13,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	_ "github.com/toolgate/toolgate/internal/garbage" // sets how often it is collected
+	_ "github.com/toolgate/toolgate/cmd/toolgate/internal/cli/garbage" // sets how often it is collected
 	"github.com/toolgate/toolgate/internal/sandbox"
 )
 

@@ -16,11 +16,11 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/crash"
 	"github.com/toolgate/toolgate/console"
-	"github.com/toolgate/toolgate/internal/crash"
+	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/internal/store"
-	"github.com/toolgate/toolgate/internal/wholefile"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/lock"
@@ -111,7 +111,7 @@ func (x *examination) directories(cfg *config.Config) {
 		if dir == "" {
 			continue
 		}
-		if err := wholefile.Probe(existing(dir)); err != nil {
+		if err := files.Probe(existing(dir)); err != nil {
 			x.fault(exitUsage, name, "writing to "+dir+": "+err.Error(), "let the user that runs toolgate write there, or name another directory")
 			continue
 		}

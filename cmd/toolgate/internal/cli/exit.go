@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
-	"github.com/toolgate/toolgate/internal/report"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/registry/config"
 )
 

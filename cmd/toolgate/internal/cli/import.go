@@ -17,8 +17,8 @@ import (
 	"github.com/tailscale/hujson"
 
 	"github.com/toolgate/toolgate/internal/clientfile"
+	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/plural"
-	"github.com/toolgate/toolgate/internal/wholefile"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/dialect"
 )
@@ -412,7 +412,7 @@ func (e *env) clientFiles(project string) (files []clientOnDisk, err error) {
 // not read through a link out of the project; project is "" for the files of the user.
 func readClientFile(path, project string) ([]byte, error) {
 	if project == "" {
-		return wholefile.Read(path, clientfile.MaxBytes)
+		return files.Read(path, clientfile.MaxBytes)
 	}
 	dir, err := filepath.Abs(project)
 	if err != nil {
@@ -422,7 +422,7 @@ func readClientFile(path, project string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return wholefile.ReadIn(dir, name, clientfile.MaxBytes)
+	return files.ReadIn(dir, name, clientfile.MaxBytes)
 }
 
 func (f *clientOnDisk) inspect() foundClient {

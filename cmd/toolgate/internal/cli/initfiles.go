@@ -15,7 +15,7 @@ import (
 	strict "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/lock"
@@ -113,7 +113,7 @@ func (e *env) loadPlanned(files []plannedFile) (*config.Config, error) {
 func (s *setup) write() (err error) {
 	for i, f := range s.Files {
 		if err = os.MkdirAll(filepath.Dir(f.Path), 0o700); err == nil {
-			err = wholefile.Create(f.Path, f.data, f.mode)
+			err = files.Create(f.Path, f.data, f.mode)
 		}
 		if err == nil {
 			continue

@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/store"
-	"github.com/toolgate/toolgate/internal/wholefile"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/lock"
@@ -211,7 +211,7 @@ func (e *env) lock(ctx context.Context, cfg *config.Config, servers []string, ch
 	found := lock.Diff(cfg.Lock, now)
 	written := !check && (cfg.Lock == nil || len(found) > 0)
 	if written {
-		if err := wholefile.Replace(cfg.LockPath, now.Bytes(), 0o644); err != nil {
+		if err := files.Replace(cfg.LockPath, now.Bytes(), 0o644); err != nil {
 			return fmt.Errorf("writing %s: %w", cfg.LockPath, err)
 		}
 	}

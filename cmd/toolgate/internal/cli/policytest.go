@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/internal/plural"
-	"github.com/toolgate/toolgate/internal/report"
 	"github.com/toolgate/toolgate/policy/rego"
 )
 

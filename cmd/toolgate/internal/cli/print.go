@@ -9,8 +9,8 @@ import (
 	"text/template"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/progress"
-	"github.com/toolgate/toolgate/internal/report"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/progress"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/policy/replay"
 )
 

@@ -19,7 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
-	"github.com/toolgate/toolgate/internal/crash"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/crash"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy/bridge"
 	"github.com/toolgate/toolgate/registry/config"

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/internal/guard"
-	"github.com/toolgate/toolgate/internal/report"
 )
 
 // witnessTimeout bounds a request to the witness, and its answer.

@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // An Item is a program that starts at login and again when it fails.
@@ -103,7 +103,7 @@ func (m *Manager) Install(ctx context.Context, i Item) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return fmt.Errorf("installing %s: %w", i.Name, err)
 	}
-	if err := wholefile.Replace(file, []byte(text), 0o600); err != nil {
+	if err := files.Replace(file, []byte(text), 0o600); err != nil {
 		return fmt.Errorf("installing %s: %w", i.Name, err)
 	}
 	for _, command := range m.install {
@@ -119,7 +119,7 @@ func restore(file string, before []byte) error {
 	if before == nil {
 		return os.Remove(file)
 	}
-	return wholefile.Replace(file, before, 0o600)
+	return files.Replace(file, before, 0o600)
 }
 
 // Uninstall ends the program of an item, and removes the file. The error is fs.ErrNotExist when

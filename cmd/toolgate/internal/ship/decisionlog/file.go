@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // A file appends events to a file, one line each. It creates the file again when it
@@ -74,7 +74,7 @@ func (s *file) open() (err error) {
 		return err
 	}
 	if s.info, err = s.f.Stat(); err == nil {
-		err = errors.Join(s.cutTornLine(), wholefile.SyncDir(filepath.Dir(s.path)))
+		err = errors.Join(s.cutTornLine(), files.SyncDir(filepath.Dir(s.path)))
 	}
 	if err != nil {
 		s.close()

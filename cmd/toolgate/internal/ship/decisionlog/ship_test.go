@@ -22,7 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
-	"github.com/toolgate/toolgate/internal/filelock"
+	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -351,7 +351,7 @@ func TestHeldSink(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if err := filelock.TryLock(other); err != nil {
+	if err := files.TryLock(other); err != nil {
 		t.Fatal(err)
 	}
 	s := w.shipper(decisionlog.Config{URL: d.URL, File: filepath.Join(w.dir, "log.jsonl")})

@@ -12,7 +12,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/delivery"
-	"github.com/toolgate/toolgate/internal/filelock"
+	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/wait"
 )
 
@@ -92,12 +92,12 @@ func (w *worker) shipLocked(ctx context.Context) error {
 		return err
 	}
 	defer lock.Close()
-	if err = filelock.TryLock(lock); err == nil {
+	if err = files.TryLock(lock); err == nil {
 		w.update(func(s *status) { *s = status{shipping: true} })
 		err = w.ship(ctx)
 		w.update(func(s *status) { *s = status{fault: s.fault} })
 	}
-	if errors.Is(err, filelock.ErrHeld) {
+	if errors.Is(err, files.ErrHeld) {
 		return nil
 	}
 	return err

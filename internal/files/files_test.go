@@ -1,4 +1,4 @@
-package wholefile_test
+package files_test
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // TestModes: a file has the mode that it was given, whatever it replaces, and nothing
@@ -22,7 +22,7 @@ func TestModes(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "file")
 	for i, mode := range []fs.FileMode{0o600, 0o644, 0o666, 0o400, 0o600} {
-		if err := wholefile.Replace(path, []byte{byte('0' + i)}, mode); err != nil {
+		if err := files.Replace(path, []byte{byte('0' + i)}, mode); err != nil {
 			t.Fatal(err)
 		}
 		info, err := os.Stat(path)
@@ -41,7 +41,7 @@ func TestCreate(t *testing.T) {
 	for i := range cap(created) {
 		wg.Go(func() {
 			text := strings.Repeat(fmt.Sprintf("%02d", i), 1000)
-			switch err := wholefile.Create(path, []byte(text), 0o600); {
+			switch err := files.Create(path, []byte(text), 0o600); {
 			case err == nil:
 				created <- text
 			case !errors.Is(err, fs.ErrExist):
@@ -62,13 +62,13 @@ func TestFailureLeavesTheFile(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(path, "full"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := wholefile.Replace(path, []byte("x"), 0o600); err == nil {
+	if err := files.Replace(path, []byte("x"), 0o600); err == nil {
 		t.Error("a directory was replaced")
 	}
-	if err := wholefile.Create(path, []byte("x"), 0o600); !errors.Is(err, fs.ErrExist) {
+	if err := files.Create(path, []byte("x"), 0o600); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("creating a directory again: %v", err)
 	}
-	if err := wholefile.Replace(filepath.Join(path, "missing", "file"), nil, 0o600); err == nil {
+	if err := files.Replace(filepath.Join(path, "missing", "file"), nil, 0o600); err == nil {
 		t.Error("a file was written into a missing directory")
 	}
 	if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) != 1 {
@@ -79,14 +79,14 @@ func TestFailureLeavesTheFile(t *testing.T) {
 // TestReadersSeeWholeFiles: while a file is replaced, readers find it, and whole.
 func TestReadersSeeWholeFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
-	if err := wholefile.Create(path, nil, 0o600); err != nil {
+	if err := files.Create(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
 			for range 20 {
-				if err := wholefile.Replace(path, []byte(strings.Repeat(fmt.Sprint(i), 10_000)), 0o600); err != nil {
+				if err := files.Replace(path, []byte(strings.Repeat(fmt.Sprint(i), 10_000)), 0o600); err != nil {
 					t.Error(err)
 				}
 			}
@@ -104,27 +104,27 @@ func TestReadersSeeWholeFiles(t *testing.T) {
 // TestProbe finds a directory that cannot be written to.
 func TestProbe(t *testing.T) {
 	dir := t.TempDir()
-	if err := wholefile.Probe(dir); err != nil {
+	if err := files.Probe(dir); err != nil {
 		t.Error(err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
 		t.Errorf("the probe left %v (%v)", entries, err)
 	}
-	if err := wholefile.Probe(filepath.Join(dir, "missing")); err == nil {
+	if err := files.Probe(filepath.Join(dir, "missing")); err == nil {
 		t.Error("a missing directory can be written to")
 	}
 }
 
 // TestSyncDir: a directory is flushed; on a file system that cannot, it fails.
 func TestSyncDir(t *testing.T) {
-	if err := wholefile.SyncDir(t.TempDir()); err != nil {
+	if err := files.SyncDir(t.TempDir()); err != nil {
 		t.Error(err)
 	}
-	if err := wholefile.SyncDir(filepath.Join(t.TempDir(), "missing")); err == nil && runtime.GOOS != "windows" {
+	if err := files.SyncDir(filepath.Join(t.TempDir(), "missing")); err == nil && runtime.GOOS != "windows" {
 		t.Error("a missing directory was flushed")
 	}
 	if runtime.GOOS == "linux" { // files of /proc are on no disk
-		if err := wholefile.SyncDir("/proc/self"); err == nil {
+		if err := files.SyncDir("/proc/self"); err == nil {
 			t.Error("a directory that cannot be flushed was not tried")
 		}
 	}

@@ -1,4 +1,4 @@
-package wholefile_test
+package files_test
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // Only regular files are read, with a bound, and nothing waits for a writer.
@@ -33,7 +33,7 @@ func TestRead(t *testing.T) {
 		}
 	}
 	const read, tooLarge, escapes = "", "larger than 10 bytes", "escapes"
-	irregular := wholefile.ErrIrregular.Error()
+	irregular := files.ErrIrregular.Error()
 	for _, tc := range []struct{ name, anywhere, inside string }{
 		{"file", read, read},
 		{"empty", read, read},
@@ -53,8 +53,8 @@ func TestRead(t *testing.T) {
 			want string
 			read func() ([]byte, error)
 		}{
-			"Read":   {tc.anywhere, func() ([]byte, error) { return wholefile.Read(filepath.Join(dir, tc.name), 10) }},
-			"ReadIn": {tc.inside, func() ([]byte, error) { return wholefile.ReadIn(dir, tc.name, 10) }},
+			"Read":   {tc.anywhere, func() ([]byte, error) { return files.Read(filepath.Join(dir, tc.name), 10) }},
+			"ReadIn": {tc.inside, func() ([]byte, error) { return files.ReadIn(dir, tc.name, 10) }},
 		} {
 			done := make(chan error, 1)
 			go func() {
@@ -66,7 +66,7 @@ func TestRead(t *testing.T) {
 				if (err == nil) != (one.want == read) || err != nil && !strings.Contains(err.Error(), one.want) {
 					t.Errorf("%s of %s: %v, want %q", how, tc.name, err, one.want)
 				}
-				if one.want == irregular && !errors.Is(err, wholefile.ErrIrregular) {
+				if one.want == irregular && !errors.Is(err, files.ErrIrregular) {
 					t.Errorf("%s of %s: %v", how, tc.name, err)
 				}
 			case <-time.After(10 * time.Second):

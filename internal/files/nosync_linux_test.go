@@ -1,12 +1,12 @@
-package wholefile_test
+package files_test
 
 import (
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/testkit/nosync"
-	"github.com/toolgate/toolgate/internal/wholefile"
 )
 
 // What cannot be flushed does not get its name.
@@ -17,7 +17,7 @@ func TestNoSync(t *testing.T) {
 	}
 	dir := t.TempDir()
 	fail()
-	for name, write := range map[string]func(string, []byte, os.FileMode) error{"created": wholefile.Create, "replaced": wholefile.Replace} {
+	for name, write := range map[string]func(string, []byte, os.FileMode) error{"created": files.Create, "replaced": files.Replace} {
 		path := filepath.Join(dir, name)
 		if err := write(path, []byte("x"), 0o600); err == nil {
 			t.Errorf("%s: no error", name)
@@ -26,7 +26,7 @@ func TestNoSync(t *testing.T) {
 			t.Errorf("%s: the file is there", name)
 		}
 	}
-	if err := wholefile.Probe(dir); err == nil {
+	if err := files.Probe(dir); err == nil {
 		t.Error("a disk that flushes nothing can be written to")
 	}
 }

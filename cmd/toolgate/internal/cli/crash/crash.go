@@ -26,7 +26,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/filelock"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 const (
@@ -59,7 +59,7 @@ func Keep(dir string) (found []string, stop func(), err error) {
 		return nil, stop, err
 	}
 	defer lock.Close()
-	if err := filelock.Lock(lock); err != nil { // so that nobody takes a file that is about to be locked for a dead one
+	if err := files.Lock(lock); err != nil { // so that nobody takes a file that is about to be locked for a dead one
 		return nil, stop, fmt.Errorf("locking the directory of crashes: %w", err)
 	}
 	found = collect(dir)
@@ -82,14 +82,14 @@ func open(name string) (*os.File, error) {
 
 // collect removes the empty files of dead processes in dir, and renames the others.
 func collect(dir string) (found []string) {
-	files, _ := filepath.Glob(filepath.Join(dir, running+"*")) // as in Files
-	for _, name := range files {
+	names, _ := filepath.Glob(filepath.Join(dir, running+"*")) // as in Files
+	for _, name := range names {
 		f, err := open(name)
 		if err != nil {
 			continue
 		}
 		info, err := f.Stat()
-		err = errors.Join(err, filelock.TryLock(f))
+		err = errors.Join(err, files.TryLock(f))
 		f.Close()
 		switch renamed := filepath.Join(dir, kept+strings.TrimPrefix(filepath.Base(name), running)); {
 		case err != nil: // its process lives
@@ -113,7 +113,7 @@ func begin(name string) (stop func(), err error) {
 		f.Close()
 		_ = os.Remove(name) // an empty file says nothing: the next process tries again
 	}
-	if err := errors.Join(filelock.TryLock(f), debug.SetCrashOutput(f, debug.CrashOptions{})); err != nil {
+	if err := errors.Join(files.TryLock(f), debug.SetCrashOutput(f, debug.CrashOptions{})); err != nil {
 		stop()
 		return func() {}, fmt.Errorf("keeping the stacks of a crash: %w", err)
 	}

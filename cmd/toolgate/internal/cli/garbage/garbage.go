@@ -1,7 +1,7 @@
 // Package garbage sets how often Go collects garbage, before most packages are
 // initialised: together they allocate more than Go's first collections wait for.
 //
-//	import _ "github.com/toolgate/toolgate/internal/garbage"
+//	import _ "github.com/toolgate/toolgate/cmd/toolgate/internal/cli/garbage"
 //
 // It imports only os and runtime/debug, because Go initialises a package after the
 // packages that it imports. The variable GOGC takes precedence.

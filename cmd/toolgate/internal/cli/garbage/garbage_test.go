@@ -5,7 +5,7 @@ import (
 	"runtime/debug"
 	"testing"
 
-	_ "github.com/toolgate/toolgate/internal/garbage"
+	_ "github.com/toolgate/toolgate/cmd/toolgate/internal/cli/garbage"
 )
 
 func TestPercent(t *testing.T) {

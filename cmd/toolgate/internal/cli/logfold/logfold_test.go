@@ -14,7 +14,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/toolgate/toolgate/internal/logfold"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/logfold"
 )
 
 // output is what was written.

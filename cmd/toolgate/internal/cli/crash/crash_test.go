@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/toolgate/toolgate/internal/crash"
-	"github.com/toolgate/toolgate/internal/filelock"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/crash"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // What dead processes wrote is found once, and ten of all are kept. Empty files are removed,
@@ -35,7 +35,7 @@ func TestKeep(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer alive.Close()
-	if err := filelock.TryLock(alive); err != nil {
+	if err := files.TryLock(alive); err != nil {
 		t.Fatal(err)
 	}
 	found, stop, err := crash.Keep(dir)

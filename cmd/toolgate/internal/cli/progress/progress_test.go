@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/toolgate/toolgate/internal/progress"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/progress"
 )
 
 // Ten seconds of work, reported every 50 ms, in each form.

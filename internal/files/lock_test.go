@@ -1,4 +1,4 @@
-package filelock_test
+package files_test
 
 import (
 	"errors"
@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/toolgate/toolgate/internal/filelock"
+	"github.com/toolgate/toolgate/internal/files"
 )
 
 // A lock keeps others out until its file is closed. Those that share it do not
@@ -22,13 +22,13 @@ func TestLock(t *testing.T) {
 		return f
 	}
 	first, second := open(), open()
-	if err := filelock.Lock(first); err != nil {
+	if err := files.Lock(first); err != nil {
 		t.Fatal(err)
 	}
-	if err := filelock.TryLock(second); !errors.Is(err, filelock.ErrHeld) {
+	if err := files.TryLock(second); !errors.Is(err, files.ErrHeld) {
 		t.Errorf("TryLock of a locked file: %v", err)
 	}
-	if err := filelock.TryShare(second); !errors.Is(err, filelock.ErrHeld) {
+	if err := files.TryShare(second); !errors.Is(err, files.ErrHeld) {
 		t.Errorf("TryShare of a locked file: %v", err)
 	}
 	if _, err := second.WriteString("advisory"); err != nil {
@@ -37,11 +37,11 @@ func TestLock(t *testing.T) {
 	first.Close()
 	third := open()
 	for _, f := range []*os.File{second, third} {
-		if err := filelock.TryShare(f); err != nil {
+		if err := files.TryShare(f); err != nil {
 			t.Errorf("TryShare: %v", err)
 		}
 	}
-	if err := filelock.TryLock(open()); !errors.Is(err, filelock.ErrHeld) {
+	if err := files.TryLock(open()); !errors.Is(err, files.ErrHeld) {
 		t.Errorf("TryLock of a shared file: %v", err)
 	}
 }

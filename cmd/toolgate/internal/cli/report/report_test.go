@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/toolgate/toolgate/internal/report"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 )
 
 var templates = report.Parse(fstest.MapFS{"all.tmpl": {Data: []byte(`{{define "tools"}}TOOL	ABOUT{{if wide}}	SERVER{{end}}

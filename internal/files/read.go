@@ -1,4 +1,4 @@
-package wholefile
+package files
 
 import (
 	"errors"

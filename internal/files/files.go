@@ -1,14 +1,25 @@
-// Package wholefile reads files whole that others may have written, with a bound (Read), and
-// writes files that appear whole or not at all: a reader finds the
-// former file, none, or the new one, also after a power failure. Data is written and
-// flushed under another name in the same directory, then gets its name, and the
-// directory is flushed. The name begins with a dot; a crash may leave it behind, and
-// nothing reads it.
+// Package files reads, writes and locks files that other processes use at the same time.
 //
-//	err := wholefile.Replace("HEAD", data, 0o600)
+// [Read] reads a file that others may have written, whole and with a bound. [Create] and [Replace]
+// write a file that appears whole or not at all: a reader finds the former file, none, or the new
+// one, also after a power failure. Data is written and flushed under another name in the same
+// directory, then gets its name, and the directory is flushed. The other name begins with a dot; a
+// crash may leave it behind, and nothing reads it.
 //
-// All functions are safe for concurrent use, also by several processes.
-package wholefile
+//	err := files.Replace("HEAD", data, 0o600)
+//
+// [Lock], [TryLock] and [TryShare] lock an open file against other processes. A lock is advisory,
+// belongs to the open file and ends with it, at the latest when the kernel closes the files of a dead
+// process, so a lock also shows that its holder lives. Unix uses flock, Windows LockFileEx on one byte
+// far behind the content.
+//
+//	if err := files.TryLock(file); errors.Is(err, files.ErrHeld) {
+//		return nil // a living process has it
+//	}
+//
+// All functions are safe for concurrent use, also by several processes; those that lock, on
+// different files.
+package files
 
 import (
 	"errors"
