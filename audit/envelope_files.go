@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/files"
-	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 // latestName is the symbolic link to the newest file.
@@ -223,7 +223,7 @@ func (f *envelopeFiles) leave() {
 // end flushes and closes the file. dropped events could not be written before.
 func (f *envelopeFiles) end(dropped int64) (err error) {
 	if dropped > 0 {
-		err = errors.New(plural.Count(int(dropped), "event") + " could not be written")
+		err = errors.New(text.Count(int(dropped), "event") + " could not be written")
 	}
 	if f.file != nil {
 		err = errors.Join(err, f.file.Sync(), f.file.Close())

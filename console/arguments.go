@@ -14,7 +14,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 const (
@@ -64,7 +64,7 @@ func leaves(text []byte) (found []leaf, err error) {
 
 // row is one line of the table of arguments, for people.
 type row struct {
-	Pointer text
+	Pointer marked
 	value
 	Was    *value // what the earlier call had here, when that was something else
 	IsNew  bool   // the earlier call had nothing here
@@ -73,9 +73,9 @@ type row struct {
 
 // A value is one value as it was written, with remarks for the reader.
 type value struct {
-	Text text // whole
+	Text marked // whole
 	// Head and Tail stand for Text until it is opened; empty = it is short.
-	Head, Tail text
+	Head, Tail marked
 	Runes      int
 	Reads      string   // what a string says, when its escapes hide that; visible, its line breaks are real
 	Notes      []string // remarks
@@ -203,8 +203,8 @@ func grouped(digits string) string {
 	return b.String()
 }
 
-// text is a visible text in parts, so that a page can mark the escapes.
-type text []part
+// marked is a visible text in parts, so that a page can mark the escapes.
+type marked []part
 
 type part struct {
 	Text   string
@@ -217,7 +217,7 @@ var escapes = regexp.MustCompile(`(?s)\\(u[0-9a-fA-F]{4}|.)`)
 
 // textOf splits the result of Visible. In a JSON string, escapes that its
 // writer made count like those that Visible makes.
-func textOf(visible string) (t text) {
+func textOf(visible string) (t marked) {
 	from := 0
 	for _, at := range escapes.FindAllStringIndex(visible, -1) {
 		if at[1]-at[0] < len(`\u0000`) {
@@ -236,7 +236,7 @@ func textOf(visible string) (t text) {
 }
 
 // String joins the parts.
-func (t text) String() string {
+func (t marked) String() string {
 	var b strings.Builder
 	for _, p := range t {
 		b.WriteString(p.Text)
@@ -263,7 +263,7 @@ func (t table) Differs() string {
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d of %s", n, plural.Count(n+t.Same, "value"))
+	return fmt.Sprintf("%d of %s", n, text.Count(n+t.Same, "value"))
 }
 
 // compared returns the table of arguments, compared with those of an earlier

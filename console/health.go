@@ -7,7 +7,7 @@ import (
 	"strings"
 	"text/template"
 
-	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -33,13 +33,13 @@ func (s Sight) Blind() bool { return s.Visible == 0 && s.Total > 0 && s.Duty == 
 // String returns s as people read it.
 func (s Sight) String() string {
 	if s.Duty != "" {
-		return fmt.Sprintf("%s, none for %s, which %s", plural.Count(s.Total, "tool"), s.Role, s.Duty)
+		return fmt.Sprintf("%s, none for %s, which %s", text.Count(s.Total, "tool"), s.Role, s.Duty)
 	}
-	text := fmt.Sprintf("%s, %d visible to %s", plural.Count(s.Total, "tool"), s.Visible, s.Role)
+	line := fmt.Sprintf("%s, %d visible to %s", text.Count(s.Total, "tool"), s.Visible, s.Role)
 	if s.Reason != "" {
-		text += ": " + s.Reason
+		line += ": " + s.Reason
 	}
-	return text
+	return line
 }
 
 // ready is 200 when calls are served, else 503: also when the question is

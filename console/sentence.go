@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
@@ -22,7 +22,7 @@ const (
 type phrase struct {
 	Words string
 	Name  string // of a tool, a person, an argument
-	Value text   // of an argument, as written
+	Value marked // of an argument, as written
 }
 
 // sentence says in plain words what k asks for, and nothing that is not in k.
@@ -38,7 +38,7 @@ func saidArguments(k approval.Ticket) (s []phrase) {
 	found, err := leaves(k.Arguments)
 	switch {
 	case k.Arguments == nil && k.ArgumentBytes > 0 || err != nil:
-		return []phrase{{Words: " with arguments of " + plural.Count(k.ArgumentBytes, "byte")}}
+		return []phrase{{Words: " with arguments of " + text.Count(k.ArgumentBytes, "byte")}}
 	case len(found) == 1 && found[0].pointer == "" && found[0].lexeme == "{}":
 		return []phrase{{Words: " without arguments"}}
 	}
@@ -58,9 +58,9 @@ func saidArguments(k approval.Ticket) (s []phrase) {
 	}
 	switch {
 	case left > 0 && len(s) == 0:
-		s = append(s, phrase{Words: fmt.Sprintf(" with %s", plural.Count(left, "value"))})
+		s = append(s, phrase{Words: fmt.Sprintf(" with %s", text.Count(left, "value"))})
 	case left > 0:
-		s = append(s, phrase{Words: fmt.Sprintf(" and %s", plural.Count(left, "more value"))})
+		s = append(s, phrase{Words: fmt.Sprintf(" and %s", text.Count(left, "more value"))})
 	}
 	return s
 }
@@ -121,10 +121,10 @@ func timeLeft(now, t time.Time) string {
 	case d <= 0:
 		return "over"
 	case d < time.Minute:
-		return plural.Count(int(d/time.Second), "second") + " left"
+		return text.Count(int(d/time.Second), "second") + " left"
 	case d < 2*time.Hour:
-		return plural.Count(int(d/time.Minute), "minute") + " left"
+		return text.Count(int(d/time.Minute), "minute") + " left"
 	default:
-		return plural.Count(int(d/time.Hour), "hour") + " left"
+		return text.Count(int(d/time.Hour), "hour") + " left"
 	}
 }

@@ -25,7 +25,7 @@ type ticketPage struct {
 	EarlierBy string // whose call that was, when it was not the same requester's
 	Redefined bool   // the tool's definition is another than it was then
 
-	Raw    text
+	Raw    marked
 	RawCut int // bytes of the arguments that Raw leaves out
 
 	WhyNot  string   // why the visitor has nothing to decide
@@ -90,7 +90,7 @@ func (c *Console) earlier(ctx context.Context, k approval.Ticket, p policy.Princ
 
 // rawOf returns the visible form of the judged bytes and the number of bytes
 // that it leaves out at the end.
-func rawOf(arguments []byte) (text, int) {
+func rawOf(arguments []byte) (marked, int) {
 	cut := min(len(arguments), textBytes)
 	for cut < len(arguments) && !utf8.RuneStart(arguments[cut]) {
 		cut--

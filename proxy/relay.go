@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
@@ -209,9 +209,9 @@ func (r *relayed) forward(ctx context.Context) *Failure {
 // spellHidden notes the kinds of hidden characters in what a server sent that is no
 // tool's result, and returns it with those in its texts spelled out, if so configured.
 func (c *call) spellHidden(sent json.RawMessage) json.RawMessage {
-	c.unseen = hidden.Kinds(sent)
+	c.unseen = text.HiddenKinds(sent)
 	if c.unseen != nil && slices.Contains(c.gate.settings.Load().EscapeHidden, c.server) {
-		return jsonrpc.MapTexts(sent, hidden.Escape)
+		return jsonrpc.MapTexts(sent, text.EscapeHidden)
 	}
 	return sent
 }

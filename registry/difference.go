@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/toolgate/toolgate/internal/clip"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 // formOnly is the difference of definitions that have the same members and values.
@@ -33,7 +33,7 @@ func firstDifference(accepted, offered json.RawMessage) string {
 		return ""
 	}
 	if path, found := differing("", a, b); found {
-		return clip.Bytes(path, shownBytes, "...")
+		return text.Clip(path, shownBytes, "...")
 	}
 	return formOnly
 }

@@ -9,11 +9,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/toolgate/toolgate/internal/clip"
-	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/internal/schema"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -81,7 +80,7 @@ func (r *Registry) tool(cfg config.Server, name string, definition json.RawMessa
 		Server: cfg.Name, Name: name, Exposed: cfg.Prefix + name,
 		Definition: definition, source: definition, Fingerprint: upstream.Fingerprint(definition), Form: upstream.Form(definition),
 		Risk: cfg.Risk, InputMode: cfg.InputSchema, OutputMode: cfg.OutputSchema, AllowVariants: cfg.CaseVariants == "allow",
-		Timeout: cfg.Timeout, MaxTimeout: cfg.MaxTimeout, Notice: cfg.Notice, EscapeHidden: cfg.HiddenText == "escape", unseen: hidden.Kinds(definition),
+		Timeout: cfg.Timeout, MaxTimeout: cfg.MaxTimeout, Notice: cfg.Notice, EscapeHidden: cfg.HiddenText == "escape", unseen: text.HiddenKinds(definition),
 	}
 	if err := r.complete(t); err != nil {
 		t.Quarantine = err.Error()
@@ -125,7 +124,7 @@ func (r *Registry) complete(t *Tool) error {
 	case variants != nil && !t.AllowVariants:
 		return fmt.Errorf("its definition has the keys %q and %q at %q, which differ only in case\nhint: set case_variants to allow for this server if that is meant", variants.First, variants.Second, variants.Pointer)
 	case !validName.MatchString(t.Name):
-		return fmt.Errorf("its name %s is not 1 to 128 of letters, digits, \"_\", \".\" and \"-\"", strconv.QuoteToASCII(clip.Bytes(t.Name, shownBytes, "...")))
+		return fmt.Errorf("its name %s is not 1 to 128 of letters, digits, \"_\", \".\" and \"-\"", strconv.QuoteToASCII(text.Clip(t.Name, shownBytes, "...")))
 	case !validName.MatchString(t.Exposed):
 		return fmt.Errorf("its exposed name is longer than 128 characters\nhint: give the server a shorter prefix")
 	}
@@ -144,7 +143,7 @@ func (r *Registry) complete(t *Tool) error {
 		}
 	}
 	if t.EscapeHidden && t.unseen != nil {
-		t.Definition = jsonrpc.MapTexts(t.Definition, hidden.Escape)
+		t.Definition = jsonrpc.MapTexts(t.Definition, text.EscapeHidden)
 	}
 	t.Annotations, _ = jsonrpc.Get(t.Definition, "annotations")
 	if t.Listed, err = jsonrpc.Set(t.Definition, "name", jsonrpc.Quote(t.Exposed)); err != nil {
@@ -160,5 +159,5 @@ func harmless(name string) string {
 			return c
 		}
 		return '?'
-	}, clip.Bytes(name, shownBytes, "..."))
+	}, text.Clip(name, shownBytes, "..."))
 }

@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/toolgate/toolgate/internal/clip"
-	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -46,14 +45,14 @@ func (r *Registry) Introductions(route string) []Introduction {
 // introductionOf returns the Introduction of a server that names itself info.
 func introductionOf(cfg config.Server, info json.RawMessage, instructions string) Introduction {
 	line := func(member string) string {
-		text, _ := jsonrpc.TextAt(info, member)
+		value, _ := jsonrpc.TextAt(info, member)
 		if cfg.HiddenText == "escape" {
-			text = hidden.Escape(text)
+			value = text.EscapeHidden(value)
 		}
-		return clip.Bytes(strings.Join(strings.Fields(text), " "), maxLineBytes, "")
+		return text.Clip(strings.Join(strings.Fields(value), " "), maxLineBytes, "")
 	}
 	if cfg.HiddenText == "escape" {
-		instructions = hidden.Escape(instructions)
+		instructions = text.EscapeHidden(instructions)
 	}
 	out := Introduction{Server: cfg.Name, Name: line("name"), Version: line("version"), Title: line("title"), WebsiteURL: line("websiteUrl")}
 	if icons, ok := jsonrpc.Get(info, "icons"); ok && icons[0] == '[' && len(icons) <= maxIconsBytes {
@@ -61,7 +60,7 @@ func introductionOf(cfg config.Server, info json.RawMessage, instructions string
 	}
 	out.Instructions = strings.TrimSpace(instructions)
 	if n := len(out.Instructions); n > maxInstructionsBytes {
-		out.Instructions = clip.Bytes(out.Instructions, maxInstructionsBytes, "") +
+		out.Instructions = text.Clip(out.Instructions, maxInstructionsBytes, "") +
 			fmt.Sprintf("\n[toolgate cut these instructions: %d of %d bytes shown]", maxInstructionsBytes, n)
 	}
 	return out
@@ -77,5 +76,5 @@ func (e *entry) unseenInIntroduction() []string {
 			texts = append(texts, text)
 		}
 	}
-	return hidden.Kinds(jsonrpc.Array(texts))
+	return text.HiddenKinds(jsonrpc.Array(texts))
 }

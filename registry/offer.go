@@ -5,9 +5,8 @@ import (
 	"encoding/json"
 	"slices"
 
-	"github.com/toolgate/toolgate/internal/clip"
-	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -135,7 +134,7 @@ const (
 func declaredIn(object json.RawMessage) (names []string) {
 	for name := range jsonrpc.Members(object) {
 		if len(names) < maxDeclared {
-			names = append(names, hidden.Escape(clip.Bytes(name, maxDeclaredBytes, "...")))
+			names = append(names, text.EscapeHidden(text.Clip(name, maxDeclaredBytes, "...")))
 		}
 	}
 	return names

@@ -16,10 +16,10 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/lock"
@@ -465,7 +465,7 @@ func (e *entry) status(tools []*Tool, shadows []string) ServerStatus {
 			"clients of the two see no state of each other's\nhint: set revision to one that the server speaks")
 	}
 	if n := e.server.Redacted(); n > 0 {
-		out.Warnings = append(out.Warnings, plural.Count(int(n), "message")+" of the server had a secret that it was given; agents do not see it")
+		out.Warnings = append(out.Warnings, text.Count(int(n), "message")+" of the server had a secret that it was given; agents do not see it")
 	}
 	if kinds := e.unseenInIntroduction(); kinds != nil {
 		out.Warnings = append(out.Warnings, "its title or instructions have hidden characters: "+strings.Join(kinds, ", "))

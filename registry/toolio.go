@@ -7,9 +7,9 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
-	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/schema"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 // ErrUnknownTool is returned by LoadToolIO for a name that serves nothing.
@@ -71,7 +71,7 @@ func compileToolIO(definition json.RawMessage) (*ToolIO, error) {
 		return nil, errors.New("it has no inputSchema that is an object")
 	}
 	if kind, ok := jsonrpc.Get(io.Input, "type"); ok && string(kind) != `"object"` {
-		return nil, fmt.Errorf("its inputSchema is for %s, and arguments are an object", clip.Bytes(string(kind), shownBytes, "..."))
+		return nil, fmt.Errorf("its inputSchema is for %s, and arguments are an object", text.Clip(string(kind), shownBytes, "..."))
 	}
 	var err error
 	if io.input, err = schema.Compile(io.Input); err != nil {

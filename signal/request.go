@@ -15,8 +15,8 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 // JobRequest is what an HTTP client asks of the kernel (seed 002,
@@ -148,18 +148,18 @@ func badJob(err error) error {
 	}
 	name := at.JSONPointer.LastToken()
 	if at.JSONPointer.Parent() == "/tags" {
-		return badMember("tags: "+clip.Bytes(name, maxName, ""), "must be a string")
+		return badMember("tags: "+text.Clip(name, maxName, ""), "must be a string")
 	}
 	if want := wants[name]; want != "" {
 		return badMember(name, want)
 	}
 	for known := range wants {
 		if strings.EqualFold(name, known) {
-			return fmt.Errorf("%w: member %q is spelled %q", ErrInvalidRequest, clip.Bytes(name, maxName, ""), known)
+			return fmt.Errorf("%w: member %q is spelled %q", ErrInvalidRequest, text.Clip(name, maxName, ""), known)
 		}
 	}
 	if errors.Is(err, json.ErrUnknownName) {
-		return fmt.Errorf("%w: member %q is unknown", ErrInvalidRequest, clip.Bytes(name, maxName, ""))
+		return fmt.Errorf("%w: member %q is unknown", ErrInvalidRequest, text.Clip(name, maxName, ""))
 	}
 	return fmt.Errorf("%w: no object", ErrInvalidRequest)
 }

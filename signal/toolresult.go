@@ -13,8 +13,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 // maxErrorMessage bounds, in bytes, the message of the KernelError made from a
@@ -211,17 +211,17 @@ func (r *toolResult) failure(from Lineage) payload {
 			texts = append(texts, text)
 		}
 	}
-	text := strings.Join(texts, "\n")
+	said := strings.Join(texts, "\n")
 	e := &KernelError{
-		Code: CodeToolFailed, Category: External, Severity: Transient, Message: clip.Bytes(text, maxErrorMessage, ""),
+		Code: CodeToolFailed, Category: External, Severity: Transient, Message: text.Clip(said, maxErrorMessage, ""),
 		Source: from.Origin, Detail: map[string]any{"tool": from.Tool},
 	}
-	if text == "" {
+	if said == "" {
 		e.Message = "the tool reported an error without text"
 	}
 	var whole []byte
-	if len(e.Message) < len(text) {
-		whole = fmt.Appendf(nil, `,"text":%s`, jsonrpc.Quote(text))
+	if len(e.Message) < len(said) {
+		whole = fmt.Appendf(nil, `,"text":%s`, jsonrpc.Quote(said))
 	}
 	p := payload{kind: Data, body: dataBody(encode(e.form(0)), SchemaError, whole), ref: "/content"}
 	switch len(r.blocks) {

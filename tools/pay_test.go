@@ -11,9 +11,9 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/toolgate/toolgate/internal/evm"
 	"github.com/toolgate/toolgate/internal/testkit/devchain"
 	"github.com/toolgate/toolgate/internal/testkit/program"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/fact"
 	"github.com/toolgate/toolgate/registry/contract"
 	"github.com/toolgate/toolgate/tools"
@@ -174,7 +174,7 @@ func TestFactsAreWhatIsMoved(t *testing.T) {
 		}
 		moved++
 		tx := got.StructuredContent.(map[string]any)["transaction"].(map[string]any)
-		units, err := evm.Units(tx["amount"].(string), map[string]int{"USD": 2, "BTC": 8}[tx["asset"].(string)])
+		units, err := text.Units(tx["amount"].(string), map[string]int{"USD": 2, "BTC": 8}[tx["asset"].(string)])
 		if err != nil || units.String() != judged["amount"] || tx["asset"] != judged["asset"] || tx["destination"] != judged["destination"] {
 			t.Errorf("%s moved %v, judged %v, %v", args, tx, judged, err)
 		}

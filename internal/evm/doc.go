@@ -2,7 +2,7 @@
 // exact amounts, transactions of EIP-1559, signers, and a client of a node's JSON-RPC.
 // It keeps no state; package chain does, and decides what is paid.
 //
-//	units, err := evm.Units("0.10", 6)
+//	units, err := text.Units("0.10", 6)
 //	to, err := evm.ParseAddress("0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed")
 //	tx := evm.Transaction{ChainID: 1337, To: token, Data: evm.TransferData(to, units)}
 //	raw, hash, err := tx.Sign(ctx, signer)

@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/apd/v3"
 
 	"github.com/toolgate/toolgate/internal/evm"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 const (
@@ -37,7 +38,7 @@ func TestUnits(t *testing.T) {
 		{"0.0000001", 6, ""}, {"1.5", 0, ""}, {"1e-7", 6, ""}, {"0", 6, ""}, {"0.0", 6, ""}, {"0e5", 6, ""}, {"", 6, ""}, {"-1", 6, ""}, {"+1", 6, ""}, {"01", 6, ""},
 		{"1.", 6, ""}, {".5", 6, ""}, {"1,5", 6, ""}, {"1_0", 6, ""}, {"0x10", 6, ""}, {"NaN", 6, ""}, {" 1", 6, ""}, {"1\n", 6, ""}, {"1e999999999", 6, ""}, {"٣", 6, ""},
 	} {
-		got, err := evm.Units(c.number, c.decimals)
+		got, err := text.Units(c.number, c.decimals)
 		if (err == nil) != (c.want != "") || err == nil && got.String() != c.want {
 			t.Errorf("%q with %d decimals: %v, %v; want %q", c.number, c.decimals, got, err, c.want)
 		}
@@ -51,7 +52,7 @@ func FuzzUnits(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, number string, decimals uint8) {
 		places := int(decimals % 78)
-		units, err := evm.Units(number, places)
+		units, err := text.Units(number, places)
 		if err != nil {
 			return
 		}
@@ -59,13 +60,13 @@ func FuzzUnits(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q became %s", number, units)
 		}
-		text := evm.Decimal(units, places)
-		got, _, err := apd.NewFromString(text)
+		decimal := text.Decimal(units, places)
+		got, _, err := apd.NewFromString(decimal)
 		if err != nil || got.Cmp(want) != 0 || units.Sign() <= 0 || units.BitLen() > 256 {
-			t.Fatalf("%q with %d decimals became %s, which is %s: %v", number, places, units, text, err)
+			t.Fatalf("%q with %d decimals became %s, which is %s: %v", number, places, units, decimal, err)
 		}
-		if again, err := evm.Units(text, places); err != nil || again.Cmp(units) != 0 {
-			t.Fatalf("%s became %v, %v", text, again, err)
+		if again, err := text.Units(decimal, places); err != nil || again.Cmp(units) != 0 {
+			t.Fatalf("%s became %v, %v", decimal, again, err)
 		}
 	})
 }

@@ -13,9 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/delivery"
-	"github.com/toolgate/toolgate/internal/hidden"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 const (
@@ -36,7 +35,7 @@ type RPCError struct {
 
 // Error quotes the node's message, shortened and without hidden characters.
 func (e *RPCError) Error() string {
-	return fmt.Sprintf("the node of the chain answered %q (code %d)", clip.Bytes(hidden.Escape(e.Message), shownMessage, "…"), e.Code)
+	return fmt.Sprintf("the node of the chain answered %q (code %d)", text.Clip(text.EscapeHidden(e.Message), shownMessage, "…"), e.Code)
 }
 
 // Node speaks JSON-RPC with a node over HTTP. Its errors never quote the URL, which may

@@ -10,8 +10,6 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
-
-	"github.com/toolgate/toolgate/internal/plural"
 )
 
 // Kind tells the four shapes of a JSON-RPC 2.0 message apart.
@@ -361,7 +359,7 @@ func otherText(raw json.RawMessage) string {
 func otherID(raw json.RawMessage) string {
 	switch kind := typeOf(raw); {
 	case len(raw) > maxID:
-		return plural.Count(len(raw), "byte")
+		return strconv.Itoa(len(raw)) + " bytes"
 	case kind == "a number":
 		return "a number that is no integer"
 	default:

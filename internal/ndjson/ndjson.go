@@ -15,8 +15,8 @@ import (
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 // MaxLine bounds one request line without its end, in bytes (512 KB).
@@ -50,12 +50,12 @@ const (
 
 // UnknownAction is the text for an action that does not exist.
 func UnknownAction(name string) string {
-	return "Unknown action: '" + clip.Bytes(name, shownBytes, "...") + "'"
+	return "Unknown action: '" + text.Clip(name, shownBytes, "...") + "'"
 }
 
 // InvalidInput is the text for an input that an action does not take.
 func InvalidInput(name, reason string) string {
-	return "Input validation failed for action '" + clip.Bytes(name, shownBytes, "...") + "': " + reason
+	return "Input validation failed for action '" + text.Clip(name, shownBytes, "...") + "': " + reason
 }
 
 // Issue is one fault of a request. Code, message and path are those of the
@@ -125,7 +125,7 @@ func Decode(line []byte, depth int) (*Request, *Fault) {
 	members, issues := read(raw, requestMembers, true)
 	kind, isText := jsonrpc.Text(members["type"])
 	if isText && kind != ListActions && kind != Invoke {
-		issues = append(issues, issue("invalid_enum_value", "Expected 'list_actions' or 'invoke', received '"+clip.Bytes(kind, shownBytes, "...")+"'", "type"))
+		issues = append(issues, issue("invalid_enum_value", "Expected 'list_actions' or 'invoke', received '"+text.Clip(kind, shownBytes, "...")+"'", "type"))
 	}
 	if len(members["id"]) > maxID {
 		issues = append(issues, issue("too_big", fmt.Sprintf("An id has at most %d bytes", maxID), "id"))
@@ -212,7 +212,7 @@ func read(object json.RawMessage, known []member, closed bool) (map[string]json.
 		case slices.ContainsFunc(known, func(m member) bool { return m.name == name }):
 			members[name] = value
 		case len(issues) == 0 && (closed || misspelled):
-			issues = append(issues, issue("unrecognized_keys", "Unrecognized key "+strconv.QuoteToGraphic(clip.Bytes(name, shownBytes, "..."))))
+			issues = append(issues, issue("unrecognized_keys", "Unrecognized key "+strconv.QuoteToGraphic(text.Clip(name, shownBytes, "..."))))
 		}
 	}
 	for _, m := range known {

@@ -15,7 +15,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 const (
@@ -317,9 +317,9 @@ func describe(v any) string {
 	case string:
 		return "string " + quoted(v)
 	case []any:
-		return "array with " + plural.Count(len(v), "element")
+		return "array with " + text.Count(len(v), "element")
 	case map[string]any:
-		return "object with " + plural.Count(len(v), "member")
+		return "object with " + text.Count(len(v), "member")
 	}
 	return fmt.Sprintf("%T", v)
 }
@@ -365,7 +365,7 @@ func wanted(k jsonschema.ErrorKind) (keyword, want string) {
 	case *kind.UniqueItems:
 		want = fmt.Sprintf("elements %d and %d to differ", k.Duplicates[0], k.Duplicates[1])
 	case *kind.AdditionalItems:
-		want = plural.Count(k.Count, "element") + " fewer"
+		want = text.Count(k.Count, "element") + " fewer"
 	case *kind.Contains:
 		want = "an element that matches the schema below contains"
 	default:

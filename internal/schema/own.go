@@ -133,13 +133,13 @@ func (o *Own) violations(out []Violation, e *jsonschema.ValidationError) []Viola
 // names, for a violation each.
 func (o *Own) violation(e *jsonschema.ValidationError) (v Violation, names []string) {
 	at := o.subschema(e.SchemaURL)
-	v = Violation{Path: e.InstanceLocation, Format: text(at["format"]), Description: text(at["description"])}
+	v = Violation{Path: e.InstanceLocation, Format: textOf(at["format"]), Description: textOf(at["description"])}
 	v.Keyword, _ = wanted(e.ErrorKind)
 	switch k := e.ErrorKind.(type) {
 	case *kind.Type:
 		v.Want = k.Want
 	case *kind.Enum:
-		v.Got = text(k.Got)
+		v.Got = textOf(k.Got)
 		for _, value := range k.Want {
 			v.Want = append(v.Want, fmt.Sprint(value))
 		}
@@ -150,9 +150,9 @@ func (o *Own) violation(e *jsonschema.ValidationError) (v Violation, names []str
 	case *kind.Format:
 		v.Err = k.Err
 	case *kind.Pattern:
-		v.Message = text(at["patternErrorMessage"])
+		v.Message = textOf(at["patternErrorMessage"])
 	case *kind.Not:
-		v.Message = text(at["errorMessage"])
+		v.Message = textOf(at["errorMessage"])
 	case *kind.Required:
 		names = k.Missing
 	case *kind.DependentRequired:
@@ -170,10 +170,10 @@ func (o *Own) violation(e *jsonschema.ValidationError) (v Violation, names []str
 // describe gives the description of a member, or of the object that should not
 // have it. A member that only "then" requires is described further up.
 func (o *Own) describe(address, name string) string {
-	own := text(o.subschema(address)["description"])
+	own := textOf(o.subschema(address)["description"])
 	for ; strings.Contains(address, "#"); address = address[:max(0, strings.LastIndexAny(address, "/#"))] {
 		if d, ok := lookup(o.subschema(address), []string{"properties", name, "description"}); ok {
-			return text(d)
+			return textOf(d)
 		}
 	}
 	return own
@@ -204,7 +204,7 @@ func required(alternatives any) (names []string) {
 	list, _ := alternatives.([]any)
 	for _, one := range list {
 		if name, ok := lookup(one, []string{"required", "0"}); ok {
-			names = append(names, text(name))
+			names = append(names, textOf(name))
 		}
 	}
 	return names
@@ -220,7 +220,7 @@ func (v Violation) Hint() string {
 	return d
 }
 
-func text(v any) string {
+func textOf(v any) string {
 	s, _ := v.(string)
 	return s
 }

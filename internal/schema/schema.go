@@ -143,7 +143,7 @@ func compile(raw json.RawMessage) (f *form, err error) {
 	}
 	for _, n := range g.nodes {
 		n.prepare()
-		n.secret = n.sch.WriteOnly || text(subschema(doc, n.sch.Location)["format"]) == "password"
+		n.secret = n.sch.WriteOnly || textOf(subschema(doc, n.sch.Location)["format"]) == "password"
 	}
 	return f, nil
 }

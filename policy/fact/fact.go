@@ -24,8 +24,8 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/toolgate/toolgate/internal/evm"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 // The kinds of facts.
@@ -95,7 +95,7 @@ func (s *Set) Declared(name string) Declaration {
 	return Declaration{}
 }
 
-// maxDecimals is the most digits after the point that evm.Units reads.
+// maxDecimals is the most digits after the point that text.Units reads.
 const maxDecimals = 77
 
 func (f *fact) check() error {
@@ -117,7 +117,7 @@ func (f *fact) check() error {
 	}
 	for label, addresses := range f.Labels {
 		for _, address := range addresses {
-			if _, err := evm.ParseAddress(address); err != nil {
+			if _, err := text.ParseAddress(address); err != nil {
 				return fmt.Errorf("labels: %s: %w", label, err)
 			}
 			if other, ok := f.addresses[address]; ok {
@@ -194,7 +194,7 @@ func (f *fact) amount(raw, asset jsontext.Value) jsontext.Value {
 	if !ok || !known || !listed {
 		return nil
 	}
-	units, err := evm.Units(number, decimals)
+	units, err := text.Units(number, decimals)
 	if err != nil {
 		return nil
 	}
@@ -203,14 +203,14 @@ func (f *fact) amount(raw, asset jsontext.Value) jsontext.Value {
 
 // label returns the name of an address, and other text unchanged. An address without its
 // checksum is none.
-func (f *fact) label(text string) jsontext.Value {
-	if strings.HasPrefix(text, "0x") {
-		if _, err := evm.ParseAddress(text); err != nil {
+func (f *fact) label(value string) jsontext.Value {
+	if strings.HasPrefix(value, "0x") {
+		if _, err := text.ParseAddress(value); err != nil {
 			return nil
 		}
-		text = cmp.Or(f.addresses[text], text)
+		value = cmp.Or(f.addresses[value], value)
 	}
-	return quoted(text)
+	return quoted(value)
 }
 
 // plainHost is a host that every client reads alike: clients may rewrite any other.

@@ -59,10 +59,10 @@ func into[T, V any](field func(*T) *V, read func(ast.Value) (V, error)) func(*T,
 
 var (
 	decisionMembers = members[policy.Decision]{
-		"effect":   into(func(d *policy.Decision) *policy.Effect { return &d.Effect }, text[policy.Effect]),
-		"rule":     into(func(d *policy.Decision) *string { return &d.Rule }, text[string]),
-		"reason":   into(func(d *policy.Decision) *string { return &d.Reason }, text[string]),
-		"remedy":   into(func(d *policy.Decision) *string { return &d.Remedy }, text[string]),
+		"effect":   into(func(d *policy.Decision) *policy.Effect { return &d.Effect }, stringOf[policy.Effect]),
+		"rule":     into(func(d *policy.Decision) *string { return &d.Rule }, stringOf[string]),
+		"reason":   into(func(d *policy.Decision) *string { return &d.Reason }, stringOf[string]),
+		"remedy":   into(func(d *policy.Decision) *string { return &d.Remedy }, stringOf[string]),
 		"approval": into(func(d *policy.Decision) **policy.Approval { return &d.Approval }, decodeApproval),
 		"limit":    into(func(d *policy.Decision) **policy.Limit { return &d.Limit }, decodeLimit),
 		"redact":   into(func(d *policy.Decision) *[]string { return &d.Redact }, texts),
@@ -77,7 +77,7 @@ var (
 	limitMembers = members[policy.Limit]{
 		"rate":  into(func(l *policy.Limit) *string { return &l.Rate }, rate),
 		"burst": into(func(l *policy.Limit) *int { return &l.Burst }, count),
-		"key":   into(func(l *policy.Limit) *string { return &l.Key }, text[string]),
+		"key":   into(func(l *policy.Limit) *string { return &l.Key }, stringOf[string]),
 	}
 )
 
@@ -167,7 +167,7 @@ func eachMember(v ast.Value, what string, f func(name string, v ast.Value) error
 	})
 }
 
-func text[T ~string](v ast.Value) (T, error) {
+func stringOf[T ~string](v ast.Value) (T, error) {
 	s, ok := v.(ast.String)
 	if !ok {
 		return "", fmt.Errorf("is %s, not a string", ast.ValueName(v))
@@ -178,7 +178,7 @@ func text[T ~string](v ast.Value) (T, error) {
 // texts reads an array or a set of strings.
 func texts(v ast.Value) (out []string, err error) {
 	err = eachElement(v, "a list", func(t *ast.Term) error {
-		s, err := text[string](t.Value)
+		s, err := stringOf[string](t.Value)
 		out = append(out, s)
 		return err
 	})
@@ -226,7 +226,7 @@ func boolean(v ast.Value) (bool, error) {
 }
 
 func duration(v ast.Value) (time.Duration, error) {
-	s, err := text[string](v)
+	s, err := stringOf[string](v)
 	if err != nil {
 		return 0, err
 	}
@@ -239,7 +239,7 @@ func duration(v ast.Value) (time.Duration, error) {
 
 // waiting reads a duration that may be 0.
 func waiting(v ast.Value) (*time.Duration, error) {
-	s, err := text[string](v)
+	s, err := stringOf[string](v)
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +251,7 @@ func waiting(v ast.Value) (*time.Duration, error) {
 }
 
 func rate(v ast.Value) (string, error) {
-	s, err := text[string](v)
+	s, err := stringOf[string](v)
 	if _, _, ok := policy.ParseRate(s); err == nil && !ok {
 		err = errors.New("is not count/duration (hint: 60/1m)")
 	}

@@ -99,8 +99,8 @@ type maskChange struct {
 }
 
 var maskMembers = members[maskChange]{
-	"op":    into(func(c *maskChange) *string { return &c.Op }, text[string]),
-	"path":  into(func(c *maskChange) *string { return &c.Path }, text[string]),
+	"op":    into(func(c *maskChange) *string { return &c.Op }, stringOf[string]),
+	"path":  into(func(c *maskChange) *string { return &c.Path }, stringOf[string]),
 	"value": into(func(c *maskChange) *json.RawMessage { return &c.Value }, valueJSON),
 }
 

@@ -406,7 +406,7 @@ func (e *Engine) sketch(ref ast.Ref, verdict *ast.Term) (policy.Decision, error)
 	if effect == nil {
 		return policy.Decision{}, errors.New("the effect comes from the call, or is none")
 	}
-	name, err := text[policy.Effect](effect.Value)
+	name, err := stringOf[policy.Effect](effect.Value)
 	return policy.Decision{Effect: name, Revision: e.revision}, err
 }
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/toolgate/toolgate/internal/evm"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/fact"
 )
 
@@ -119,7 +119,7 @@ func turned(condition string) string {
 
 // amountText writes a comparison with the amount of an asset, and returns the fact that names
 // the asset; "" for any other condition.
-func amountText(facts *fact.Set, condition string, assets map[string]string) (text, asset string) {
+func amountText(facts *fact.Set, condition string, assets map[string]string) (line, asset string) {
 	m := ofAmount.FindStringSubmatch(condition)
 	if m == nil {
 		return "", ""
@@ -130,5 +130,5 @@ func amountText(facts *fact.Set, condition string, assets map[string]string) (te
 	if !ok || !whole {
 		return "", ""
 	}
-	return m[1] + m[2] + " " + m[3] + " " + evm.Decimal(units, decimals) + " " + assets[declared.Asset], declared.Asset
+	return m[1] + m[2] + " " + m[3] + " " + text.Decimal(units, decimals) + " " + assets[declared.Asset], declared.Asset
 }

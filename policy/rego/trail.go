@@ -64,7 +64,7 @@ func askAbout[T any](ctx context.Context, e *Engine, q *query, p policy.Principa
 }
 
 func trailRight(v ast.Value) (policy.TrailRight, error) {
-	right, err := text[policy.TrailRight](v)
+	right, err := stringOf[policy.TrailRight](v)
 	if err == nil && right != policy.TrailAll && right != policy.TrailDecides {
 		err = fmt.Errorf("%s is %q", trailPath, right)
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/clip"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
 )
@@ -151,7 +151,7 @@ func (r *Report) count(number int, rec *audit.Record, again *judgement.Retrial) 
 	}
 	e := Example{
 		number: number, DecisionID: rec.DecisionID, Time: rec.Time, Principal: judgement.PrincipalName(&again.Input.Principal),
-		Tool: judgement.SubjectName(again.Input), Arguments: clip.Bytes(string(again.Input.Arguments), argumentsShown, "…"), Reason: now.Reason,
+		Tool: judgement.SubjectName(again.Input), Arguments: text.Clip(string(again.Input.Arguments), argumentsShown, "…"), Reason: now.Reason,
 	}
 	switch {
 	case failed:

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/share"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
@@ -381,7 +381,7 @@ func (s *session) cancelRequest(m *jsonrpc.Message) {
 		defer s.mu.Unlock()
 		if cancel, ok := s.flights[jsonrpc.Key(id)]; ok {
 			reason, _ := m.TextParam("reason")
-			cancel(cancelled{clip.Bytes(reason, maxReasonBytes, "...")})
+			cancel(cancelled{text.Clip(reason, maxReasonBytes, "...")})
 		}
 	}
 }

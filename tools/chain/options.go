@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/evm"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 // Options are the settings of a Wallet. The tags are those of docs/schemas/backends.json.
@@ -136,8 +137,8 @@ func (s *Signer) open() (evm.Signer, error) {
 	return nil, errors.New("signer needs one of keystore, private_key and command")
 }
 
-func maxFee(text string) (*big.Int, error) {
-	units, err := evm.Units(text, nativeDecimals)
+func maxFee(amount string) (*big.Int, error) {
+	units, err := text.Units(amount, nativeDecimals)
 	if err != nil {
 		return nil, fmt.Errorf("max_fee: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/evm"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/tools/wallet"
 )
@@ -160,13 +161,13 @@ func (w *Wallet) limitGas(ctx context.Context, tx *evm.Transaction) error {
 // asset, to the balance of that asset.
 func (w *Wallet) coversFee(ctx context.Context, tx *evm.Transaction, open []Payment) error {
 	if fee := tx.MostFee(); fee.Cmp(w.maxFee) > 0 {
-		return fmt.Errorf("%w: up to %s %s, and max_fee is %s", ErrFee, evm.Decimal(fee, nativeDecimals), w.opts.Symbol, evm.Decimal(w.maxFee, nativeDecimals))
+		return fmt.Errorf("%w: up to %s %s, and max_fee is %s", ErrFee, text.Decimal(fee, nativeDecimals), w.opts.Symbol, text.Decimal(w.maxFee, nativeDecimals))
 	}
 	native := w.assets[0]
 	paid, fees := committed(open, native.symbol)
 	err := w.covers(ctx, native, new(big.Int).Add(tx.Value, tx.MostFee()), paid.Add(paid, fees))
 	if errors.Is(err, wallet.ErrInsufficient) {
-		return fmt.Errorf("%w, of which the fee is up to %s", err, evm.Decimal(tx.MostFee(), nativeDecimals))
+		return fmt.Errorf("%w, of which the fee is up to %s", err, text.Decimal(tx.MostFee(), nativeDecimals))
 	}
 	return err
 }
@@ -182,7 +183,7 @@ func (w *Wallet) covers(ctx context.Context, a asset, units, committed *big.Int)
 		return nil
 	}
 	free = free.Abs(free.Mul(free, big.NewInt(int64(max(0, free.Sign())))))
-	return fmt.Errorf("%w: %s %s are free, %s are wanted", wallet.ErrInsufficient, evm.Decimal(free, a.decimals), a.symbol, evm.Decimal(units, a.decimals))
+	return fmt.Errorf("%w: %s %s are free, %s are wanted", wallet.ErrInsufficient, text.Decimal(free, a.decimals), a.symbol, text.Decimal(units, a.decimals))
 }
 
 // checkDecimals holds a token to the decimals of the settings: with others, every amount

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/evm"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/tools/wallet"
 )
 
@@ -118,7 +119,7 @@ func (w *Wallet) Balances(ctx context.Context, symbol string) ([]wallet.Balance,
 		if err != nil {
 			return nil, unasked(err)
 		}
-		all = append(all, wallet.Balance{Asset: a.symbol, Amount: evm.Decimal(units, a.decimals)})
+		all = append(all, wallet.Balance{Asset: a.symbol, Amount: text.Decimal(units, a.decimals)})
 	}
 	return all, nil
 }
@@ -191,7 +192,7 @@ func (w *Wallet) read(symbol, amount, destination, key string) (o order, err err
 	if o.asset, err = w.asset(symbol); err != nil {
 		return o, err
 	}
-	if o.units, err = evm.Units(amount, o.asset.decimals); err != nil {
+	if o.units, err = text.Units(amount, o.asset.decimals); err != nil {
 		return o, fmt.Errorf("%w: %w", wallet.ErrAmount, err)
 	}
 	if o.to, err = w.recipient(destination); err != nil {
@@ -250,9 +251,9 @@ func (w *Wallet) describe(p *Payment) wallet.Transaction {
 	units, _ := new(big.Int).SetString(p.Units, 10)
 	fee, _ := new(big.Int).SetString(p.Fee, 10)
 	return wallet.Transaction{
-		ID: p.ID, Asset: p.Asset, Amount: evm.Decimal(units, p.decimals), Destination: p.Destination,
+		ID: p.ID, Asset: p.Asset, Amount: text.Decimal(units, p.decimals), Destination: p.Destination,
 		Chained: &wallet.Chained{
-			Units: p.Units, Recipient: p.Recipient, Network: w.network(), Fee: evm.Decimal(fee, nativeDecimals) + " " + w.opts.Symbol,
+			Units: p.Units, Recipient: p.Recipient, Network: w.network(), Fee: text.Decimal(fee, nativeDecimals) + " " + w.opts.Symbol,
 			Hash: p.Hash, Status: p.Status, Key: p.Key, Note: p.note(),
 		},
 	}

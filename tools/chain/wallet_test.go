@@ -14,6 +14,7 @@ import (
 	"github.com/toolgate/toolgate/internal/evm"
 	"github.com/toolgate/toolgate/internal/testkit/devchain"
 	"github.com/toolgate/toolgate/internal/testkit/program"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/tools/chain"
 	"github.com/toolgate/toolgate/tools/wallet"
 )
@@ -123,10 +124,10 @@ func TestPaysTheChainsOwnAsset(t *testing.T) {
 	spent := new(big.Int).Mul(big.NewInt(10_000), big.NewInt(1e18))
 	spent.Sub(spent, w.Balance(t, devchain.Accounts[0]))
 	spent.Sub(spent, w.Balance(t, payee))
-	if fee := evm.Decimal(spent, 18) + " ETH"; fee != tx.Fee {
+	if fee := text.Decimal(spent, 18) + " ETH"; fee != tx.Fee {
 		t.Errorf("the fee is %s, want %s", tx.Fee, fee)
 	}
-	if b, err := w.Balances(t.Context(), ""); err != nil || len(b) != 1 || b[0].Asset != "ETH" || b[0].Amount != evm.Decimal(w.Balance(t, devchain.Accounts[0]), 18) {
+	if b, err := w.Balances(t.Context(), ""); err != nil || len(b) != 1 || b[0].Asset != "ETH" || b[0].Amount != text.Decimal(w.Balance(t, devchain.Accounts[0]), 18) {
 		t.Errorf("balances %v, %v", b, err)
 	}
 }

@@ -27,7 +27,7 @@ import (
 	"golang.org/x/net/html/charset"
 
 	"github.com/toolgate/toolgate/internal/delivery"
-	"github.com/toolgate/toolgate/internal/hidden"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 // The formats of a page's content.
@@ -153,9 +153,9 @@ func (f *Fetcher) Fetch(ctx context.Context, address, format string, maxCharacte
 		}
 		p.Truncated = p.Truncated || cut
 	}
-	content, more := first(strings.TrimSpace(hidden.Remove(p.Content)), maxCharacters)
+	content, more := first(strings.TrimSpace(text.RemoveHidden(p.Content)), maxCharacters)
 	p.Content, p.Truncated = content, p.Truncated || more
-	p.Title, _ = first(strings.Join(strings.Fields(hidden.Remove(p.Title)), " "), maxTitle)
+	p.Title, _ = first(strings.Join(strings.Fields(text.RemoveHidden(p.Title)), " "), maxTitle)
 	return p, nil
 }
 

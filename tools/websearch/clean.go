@@ -9,8 +9,7 @@ import (
 
 	"golang.org/x/net/html"
 
-	"github.com/toolgate/toolgate/internal/clip"
-	"github.com/toolgate/toolgate/internal/hidden"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/tools/search"
 )
 
@@ -35,7 +34,7 @@ func clean(hit search.Result, provider string) (r search.Result, key string) {
 	sum := sha256.Sum256([]byte(key))
 	r = search.Result{
 		ID: hex.EncodeToString(sum[:8]), URL: u.String(), Source: site, Provider: provider, PublishedAt: date(hit.PublishedAt),
-		Title: clip.Bytes(plain(hit.Title), maxTitle, "…"), Snippet: clip.Bytes(plain(hit.Snippet), maxSnippet, "…"),
+		Title: text.Clip(plain(hit.Title), maxTitle, "…"), Snippet: text.Clip(plain(hit.Snippet), maxSnippet, "…"),
 	}
 	return r, key
 }
@@ -48,7 +47,7 @@ func plain(markup string) string {
 	for {
 		switch z.Next() {
 		case html.ErrorToken:
-			return strings.Join(strings.Fields(hidden.Remove(strings.ToValidUTF8(b.String(), "\ufffd"))), " ")
+			return strings.Join(strings.Fields(text.RemoveHidden(strings.ToValidUTF8(b.String(), "\ufffd"))), " ")
 		case html.TextToken:
 			if !unseen {
 				b.Write(z.Text())

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 // maxRemoved bounds the chains that one archiving removes: the next one removes the others.
@@ -27,7 +27,7 @@ func ArchiveTrail(trail *audit.Log, rep audit.Report, dir, to string, before tim
 	done, err := audit.Archive(dir, to, before, time.Now(), signing.Ledger.Trail, signing.Signer)
 	gone := append(rep.Archivable(), done.Removed...)
 	done.Removed = gone[:min(len(gone), maxRemoved)]
-	event := &audit.Event{Name: audit.EventArchived, Reason: fmt.Sprintf("%s from before %s to %s", plural.Count(done.Segments, "segment"), before.UTC().Format(time.RFC3339), to)}
+	event := &audit.Event{Name: audit.EventArchived, Reason: fmt.Sprintf("%s from before %s to %s", text.Count(done.Segments, "segment"), before.UTC().Format(time.RFC3339), to)}
 	for _, e := range done.Removed {
 		event.Removed = append(event.Removed, e.String())
 	}

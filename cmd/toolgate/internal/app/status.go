@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/console"
-	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/internal/sandbox"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/registry/config"
@@ -246,10 +246,10 @@ func (a *App) unsentDecisions(ctx context.Context) (warnings []string) {
 	for _, t := range troubles {
 		var what []string
 		if t.Fault != "" {
-			what = append(what, fmt.Sprintf("not told, the trail is %s ahead: %s", plural.Count(int(t.Lag), "record"), t.Fault))
+			what = append(what, fmt.Sprintf("not told, the trail is %s ahead: %s", text.Count(int(t.Lag), "record"), t.Fault))
 		}
 		if age := time.Since(t.Since); t.Fault == "" && !t.Since.IsZero() && age > bound {
-			what = append(what, fmt.Sprintf("the oldest that is not told is %s old, the trail is %s ahead", age.Round(time.Second), plural.Count(int(t.Lag), "record")))
+			what = append(what, fmt.Sprintf("the oldest that is not told is %s old, the trail is %s ahead", age.Round(time.Second), text.Count(int(t.Lag), "record")))
 		}
 		if t.Parked > 0 {
 			what = append(what, fmt.Sprintf("%d refused in the last week; the latest, %s: %s", t.Parked, t.Decision, t.Refusal))

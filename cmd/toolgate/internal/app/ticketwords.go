@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -113,7 +113,7 @@ func (d *doubts) warnings() (lines []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if more := d.count - len(d.newest); more > 0 {
-		lines = append(lines, "approvals: "+plural.Count(more, "earlier doubt")+" about the state: see the log")
+		lines = append(lines, "approvals: "+text.Count(more, "earlier doubt")+" about the state: see the log")
 	}
 	for _, reason := range d.newest {
 		lines = append(lines, "approvals: "+reason)

@@ -19,8 +19,8 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/crash"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/files"
-	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/lock"
@@ -77,7 +77,7 @@ func (x *examination) document() map[string]any {
 // examine examines the configuration as check does, then what surrounds it.
 func (e *env) examine(ctx context.Context, s *filesCheck) (*examination, error) {
 	x := &examination{}
-	x.ok("configuration", plural.Count(len(s.cfg.Servers), "server")+", policy "+short(s.engine.Revision()))
+	x.ok("configuration", text.Count(len(s.cfg.Servers), "server")+", policy "+short(s.engine.Revision()))
 	x.found = append(x.found, s.found...)
 	x.directories(s.cfg)
 	x.disk(s.cfg)
@@ -170,7 +170,7 @@ func (x *examination) shared(ctx context.Context, cfg *config.Config) {
 		x.found = append(x.found, finding{Level: levelWarning, Where: where, Hint: "move the server closer to its replicas",
 			Message: fmt.Sprintf("the server answers after %s, and calls wait for it, for %s at most", took.Round(time.Millisecond), limit.LongestPatience)})
 	default:
-		x.ok(where, fmt.Sprintf("the server answers; %s", plural.Count(replicas, "replica")))
+		x.ok(where, fmt.Sprintf("the server answers; %s", text.Count(replicas, "replica")))
 	}
 }
 
@@ -232,7 +232,7 @@ func (x *examination) server(u *console.Upstream, after string) {
 	switch u.State {
 	case "disabled":
 	case string(upstream.StateReady):
-		x.ok(where, plural.Count(u.Tools, "tool")+after)
+		x.ok(where, text.Count(u.Tools, "tool")+after)
 	default:
 		x.fault(exitUnreachable, where, u.State+": "+u.Error, "toolgate server show "+u.Name+"; the server's own messages are in the log")
 	}

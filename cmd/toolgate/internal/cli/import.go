@@ -18,7 +18,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/clientfile"
 	"github.com/toolgate/toolgate/internal/files"
-	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/dialect"
 )
@@ -198,7 +198,7 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	} else if len(p.secrets) > 0 {
 		slices.Sort(p.secrets)
 		p.secrets = slices.Compact(p.secrets)
-		p.Notes = append(p.Notes, plural.Count(len(p.secrets), "secret")+" in plain text; --env-file FILE moves secrets to a file of their own")
+		p.Notes = append(p.Notes, text.Count(len(p.secrets), "secret")+" in plain text; --env-file FILE moves secrets to a file of their own")
 	}
 	return p, taken, nil
 }

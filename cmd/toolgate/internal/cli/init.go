@@ -18,7 +18,7 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/internal/clientfile"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/dialect"
@@ -138,7 +138,7 @@ func (e *env) agree(s *setup, f *initFlags) (bool, error) {
 		fmt.Fprintln(e.err, "nothing is started or written\nhint: --yes does both")
 		return false, nil
 	}
-	return e.confirm(fmt.Sprintf("start %s, and write these files?", plural.Count(len(s.taken()), "server"))), nil
+	return e.confirm(fmt.Sprintf("start %s, and write these files?", text.Count(len(s.taken()), "server"))), nil
 }
 
 // Count returns how many tools a role has of its own that are held, or are not.
@@ -174,7 +174,7 @@ func (e *env) discover(ctx context.Context, s *setup) error {
 	alone.Policy.Path = "" // it is drafted from what the servers list
 	var failed map[string]error
 	var unread error
-	fmt.Fprintf(e.err, "starting %s\n", plural.Count(len(cfg.Servers), "server"))
+	fmt.Fprintf(e.err, "starting %s\n", text.Count(len(cfg.Servers), "server"))
 	err = e.withUpstreams(ctx, startBound, alone, func(a *app.App) {
 		s.lock.Servers, failed = listed(ctx, a, cfg.Servers)
 		s.Tools, unread = draftTools(ctx, a, cfg)

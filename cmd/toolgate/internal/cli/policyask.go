@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/plural"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/limit"
@@ -226,7 +226,7 @@ func approvers(a *policy.Approval) string {
 	if len(a.Each) > 0 {
 		by = eachRole(a.Each)
 	}
-	return fmt.Sprintf("needs %s by %s", plural.Count(max(a.Quorum, 1), "approval"), by)
+	return fmt.Sprintf("needs %s by %s", text.Count(max(a.Quorum, 1), "approval"), by)
 }
 
 // eachRole names how many people of each role have to approve.

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
-	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry/config"
@@ -134,7 +134,7 @@ func (e *env) survey(ctx context.Context, engine *rego.Engine, callers []policy.
 		for _, who := range callers {
 			c, err := cellOf(ctx, engine, who, t)
 			if ctx.Err() != nil {
-				s.found = append(s.found, finding{Level: levelNote, Code: "survey-cut", Message: fmt.Sprintf("stopped after %v and %s of a role and a tool, which are not all", surveyTime, plural.Count(s.Pairs, "pair"))})
+				s.found = append(s.found, finding{Level: levelNote, Code: "survey-cut", Message: fmt.Sprintf("stopped after %v and %s of a role and a tool, which are not all", surveyTime, text.Count(s.Pairs, "pair"))})
 				return s
 			}
 			if err != nil {
@@ -275,7 +275,7 @@ func (e *env) matrix(ctx context.Context, flags policyCells) error {
 	}
 	callers := e.callers(cfg, engine, flags.path, flags.subject, flags.roles)
 	if len(callers) == 0 || len(tools) == 0 {
-		return usage(fmt.Errorf("the policy names %s and %s: there is nothing to show\nhint: --roles and --tools name some", plural.Count(len(callers), "role"), plural.Count(len(tools), "tool")))
+		return usage(fmt.Errorf("the policy names %s and %s: there is nothing to show\nhint: --roles and --tools name some", text.Count(len(callers), "role"), text.Count(len(tools), "tool")))
 	}
 	cells, err := e.cells(ctx, engine, callers, tools)
 	if err != nil {
@@ -304,7 +304,7 @@ func (e *env) cells(ctx context.Context, engine *rego.Engine, callers []policy.P
 
 // pairsText says how many pairs of a role and a tool were looked at.
 func pairsText(done, all int) string {
-	return fmt.Sprintf("%d of %s of a role and a tool", done, plural.Count(all, "pair"))
+	return fmt.Sprintf("%d of %s of a role and a tool", done, text.Count(all, "pair"))
 }
 
 // toolsNamed are tools by their exposed names; what is known of them is used.

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/rego"
@@ -95,7 +95,7 @@ func (e *env) judgeAgain(ctx context.Context, flags *replayFlags) (*replay.Repor
 	o.Progress = func(at replay.Progress) {
 		first = cmp.Or(first, at.At)
 		bar.Update(int64(at.At.Sub(first)), int64(end.Sub(first)), func() string {
-			return fmt.Sprintf("%s, %s judged again, %d otherwise, come to %s", plural.Count(at.Records, "record"), plural.Count(at.Judged, "decision"), at.Changed, at.At.UTC().Format(time.RFC3339))
+			return fmt.Sprintf("%s, %s judged again, %d otherwise, come to %s", text.Count(at.Records, "record"), text.Count(at.Judged, "decision"), at.Changed, at.At.UTC().Format(time.RFC3339))
 		})
 	}
 	rep, err := replay.Run(ctx, audit.Read(ctx, dir, flags.since), judge, o)
@@ -174,7 +174,7 @@ func (p replayPage) Summary() string {
 		verb = "comes"
 	}
 	return fmt.Sprintf("%d of %s %s out otherwise: %d with another effect, %d by another rule or with other obligations",
-		p.Different(), plural.Count(p.Judged, "decision"), verb, p.Changed.Count, p.Adjusted.Count)
+		p.Different(), text.Count(p.Judged, "decision"), verb, p.Changed.Count, p.Adjusted.Count)
 }
 
 // Span returns the time that the replay covers, and the policy that judged.

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
-	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/rego"
 )
 
@@ -69,7 +69,7 @@ func testVerdict(rep *rego.TestReport, flags policyTests) error {
 	case len(rep.Cases) == 0:
 		return &exit{code: exitDiffer, err: errors.New("no test was found\nhint: rules named test_… in *_test.rego, or tables in *_test.yaml")}
 	case bad > 0:
-		return &exit{code: exitDiffer, err: fmt.Errorf("%d of %s did not pass", bad, plural.Count(len(rep.Cases), "test"))}
+		return &exit{code: exitDiffer, err: fmt.Errorf("%d of %s did not pass", bad, text.Count(len(rep.Cases), "test"))}
 	case rep.Coverage != nil && rep.Coverage.Percent < flags.threshold:
 		return &exit{code: exitDiffer, err: fmt.Errorf("tests reach %.1f%% of the policy, and %.1f%% are wanted", rep.Coverage.Percent, flags.threshold)}
 	}

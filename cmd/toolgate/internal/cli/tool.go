@@ -19,9 +19,8 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/console"
-	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/proxy/wire"
@@ -103,7 +102,7 @@ func (e *env) noteWithheld(ctx context.Context) {
 		fmt.Fprintln(e.err, report.Printable(line))
 	}
 	if more := len(all) - maxWithheldSaid; more > 0 {
-		fmt.Fprintf(e.err, "%s more in quarantine\nhint: toolgate server show\n", plural.Count(more, "tool"))
+		fmt.Fprintf(e.err, "%s more in quarantine\nhint: toolgate server show\n", text.Count(more, "tool"))
 	}
 }
 
@@ -115,10 +114,10 @@ type listedTool struct {
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (t *listedTool) UnmarshalJSON(text []byte) error {
+func (t *listedTool) UnmarshalJSON(definition []byte) error {
 	var shown struct{ Name, Title, Description string }
-	err := json.Unmarshal(text, &shown)
-	*t = listedTool{bytes.Clone(text), shown.Name, shown.Title, hidden.Escape(report.Printable(shown.Description)), hidden.Kinds(text)}
+	err := json.Unmarshal(definition, &shown)
+	*t = listedTool{bytes.Clone(definition), shown.Name, shown.Title, text.EscapeHidden(report.Printable(shown.Description)), text.HiddenKinds(definition)}
 	return err
 }
 

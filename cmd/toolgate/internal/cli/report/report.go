@@ -19,7 +19,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"github.com/toolgate/toolgate/internal/plural"
+	"github.com/toolgate/toolgate/internal/text"
 	"io"
 	"io/fs"
 	"slices"
@@ -57,7 +57,7 @@ type Templates struct{ table, wide *template.Template }
 func Parse(files fs.FS, funcs template.FuncMap) *Templates {
 	base := template.New("").Funcs(template.FuncMap{
 		"line": OneLine, "code": CodeMarkdown, "plain": PlainMarkdown, "printable": Printable, "indent": Indented,
-		"cut": Cut, "count": plural.Count, "join": strings.Join, "wide": func() bool { return false },
+		"cut": Cut, "count": text.Count, "join": strings.Join, "wide": func() bool { return false },
 	}).Funcs(funcs)
 	t := &Templates{table: template.Must(base.ParseFS(files, "*.tmpl"))}
 	t.wide = template.Must(t.table.Clone()).Funcs(template.FuncMap{

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/toolgate/toolgate/internal/clip"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 // Printable returns s with every control character but line ends and tabs as an
@@ -34,7 +34,7 @@ func Indented(text string) string {
 // Cut shortens s to n characters. In a wide table, the function cut of templates does
 // nothing.
 func Cut(s string, n int) string {
-	return clip.Runes(s, n)
+	return text.ClipRunes(s, n)
 }
 
 // CodeMarkdown returns text as Markdown code that ends neither its quotes nor a

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/toolgate/toolgate/internal/clip"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 // renderer returns the function that renders a notice in a format.
@@ -56,9 +56,9 @@ func slack(b Body) any {
 		}
 	}
 	return jsonObject{
-		"text": slackEscape.Replace(clip.Runes(b.title(), 300)),
+		"text": slackEscape.Replace(text.ClipRunes(b.title(), 300)),
 		"blocks": []jsonObject{
-			{"type": "header", "text": jsonObject{"type": "plain_text", "emoji": false, "text": clip.Runes(b.title(), 150)}},
+			{"type": "header", "text": jsonObject{"type": "plain_text", "emoji": false, "text": text.ClipRunes(b.title(), 150)}},
 			{"type": "section", "fields": fields},
 			{"type": "section", "text": jsonObject{"type": "mrkdwn", "text": "<" + slackLink.Replace(b.Data.URL) + "|" + b.open() + ">"}},
 		},
@@ -87,7 +87,7 @@ func teams(b Body) any {
 	}
 	card := jsonObject{
 		"$schema": "http://adaptivecards.io/schemas/adaptive-card.json", "type": "AdaptiveCard", "version": "1.4",
-		"fallbackText": clip.Runes(b.title(), 150),
+		"fallbackText": text.ClipRunes(b.title(), 150),
 		"body":         body,
 		"actions":      []jsonObject{{"type": "Action.OpenUrl", "title": b.open(), "url": b.Data.URL}},
 	}

@@ -15,9 +15,9 @@ import (
 
 	"github.com/wneessen/go-mail"
 
-	"github.com/toolgate/toolgate/internal/clip"
 	"github.com/toolgate/toolgate/internal/delivery"
 	"github.com/toolgate/toolgate/internal/guard"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 // mail returns the channel of one address. Each address has its own, so that one that
@@ -121,7 +121,7 @@ func (m *mailer) message(id string, b Body) (*mail.Msg, error) {
 	if err := msg.To(m.to); err != nil {
 		return nil, errors.New("the address that mails go to is none")
 	}
-	msg.Subject("[toolgate] " + clip.Runes(b.title(), 150))
+	msg.Subject("[toolgate] " + text.ClipRunes(b.title(), 150))
 	msg.SetMessageIDWithValue(id + m.domain)
 	msg.SetDateWithValue(b.Timestamp)
 	msg.SetGenHeader(mail.Header("Auto-Submitted"), "auto-generated") // RFC 3834: no answer from absence programs

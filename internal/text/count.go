@@ -1,5 +1,4 @@
-// Package plural counts things in English.
-package plural
+package text
 
 import "fmt"
 

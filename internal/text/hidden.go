@@ -1,9 +1,4 @@
-// Package hidden finds characters in the texts of servers that a reader does not see,
-// or that change what a reader or a terminal shows, and spells them out.
-//
-// Joiners between letters or emoji, and one variation selector after a character, are
-// how some scripts and emoji are written, and are not reported.
-package hidden
+package text
 
 import (
 	"encoding/json"
@@ -16,7 +11,9 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
-// The kinds of hidden characters.
+// The kinds of hidden characters, which a reader does not see, or which change what a reader or a
+// terminal shows. Joiners between letters or emoji, and one variation selector after a character,
+// are how some scripts and emoji are written, and are not hidden.
 const (
 	Control   = "control"   // control characters, the escapes of terminals among them
 	Bidi      = "bidi"      // they change the direction of what follows
@@ -66,10 +63,10 @@ func walk(text string, visit func(r rune, kind string)) {
 	}
 }
 
-// Kinds returns the kinds of hidden characters in the strings of a JSON value, in
+// HiddenKinds returns the kinds of hidden characters in the strings of a JSON value, in
 // order, nil for none. It costs one look at the bytes where all strings are plain, as in
 // jsonrpc.Message.
-func Kinds(value json.RawMessage) (kinds []string) {
+func HiddenKinds(value json.RawMessage) (kinds []string) {
 	if jsonrpc.IsPlain(value) {
 		return nil
 	}
@@ -85,8 +82,8 @@ func Kinds(value json.RawMessage) (kinds []string) {
 	return kinds
 }
 
-// Remove returns text without its hidden characters.
-func Remove(text string) string {
+// RemoveHidden returns text without its hidden characters.
+func RemoveHidden(text string) string {
 	var b strings.Builder
 	walk(text, func(r rune, kind string) {
 		if kind == "" {
@@ -96,8 +93,8 @@ func Remove(text string) string {
 	return b.String()
 }
 
-// Escape returns text with every hidden character spelled out, as <U+202E>.
-func Escape(text string) string {
+// EscapeHidden returns text with every hidden character spelled out, as <U+202E>.
+func EscapeHidden(text string) string {
 	var b strings.Builder
 	walk(text, func(r rune, kind string) {
 		if kind == "" {

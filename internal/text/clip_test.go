@@ -1,9 +1,9 @@
-package clip_test
+package text_test
 
 import (
 	"testing"
 
-	"github.com/toolgate/toolgate/internal/clip"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 func TestBytes(t *testing.T) {
@@ -14,7 +14,7 @@ func TestBytes(t *testing.T) {
 	}{
 		{"", 0, ""}, {"whole", 5, "whole"}, {"longer", 5, "longe+"}, {"aé", 3, "aé"}, {"aéb", 2, "a+"}, {"aéb", 3, "aé+"}, {"é", 1, "+"}, {"b\xff", 2, "b\xff"}, {"b\xffcd", 3, "bc+"},
 	} {
-		if got := clip.Bytes(c.text, c.n, "+"); got != c.want {
+		if got := text.Clip(c.text, c.n, "+"); got != c.want {
 			t.Errorf("Bytes(%q, %d) = %q, want %q", c.text, c.n, got, c.want)
 		}
 	}
@@ -28,7 +28,7 @@ func TestRunes(t *testing.T) {
 	}{
 		{"", 1, ""}, {"éé", 2, "éé"}, {"ééé", 2, "é…"}, {"ab", 1, "…"},
 	} {
-		if got := clip.Runes(c.text, c.n); got != c.want {
+		if got := text.ClipRunes(c.text, c.n); got != c.want {
 			t.Errorf("Runes(%q, %d) = %q, want %q", c.text, c.n, got, c.want)
 		}
 	}
