@@ -7,9 +7,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/toolgate/toolgate/internal/clip"
-	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/proxy/artifact"
 	"github.com/toolgate/toolgate/signal"
@@ -49,8 +48,8 @@ func (t *toolCall) normalise(ctx context.Context) *Failure {
 		}
 	}
 	if !t.plain {
-		if t.unseen = hidden.Kinds(result); t.unseen != nil && t.tool.EscapeHidden {
-			result = jsonrpc.MapStrings(result, hidden.Escape)
+		if t.unseen = text.HiddenKinds(result); t.unseen != nil && t.tool.EscapeHidden {
+			result = jsonrpc.MapStrings(result, text.EscapeHidden)
 		}
 	}
 	if t.hold.granted { // the ticket keeps this result, whatever is added to it
@@ -106,7 +105,7 @@ func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, view
 	case failed != nil:
 		o.kernel = signal.Fail(failed, m)
 		o.kernel.Signals = signals
-		t.hold.note = approval.ToolError + ": " + clip.Runes(failed.Message, noteRunes)
+		t.hold.note = approval.ToolError + ": " + text.ClipRunes(failed.Message, noteRunes)
 	case t.warnings == nil:
 		o.kernel = signal.OK(signals, m)
 	case len(signals) == 0:

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/clip"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -77,13 +77,13 @@ const (
 // digest, their length and an excerpt, and cannot be judged again.
 func shorten(r *audit.Record) {
 	for _, text := range []*string{&r.Exposed, &r.Method, &r.RequestID, &r.Error} {
-		*text = clip.Bytes(*text, recordedText, "")
+		*text = text.Clip(*text, recordedText, "")
 	}
 	if len(r.Task) > wholeArguments {
 		r.Task = nil
 	}
 	if n := len(r.Arguments); n > wholeArguments {
-		r.ArgumentsBytes, r.ArgumentsExcerpt = n, clip.Bytes(string(r.Arguments[:excerptBytes+1]), excerptBytes, "")
+		r.ArgumentsBytes, r.ArgumentsExcerpt = n, text.Clip(string(r.Arguments[:excerptBytes+1]), excerptBytes, "")
 		r.Arguments, r.Input = nil, nil
 	}
 }
