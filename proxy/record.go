@@ -76,8 +76,8 @@ const (
 // shorten bounds the record of a refused call. Large arguments are recorded as their
 // digest, their length and an excerpt, and cannot be judged again.
 func shorten(r *audit.Record) {
-	for _, text := range []*string{&r.Exposed, &r.Method, &r.RequestID, &r.Error} {
-		*text = text.Clip(*text, recordedText, "")
+	for _, field := range []*string{&r.Exposed, &r.Method, &r.RequestID, &r.Error} {
+		*field = text.Clip(*field, recordedText, "")
 	}
 	if len(r.Task) > wholeArguments {
 		r.Task = nil
