@@ -86,3 +86,12 @@ func TestLinksOfDocuments(t *testing.T) {
 		}
 	}
 }
+
+// TestArchitectureNamesPackages holds that docs/architecture.md names places that exist.
+func TestArchitectureNamesPackages(t *testing.T) {
+	for _, m := range regexp.MustCompile("`([a-z.]+(?:/[a-z._]+)+)`").FindAllStringSubmatch(documents(t)["docs/architecture.md"], -1) {
+		if _, err := os.Stat(filepath.Join(corpus.Checkout(t), filepath.FromSlash(strings.TrimSuffix(m[1], "/...")))); err != nil {
+			t.Errorf("docs/architecture.md names %s, which does not exist", m[1])
+		}
+	}
+}
