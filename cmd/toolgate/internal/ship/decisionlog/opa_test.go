@@ -20,6 +20,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/storage/inmem"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
+	"github.com/toolgate/toolgate/internal/testkit/corpus"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
 )
@@ -249,7 +250,7 @@ func maskedByOPA(t testing.TB, module string, e decisionlog.Event) *logs.EventV1
 
 // The masks in the documentation are masks.
 func TestDocumentedMasks(t *testing.T) {
-	text, err := os.ReadFile("../../docs/policy.md")
+	text, err := os.ReadFile(filepath.Join(corpus.Checkout(t), "docs", "policy.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
