@@ -17,45 +17,45 @@ const (
 // the others to import what is below cmd/toolgate/internal. A package without a row fails
 // the test, so that a new package is a decision.
 var mayImport = map[string][]string{
-	"signal":            {},
-	"audit":             {"signal"},
-	"registry/config":   {"docs/schemas", "registry/dialect", "registry/lock"}, // the published schema is the one that files are checked against
-	"registry/dialect":  {},
-	"registry/lock":     {},
-	"registry/contract": {},
-	"registry/upstream": {"signal", "registry/config"},
-	"registry":          {"signal", "registry/..."},
-	"policy":            {"signal"},
-	"policy/bundle":     {},
-	"policy/fact":       {},
-	"policy/rego":       {"policy", "policy/bundle", "policy/fact", "registry/contract", "docs/schemas"}, // policies are compiled against the published schema of input; facts of contracts
-	"policy/fetch":      {},                                                                              // it does not read the files that it fetches
-	"policy/identity":   {"policy", "signal"},
-	"policy/limit":      {"policy", "signal"},
-	"policy/approval":   {"policy", "signal"},
-	"policy/judgement":  {"policy", "audit"}, // judgements in records of the trail
-	"policy/replay":     {"policy", "policy/judgement", "audit"},
-	"policy/verify":     {"policy", "policy/judgement", "audit"}, // a difference is a record
-	"policy/shadow":     {"policy", "policy/judgement", "audit"}, // live replay
-	"proxy":             {"signal", "audit", "policy", "policy/...", "proxy/artifact", "registry"},
-	"proxy/artifact":    {"policy"},
-	"proxy/bridge":      {"signal", "proxy/wire"},
-	"proxy/bus":         {"signal", "policy"},
-	"proxy/wire":        {"signal", "audit", "docs/schemas"},
-	"proxy/mcp":         {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
-	"proxy/ndjson":      {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
-	"proxy/rest":        {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry", "docs/schemas"},
-	"docs/schemas":      {},
-	"console":           {"policy", "policy/approval"}, // their types: what it asks for it declares itself
-	"tools":             {"signal", "registry/contract", "tools/..."},
-	"tools/search":      {"signal", "registry/contract"},
-	"tools/service":     {},
-	"tools/websearch":   {"tools/search", "tools/service"},              // its results
-	"tools/webmedia":    {"tools/media", "tools/page", "tools/service"}, // its pictures, and the addresses that may be read
-	"tools/page":        {},
-	"tools/media":       {"signal", "registry/contract"},
-	"tools/wallet":      {"signal", "registry/contract"},
-	"tools/chain":       {"signal", "tools/wallet"},
+	"signal":                {},
+	"audit":                 {"signal"},
+	"registry/config":       {"docs/schemas", "registry/dialect", "registry/lock"}, // the published schema is the one that files are checked against
+	"registry/dialect":      {},
+	"registry/lock":         {},
+	"registry/contract":     {},
+	"registry/upstream":     {"signal", "registry/config"},
+	"registry":              {"signal", "registry/..."},
+	"policy":                {"signal"},
+	"policy/bundle":         {},
+	"policy/fact":           {},
+	"policy/rego":           {"policy", "policy/bundle", "policy/fact", "registry/contract", "docs/schemas"}, // policies are compiled against the published schema of input; facts of contracts
+	"policy/fetch":          {},                                                                              // it does not read the files that it fetches
+	"policy/identity":       {"policy", "signal"},
+	"policy/limit":          {"policy", "signal"},
+	"policy/approval":       {"policy", "signal"},
+	"policy/judgement":      {"policy", "audit"}, // judgements in records of the trail
+	"policy/rejudge/replay": {"policy", "policy/judgement", "audit"},
+	"policy/rejudge/verify": {"policy", "policy/judgement", "audit"}, // a difference is a record
+	"policy/rejudge/shadow": {"policy", "policy/judgement", "audit"}, // live replay
+	"proxy":                 {"signal", "audit", "policy", "policy/...", "proxy/artifact", "registry"},
+	"proxy/artifact":        {"policy"},
+	"proxy/bridge":          {"signal", "proxy/wire"},
+	"proxy/bus":             {"signal", "policy"},
+	"proxy/wire":            {"signal", "audit", "docs/schemas"},
+	"proxy/mcp":             {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
+	"proxy/ndjson":          {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
+	"proxy/rest":            {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry", "docs/schemas"},
+	"docs/schemas":          {},
+	"console":               {"policy", "policy/approval"}, // their types: what it asks for it declares itself
+	"tools":                 {"signal", "registry/contract", "tools/..."},
+	"tools/search":          {"signal", "registry/contract"},
+	"tools/service":         {},
+	"tools/websearch":       {"tools/search", "tools/service"},              // its results
+	"tools/webmedia":        {"tools/media", "tools/page", "tools/service"}, // its pictures, and the addresses that may be read
+	"tools/page":            {},
+	"tools/media":           {"signal", "registry/contract"},
+	"tools/wallet":          {"signal", "registry/contract"},
+	"tools/chain":           {"signal", "tools/wallet"},
 }
 
 // onlyIn says where a library may be imported.

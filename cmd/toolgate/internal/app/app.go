@@ -45,7 +45,7 @@ import (
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/policy/rego"
-	"github.com/toolgate/toolgate/policy/verify"
+	"github.com/toolgate/toolgate/policy/rejudge/verify"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/bus"
 	"github.com/toolgate/toolgate/registry"

@@ -16,7 +16,7 @@ import (
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/rego"
-	"github.com/toolgate/toolgate/policy/replay"
+	"github.com/toolgate/toolgate/policy/rejudge/replay"
 )
 
 // replayFlags are the flags of policy replay.

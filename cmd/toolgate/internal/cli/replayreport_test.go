@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/policy/judgement"
-	"github.com/toolgate/toolgate/policy/replay"
+	"github.com/toolgate/toolgate/policy/rejudge/replay"
 )
 
 // Callers choose names and arguments: none of them may end a cell, speak HTML or

@@ -8,7 +8,7 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
-	"github.com/toolgate/toolgate/policy/replay"
+	"github.com/toolgate/toolgate/policy/rejudge/replay"
 )
 
 // holdsAll is a candidate that holds every call.

@@ -3,7 +3,7 @@ package shadow_test
 import (
 	"fmt"
 
-	"github.com/toolgate/toolgate/policy/shadow"
+	"github.com/toolgate/toolgate/policy/rejudge/shadow"
 )
 
 // A worker without a candidate asks nobody.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/verify"
+	"github.com/toolgate/toolgate/policy/rejudge/verify"
 )
 
 // reference decides as its function does.

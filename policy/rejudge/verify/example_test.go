@@ -6,7 +6,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/verify"
+	"github.com/toolgate/toolgate/policy/rejudge/verify"
 )
 
 // denies is a reference that denies everything.

@@ -21,7 +21,7 @@ import (
 	"github.com/toolgate/toolgate/policy/bundle"
 	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/rego"
-	"github.com/toolgate/toolgate/policy/replay"
+	"github.com/toolgate/toolgate/policy/rejudge/replay"
 )
 
 // engine loads the default policy with data in which what changes says is edited.

@@ -17,7 +17,7 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
-	"github.com/toolgate/toolgate/policy/shadow"
+	"github.com/toolgate/toolgate/policy/rejudge/shadow"
 )
 
 // bench is a worker over a trail of its own, which a test writes.
