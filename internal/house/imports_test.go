@@ -29,7 +29,8 @@ var mayImport = map[string][]string{
 	"policy/bundle":         {},
 	"policy/fact":           {},
 	"policy/rego":           {"policy", "policy/bundle", "policy/fact", "registry/contract", "docs/schemas"}, // policies are compiled against the published schema of input; facts of contracts
-	"policy/fetch":          {},                                                                              // it does not read the files that it fetches
+	"policy/workbench":      {"policy", "policy/rego"},
+	"policy/fetch":          {}, // it does not read the files that it fetches
 	"policy/identity":       {"policy", "signal"},
 	"policy/limit":          {"policy", "signal"},
 	"policy/approval":       {"policy", "signal"},
@@ -60,7 +61,7 @@ var mayImport = map[string][]string{
 
 // onlyIn says where a library may be imported.
 var onlyIn = map[string][]string{
-	"github.com/open-policy-agent/opa":       {"policy/rego"},
+	"github.com/open-policy-agent/opa":       {"policy/rego", "policy/workbench"},
 	"github.com/mark3labs/mcp-go":            {"tools"},
 	"github.com/santhosh-tekuri/jsonschema":  {"internal/schema"},
 	"modernc.org/sqlite":                     {"internal/store"},
@@ -75,7 +76,7 @@ var onlyIn = map[string][]string{
 	"github.com/coreos/go-oidc":              {"policy/identity"},
 	"golang.org/x/oauth2":                    {"policy/identity"},
 	"github.com/agnivade/levenshtein":        {"policy/rego", "proxy", "registry/config"},
-	"go.yaml.in/yaml":                        {"policy/rego", "registry/config", "internal/clientfile", "cmd/toolgate/internal/cli/report"},
+	"go.yaml.in/yaml":                        {"policy/rego", "policy/workbench", "registry/config", "internal/clientfile", "cmd/toolgate/internal/cli/report"},
 	"github.com/pelletier/go-toml":           {"registry/config", "internal/clientfile"},
 	"github.com/wneessen/go-mail":            {"cmd/toolgate/internal/ship/notice"},
 	"github.com/standard-webhooks":           {"cmd/toolgate/internal/ship/notice"},

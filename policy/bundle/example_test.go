@@ -10,6 +10,7 @@ import (
 
 	"github.com/toolgate/toolgate/policy/bundle"
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/workbench"
 )
 
 const example = "../../docs/example-policy/policy"
@@ -21,12 +22,12 @@ func TestExample(t *testing.T) {
 	if err != nil || len(slips) > 0 {
 		t.Errorf("check: %v, %v", slips, err)
 	}
-	report, err := rego.Test(t.Context(), rego.TestOptions{Policy: rego.Options{Path: example, Timeout: time.Minute}, Coverage: true})
+	report, err := workbench.Test(t.Context(), workbench.TestOptions{Policy: rego.Options{Path: example, Timeout: time.Minute}, Coverage: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range report.Cases {
-		if c.Outcome != rego.Passed {
+		if c.Outcome != workbench.Passed {
 			t.Errorf("%s: %s %s", c.Name, c.Outcome, c.Message)
 		}
 	}

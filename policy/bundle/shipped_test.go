@@ -10,17 +10,18 @@ import (
 
 	"github.com/toolgate/toolgate/policy/bundle"
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/workbench"
 )
 
-func passes(t *testing.T, o rego.TestOptions) {
+func passes(t *testing.T, o workbench.TestOptions) {
 	t.Helper()
 	o.Policy.Timeout = time.Minute
-	report, err := rego.Test(t.Context(), o)
+	report, err := workbench.Test(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range report.Cases {
-		if c.Outcome != rego.Passed {
+		if c.Outcome != workbench.Passed {
 			t.Errorf("%s: %s", c.Name, c.Message)
 		}
 	}
@@ -31,7 +32,7 @@ func passes(t *testing.T, o rego.TestOptions) {
 
 // TestShipped holds the calls of a decision table to the data that toolgate ships.
 func TestShipped(t *testing.T) {
-	passes(t, rego.TestOptions{Beside: []string{"testdata/shipped"}, Run: "wallet_test"})
+	passes(t, workbench.TestOptions{Beside: []string{"testdata/shipped"}, Run: "wallet_test"})
 }
 
 // TestEditedData holds that the tests of a copy of the policy pass whatever its data.json says.
@@ -39,7 +40,7 @@ func TestEditedData(t *testing.T) {
 	for _, data := range []string{`{}`, fullData, `{"facts": {"manage_wallet": {"contract": "manage_wallet", "amount": {"decimals": {"USD": 4}}}}, "approval": {"roles": ["cfo"]},
 		"roles": {"treasurer": {"tools": {"pay": true}}, "observer": {"deny": {"patterns": ["*"]}}}, "annotations": {"openWorldHint": "deny"},
 		"thresholds": {"manage_wallet": [{"amount": {"per": "asset", "most": {"USD": 5}}}], "pay": {"amount": 1}}, "pixels": {"generate_media": 1}}`} {
-		passes(t, rego.TestOptions{Policy: rego.Options{Path: written(t, data)}})
+		passes(t, workbench.TestOptions{Policy: rego.Options{Path: written(t, data)}})
 	}
 }
 

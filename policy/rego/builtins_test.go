@@ -15,6 +15,7 @@ import (
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/workbench"
 )
 
 // TestPermittedBuiltins holds the list of what policies may use, so that what a
@@ -162,8 +163,8 @@ func TestLongNumbers(t *testing.T) {
 func TestBoundsOfTests(t *testing.T) {
 	dir := writeFiles(t, "p.rego", module(`allow contains {"rule": "ok"}`), "p_test.rego",
 		"package toolgate_test\nimport rego.v2\ntest_glob if not glob.match(\"*a*a*a*c*\", [], concat(\"\", [\"a\" | some i in numbers.range(1, 2000)]))\n")
-	report, err := rego.Test(t.Context(), rego.TestOptions{Policy: rego.Options{Path: dir, Timeout: testTimeout}})
-	if err != nil || len(report.Cases) != 1 || report.Cases[0].Outcome != rego.Errored || !strings.Contains(report.Cases[0].Message, "has the bounds") {
+	report, err := workbench.Test(t.Context(), workbench.TestOptions{Policy: rego.Options{Path: dir, Timeout: testTimeout}})
+	if err != nil || len(report.Cases) != 1 || report.Cases[0].Outcome != workbench.Errored || !strings.Contains(report.Cases[0].Message, "has the bounds") {
 		t.Errorf("got %+v, %v", report, err)
 	}
 }

@@ -1,6 +1,7 @@
 package rego
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -330,4 +331,10 @@ func (e *Engine) traced(ctx context.Context, in *policy.Input, tracers ...topdow
 		}
 	}
 	return e.eval(ctx, e.program.decision, nil, max(tryTimeout, e.timeout), func(topdown.Cancel) (ast.Value, error) { return input.Value, nil }, watch)
+}
+
+func prettyTrace(events []*topdown.Event) string {
+	var b bytes.Buffer
+	topdown.PrettyTraceWithLocation(&b, events)
+	return b.String()
 }

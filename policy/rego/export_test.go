@@ -69,16 +69,6 @@ func RoundTrip(raw json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(v)
 }
 
-// ReadTable gives the inputs of a decision table.
-func ReadTable(content []byte) ([]*policy.Input, error) {
-	cases, err := readTable(content)
-	var out []*policy.Input
-	for _, c := range cases {
-		out = append(out, c.input)
-	}
-	return out, err
-}
-
 // Poison makes the engine remember d as the verdict of every call of in's pair.
 func (e *Engine) Poison(in *policy.Input, d policy.Decision) error {
 	known, err := e.pairs.find(&in.Principal, &in.Tool)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/workbench"
 )
 
 // overflowing is a policy of which OPA overflows its stack where keys coincide: see
@@ -100,12 +101,12 @@ test_other if count(data.toolgate.deny) == 1 with input.arguments as {"k": "a", 
 			t.Fatal(err)
 		}
 		for _, coverage := range []bool{false, true} {
-			report, err := rego.Test(t.Context(), rego.TestOptions{Policy: rego.Options{Path: dir, Timeout: testTimeout}, Coverage: coverage, Trace: true})
+			report, err := workbench.Test(t.Context(), workbench.TestOptions{Policy: rego.Options{Path: dir, Timeout: testTimeout}, Coverage: coverage, Trace: true})
 			if err != nil || len(report.Cases) != 2 {
 				t.Fatalf("got %+v, %v", report, err)
 			}
 			same, other := report.Cases[0], report.Cases[1]
-			if same.Name != "data.toolgate_test.test_same" || same.Row != 3 || same.Outcome != rego.Errored || !strings.Contains(same.Message, "requires evaluation") || other.Outcome != rego.Passed {
+			if same.Name != "data.toolgate_test.test_same" || same.Row != 3 || same.Outcome != workbench.Errored || !strings.Contains(same.Message, "requires evaluation") || other.Outcome != workbench.Passed {
 				t.Errorf("got %+v and %+v", same, other)
 			}
 		}

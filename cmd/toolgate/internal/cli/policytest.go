@@ -13,7 +13,7 @@ import (
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/internal/text"
-	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/workbench"
 )
 
 // policyTests are the flags of policy test.
@@ -47,7 +47,7 @@ func (e *env) testPolicy(ctx context.Context, flags policyTests, args []string) 
 		return err
 	}
 	flags.coverage = flags.coverage || flags.threshold > 0
-	rep, err := rego.Test(ctx, rego.TestOptions{Policy: options, Beside: args, Run: flags.run, Coverage: flags.coverage, Trace: flags.trace})
+	rep, err := workbench.Test(ctx, workbench.TestOptions{Policy: options, Beside: args, Run: flags.run, Coverage: flags.coverage, Trace: flags.trace})
 	if err != nil {
 		return e.unservable(err, options.Path)
 	}
@@ -57,14 +57,14 @@ func (e *env) testPolicy(ctx context.Context, flags policyTests, args []string) 
 			rep.Coverage.Files[i].Missing = slices.Compact(f.Missing) // two expressions of one line
 		}
 	}
-	rep.Cases = append([]rego.TestCase{}, rep.Cases...) // none is [], not null
+	rep.Cases = append([]workbench.TestCase{}, rep.Cases...) // none is [], not null
 	return errors.Join(e.Print("tests", tested{rep, flags}), testVerdict(rep, flags))
 }
 
 // testVerdict is the error of tests that failed, were not there, or reached too
 // little.
-func testVerdict(rep *rego.TestReport, flags policyTests) error {
-	bad := rep.Count(rego.Failed) + rep.Count(rego.Errored)
+func testVerdict(rep *workbench.TestReport, flags policyTests) error {
+	bad := rep.Count(workbench.Failed) + rep.Count(workbench.Errored)
 	switch {
 	case len(rep.Cases) == 0:
 		return &exit{code: exitDiffer, err: errors.New("no test was found\nhint: rules named test_… in *_test.rego, or tables in *_test.yaml")}
@@ -78,7 +78,7 @@ func testVerdict(rep *rego.TestReport, flags policyTests) error {
 
 // tested is the report of policy test.
 type tested struct {
-	*rego.TestReport
+	*workbench.TestReport
 	flags policyTests
 }
 
@@ -91,7 +91,7 @@ func (t tested) OK() bool { return testVerdict(t.TestReport, policyTests{}) == n
 // Findings are the tests that did not pass and the lines that no test reaches.
 func (t tested) Findings() (found []finding) {
 	for _, c := range t.Cases {
-		if c.Outcome != rego.Passed && c.Outcome != rego.Skipped {
+		if c.Outcome != workbench.Passed && c.Outcome != workbench.Skipped {
 			found = append(found, finding{Level: levelError, File: c.File, Row: c.Row, Message: c.Name + ": " + c.Message})
 		}
 	}
@@ -117,7 +117,7 @@ func span(rows [2]int) string {
 func (t tested) Suites() (suites []tested) {
 	for _, c := range t.Cases {
 		if n := len(suites); n == 0 || suites[n-1].Cases[0].File != c.File {
-			suites = append(suites, tested{TestReport: new(rego.TestReport)})
+			suites = append(suites, tested{TestReport: new(workbench.TestReport)})
 		}
 		last := suites[len(suites)-1]
 		last.Cases = append(last.Cases, c)
@@ -127,7 +127,7 @@ func (t tested) Suites() (suites []tested) {
 
 // Counts returns the attributes that say how the tests ended.
 func (t tested) Counts() string {
-	return fmt.Sprintf(`tests="%d" failures="%d" errors="%d" skipped="%d"`, len(t.Cases), t.Count(rego.Failed), t.Count(rego.Errored), t.Count(rego.Skipped))
+	return fmt.Sprintf(`tests="%d" failures="%d" errors="%d" skipped="%d"`, len(t.Cases), t.Count(workbench.Failed), t.Count(workbench.Errored), t.Count(workbench.Skipped))
 }
 
 // xmlText returns text as character data or as the value of an attribute.

@@ -1,4 +1,4 @@
-package rego
+package workbench
 
 import (
 	"bytes"
@@ -12,11 +12,11 @@ import (
 	"strings"
 
 	jsonv2 "github.com/go-json-experiment/json"
-	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/util"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/rego"
 )
 
 // A decision table is a YAML or JSON document in a file named *_test.yaml,
@@ -182,18 +182,9 @@ func readWant(v any) (w want, err error) {
 	if effect, ok := v.(string); ok {
 		v = map[string]any{"effect": effect}
 	}
-	value, err := ast.InterfaceToValue(v)
-	if err != nil {
-		return w, err
-	}
 	w.named, _ = v.(map[string]any)
-	return w, eachMember(value, "the decision", func(name string, v ast.Value) error {
-		err := decisionMembers.readMember(&w.decision, name, v)
-		if e := w.decision.Effect; name == "effect" && err == nil && e != policy.Allow && e != policy.Hold && e != policy.Deny {
-			return fmt.Errorf("is %q, want allow, hold or deny", e)
-		}
-		return err
-	})
+	w.decision, err = rego.ReadMembers(v)
+	return w, err
 }
 
 // differs names the members in which d is not the decision that w wants; "" is
@@ -212,10 +203,19 @@ func differences(path string, named, want, got map[string]any) (out []string) {
 		case nested && object:
 			out = append(out, differences(path+name+".", below, wanted, have)...)
 		case !reflect.DeepEqual(want[name], got[name]):
-			out = append(out, fmt.Sprintf("%s%s: want %s, got %s", path, name, jsonOf(want[name]), jsonOf(got[name])))
+			out = append(out, fmt.Sprintf("%s%s: want %s, got %s", path, name, written(want[name]), written(got[name])))
 		}
 	}
 	return out
+}
+
+// written is v as JSON.
+func written(v any) string {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return string(raw)
 }
 
 // plainDecision is d as a JSON object. Durations are text and pointers are

@@ -1,4 +1,12 @@
-package rego
+// Package workbench has what the authors of a policy work with: it runs the tests of a policy, which
+// are rules in Rego and decision tables. It judges by package rego, as the gate does, and nothing in
+// the gate imports it.
+//
+//	report, err := workbench.Test(ctx, workbench.TestOptions{Policy: rego.Options{Path: "policy"}})
+//	fmt.Println(report.Count(workbench.Failed))
+//
+// A report is a plain value, and Test is safe for concurrent use.
+package workbench
 
 import (
 	"bytes"
@@ -21,12 +29,13 @@ import (
 	"github.com/open-policy-agent/opa/v1/topdown"
 
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/rego"
 )
 
 // TestOptions says which tests run against which policy.
 type TestOptions struct {
 	// Policy is what is tested; the tests beside it are run too.
-	Policy Options
+	Policy rego.Options
 	// Beside are files, directories and archives with more tests. All Rego there
 	// is test code; data documents there are not read.
 	Beside []string
@@ -93,9 +102,6 @@ type FileCoverage struct {
 	Missing [][2]int `json:"missing"` // first and last line of what no test reaches
 }
 
-// testTimeout bounds one test written in Rego, unless the timeout of the policy is longer.
-const testTimeout = 5 * time.Second
-
 // Test runs the tests of a policy: rules named test_… in Rego, as the opa
 // command runs them, and decision tables (readTable), which are judged as calls
 // are. The policy is loaded as Load does; an error means that it, or a test,
@@ -106,11 +112,11 @@ func Test(ctx context.Context, o TestOptions) (*TestReport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the pattern of names: %w", err)
 	}
-	e, err := Load(ctx, o.Policy)
+	e, err := rego.Load(ctx, o.Policy)
 	if err != nil {
 		return nil, err
 	}
-	t := &suite{engine: e, sources: e.sources, run: run, trace: o.Trace, modules: maps.Clone(e.sources.modules)}
+	t := &suite{engine: e, policy: e.Modules(), run: run, trace: o.Trace, modules: e.Modules()}
 	if o.Coverage {
 		t.cover = cover.New()
 	}
@@ -133,8 +139,8 @@ func Test(ctx context.Context, o TestOptions) (*TestReport, error) {
 
 // suite is a policy with its tests.
 type suite struct {
-	engine  *Engine
-	sources *sources
+	engine  *rego.Engine
+	policy  map[string]*ast.Module // of the policy alone
 	modules map[string]*ast.Module // of policy and tests, by name
 	tables  []table
 	run     *regexp.Regexp
@@ -172,7 +178,7 @@ func (t *suite) readFrom(where string, keep func(string) bool) error {
 	if err != nil {
 		return fmt.Errorf("reading tests %q: %w", where, err)
 	}
-	for _, name := range f.names() {
+	for _, name := range slices.Sorted(maps.Keys(f)) {
 		shown := path.Join(root, name)
 		if path.Ext(name) != ".rego" {
 			cases, err := readTable(f[name])
@@ -182,9 +188,9 @@ func (t *suite) readFrom(where string, keep func(string) bool) error {
 			t.tables = append(t.tables, table{shown, cases})
 			continue
 		}
-		m, err := ast.ParseModuleWithOpts(shown, string(f[name]), ast.ParserOptions{ProcessAnnotation: true, Capabilities: capabilities()})
+		m, err := rego.ParseModule(shown, f[name])
 		if err != nil {
-			return fmt.Errorf("parsing tests:\n%w", faults(err))
+			return fmt.Errorf("parsing tests:\n%w", err)
 		}
 		t.modules[shown] = m
 	}
@@ -193,7 +199,7 @@ func (t *suite) readFrom(where string, keep func(string) bool) error {
 
 // testFiles reads the wanted files at where, and gives the folder that their
 // names are relative to.
-func testFiles(where string, keep func(string) bool) (sourceFiles, string, error) {
+func testFiles(where string, keep func(string) bool) (map[string][]byte, string, error) {
 	info, err := os.Stat(where)
 	if err != nil && where != "" {
 		return nil, "", err
@@ -201,16 +207,16 @@ func testFiles(where string, keep func(string) bool) (sourceFiles, string, error
 	if where != "" && info.Mode().IsRegular() && keep(where) {
 		dir, name := filepath.Split(where)
 		content, err := fs.ReadFile(os.DirFS(filepath.Clean(dir+".")), name)
-		return sourceFiles{name: content}, filepath.ToSlash(dir), err
+		return map[string][]byte{name: content}, filepath.ToSlash(dir), err
 	}
-	f, err := readSource(where, keep)
+	f, err := rego.ReadFiles(where, keep)
 	return f, filepath.ToSlash(where), err
 }
 
 // runRego runs the tests that are written in Rego. Those that fail run once
 // more to see where: OPA traces or measures coverage, not both.
 func (t *suite) runRego(ctx context.Context) ([]TestCase, error) {
-	results, err := t.runOnce(ctx, t.run.String(), func(r *tester.Runner) {
+	results, err := t.engine.RunTests(ctx, t.modules, t.run.String(), func(r *tester.Runner) {
 		if t.cover != nil {
 			r.SetCoverageQueryTracer(t.cover)
 		}
@@ -226,7 +232,7 @@ func (t *suite) runRego(ctx context.Context) ([]TestCase, error) {
 	}
 	traces := map[string]*tester.Result{}
 	if len(failed) > 0 {
-		again, err := t.runOnce(ctx, "^("+strings.Join(failed, "|")+")$", func(r *tester.Runner) { r.EnableTracing(true) })
+		again, err := t.engine.RunTests(ctx, t.modules, "^("+strings.Join(failed, "|")+")$", func(r *tester.Runner) { r.EnableTracing(true) })
 		if err != nil {
 			return nil, err
 		}
@@ -239,23 +245,6 @@ func (t *suite) runRego(ctx context.Context) ([]TestCase, error) {
 		cases = append(cases, t.casesOf(r, traces[r.Package+"."+r.Name])...)
 	}
 	return cases, nil
-}
-
-func (t *suite) runOnce(ctx context.Context, filter string, with func(*tester.Runner)) ([]*tester.Result, error) {
-	r := tester.NewRunner().
-		SetCompiler(newCompiler().WithEnablePrintStatements(true)).
-		SetStore(t.engine.program.store).SetModules(t.modules).SetTimeout(max(testTimeout, t.engine.timeout)).
-		CapturePrintOutput(true).RaiseBuiltinErrors(true).Filter(filter)
-	with(r)
-	ch, err := r.RunTests(ctx, t.engine.program.txn)
-	if err != nil {
-		return nil, fmt.Errorf("compiling tests:\n%w", faults(err))
-	}
-	var out []*tester.Result
-	for res := range ch {
-		out = append(out, res)
-	}
-	return out, nil
 }
 
 // casesOf gives a result as a case, or as one for each case of a test that
@@ -301,7 +290,7 @@ func (t *suite) casesOf(r, traced *tester.Result) []TestCase {
 // shown is the name of a file as people know it: those of the policy are kept
 // with a slash before them.
 func (t *suite) shown(file string) string {
-	if t.sources.modules[file] != nil {
+	if t.policy[file] != nil {
 		return strings.TrimPrefix(file, "/")
 	}
 	return file
@@ -360,7 +349,7 @@ func (t *suite) runCase(ctx context.Context, file, name string, c tableCase) Tes
 		out.Outcome = Failed
 		out.Message = fmt.Sprintf("%s (the decision: %s)", diff, verdict(&d))
 		if err != nil {
-			out.Message += ": " + cause(err)
+			out.Message += ": " + rego.Cause(err)
 		}
 	}
 	t.watch(ctx, c.input, &out)
@@ -379,7 +368,7 @@ func (t *suite) watch(ctx context.Context, in *policy.Input, c *TestCase) {
 	if t.cover != nil {
 		tracers = append(tracers, t.cover)
 	}
-	_, _ = t.engine.traced(ctx, in, tracers...) // what it comes to is known
+	_ = t.engine.Trace(ctx, in, tracers...) // what it comes to is known
 	if failed {
 		c.Trace = prettyTrace(*seen)
 	}
@@ -405,7 +394,7 @@ func verdict(d *policy.Decision) string {
 
 // coverage is what the tests reached of the policy itself.
 func (t *suite) coverage() *Coverage {
-	report := t.cover.Report(t.sources.modules)
+	report := t.cover.Report(t.policy)
 	out := &Coverage{Percent: report.Coverage}
 	for _, name := range slices.Sorted(maps.Keys(report.Files)) {
 		r := report.Files[name]

@@ -1,17 +1,43 @@
-package rego_test
+package workbench_test
 
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/open-policy-agent/opa/v1/util"
 
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/workbench"
 )
+
+// testTimeout is for policies that end: a loaded machine must not deny.
+const testTimeout = 10 * time.Second
+
+// writeFiles writes files, named and filled in turn, and returns their directory.
+func writeFiles(t testing.TB, files ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for i := 0; i < len(files); i += 2 {
+		name := filepath.Join(dir, files[i])
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(files[i+1]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// module is a policy with the given rules.
+func module(rules string) string { return "package toolgate\nimport rego.v2\n" + rules + "\n" }
 
 // payments is a policy with a threshold, for tests of tests.
 var payments = []string{
@@ -30,10 +56,10 @@ unused if to_number(input.arguments.text) == 1
 	"data.json", `{"most": 100}`,
 }
 
-func runTests(t *testing.T, o rego.TestOptions, files ...string) *rego.TestReport {
+func runTests(t *testing.T, o workbench.TestOptions, files ...string) *workbench.TestReport {
 	t.Helper()
 	o.Policy = rego.Options{Path: writeFiles(t, append(slices.Clone(payments), files...)...), Timeout: testTimeout}
-	r, err := rego.Test(t.Context(), o)
+	r, err := workbench.Test(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +71,7 @@ func runTests(t *testing.T, o rego.TestOptions, files ...string) *rego.TestRepor
 	return r
 }
 
-func outcomes(r *rego.TestReport) []string {
+func outcomes(r *workbench.TestReport) []string {
 	var out []string
 	for _, c := range r.Cases {
 		out = append(out, fmt.Sprintf("%s %s:%d %s", c.Outcome, c.File, c.Row, c.Name))
@@ -79,7 +105,7 @@ test_fails if toolgate.unused with input as {"arguments": {"text": "x"}}
 `
 
 func TestRegoTests(t *testing.T) {
-	r := runTests(t, rego.TestOptions{}, "deep/pay_test.rego", regoTests)
+	r := runTests(t, workbench.TestOptions{}, "deep/pay_test.rego", regoTests)
 	want := []string{
 		"pass deep/pay_test.rego:8 data.pay_test.test_small",
 		"fail deep/pay_test.rego:10 data.pay_test.test_wrong",
@@ -103,7 +129,7 @@ func TestRegoTests(t *testing.T) {
 	if r.Cases[1].Output != "it is 101\n" || r.Cases[1].Trace != "" || r.Coverage != nil {
 		t.Errorf("got %+v", r.Cases[1])
 	}
-	r = runTests(t, rego.TestOptions{Run: "test_w", Trace: true}, "pay_test.rego", regoTests)
+	r = runTests(t, workbench.TestOptions{Run: "test_w", Trace: true}, "pay_test.rego", regoTests)
 	if diff := cmp.Diff([]string{"fail pay_test.rego:10 data.pay_test.test_wrong"}, outcomes(r)); diff != "" || !strings.Contains(r.Cases[0].Trace, "Enter data.pay_test.test_wrong") {
 		t.Errorf("one test, traced: %s\n%s", diff, r.Cases[0].Trace)
 	}
@@ -146,7 +172,7 @@ cases:
 `
 
 func TestTables(t *testing.T) {
-	r := runTests(t, rego.TestOptions{}, "t_test.yaml", yamlTable)
+	r := runTests(t, workbench.TestOptions{}, "t_test.yaml", yamlTable)
 	want := []string{
 		"pass t_test.yaml:7 t_test.yaml/small",
 		"pass t_test.yaml:10 t_test.yaml/case 2",
@@ -169,7 +195,7 @@ func TestTables(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	// JSON says the same, as a bare list.
-	r = runTests(t, rego.TestOptions{}, "t_test.json", `[{"name": "a", "input": {"tool": {"exposed": "pay"}, "arguments": {"amount": 12345678901234567890123}}, "want": "hold"}]`)
+	r = runTests(t, workbench.TestOptions{}, "t_test.json", `[{"name": "a", "input": {"tool": {"exposed": "pay"}, "arguments": {"amount": 12345678901234567890123}}, "want": "hold"}]`)
 	if diff := cmp.Diff([]string{"pass t_test.json:1 t_test.json/a"}, outcomes(r)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -203,7 +229,7 @@ func TestBadTables(t *testing.T) {
 		"- {" + tool + ", want: &a {effect: [*a, *a, *a]}}":                             "more than",
 		"- {" + tool + ", want: allow}\n---\n- {}":                                      "more than one document",
 	} {
-		_, err := rego.Test(t.Context(), rego.TestOptions{Policy: rego.Options{Timeout: testTimeout, Path: writeFiles(t, append(slices.Clone(payments), "x_test.yaml", text)...)}})
+		_, err := workbench.Test(t.Context(), workbench.TestOptions{Policy: rego.Options{Timeout: testTimeout, Path: writeFiles(t, append(slices.Clone(payments), "x_test.yaml", text)...)}})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "x_test.yaml") {
 			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
@@ -212,8 +238,8 @@ func TestBadTables(t *testing.T) {
 
 func TestBesideAndFaults(t *testing.T) {
 	beside := writeFiles(t, "more_test.rego", "package more_test\nimport rego.v2\nimport data.helpers\ntest_more if helpers.two == 2", "helpers.rego", "package helpers\ntwo := 2", "data.json", `{"most": 0}`)
-	r := runTests(t, rego.TestOptions{Beside: []string{beside, filepath.Join(beside, "more_test.rego")}}, "t_test.yaml", yamlTable)
-	if n := r.Count(rego.Passed); n != 7 {
+	r := runTests(t, workbench.TestOptions{Beside: []string{beside, filepath.Join(beside, "more_test.rego")}}, "t_test.yaml", yamlTable)
+	if n := r.Count(workbench.Passed); n != 7 {
 		t.Errorf("got %v", outcomes(r))
 	}
 	for files, want := range map[[2]string]string{
@@ -222,13 +248,13 @@ func TestBesideAndFaults(t *testing.T) {
 		{"p_test.rego", "package p_test\nimport rego.v2\ntest_x if http.send({})"}: "undefined function http.send",
 		{"broken.rego", "package toolgate\nx := "}:                                 "parsing policy:\nbroken.rego:2",
 	} {
-		_, err := rego.Test(t.Context(), rego.TestOptions{Policy: rego.Options{Timeout: testTimeout, Path: writeFiles(t, append(slices.Clone(payments), files[0], files[1])...)}})
+		_, err := workbench.Test(t.Context(), workbench.TestOptions{Policy: rego.Options{Timeout: testTimeout, Path: writeFiles(t, append(slices.Clone(payments), files[0], files[1])...)}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", files[1], err, want)
 		}
 	}
-	for _, o := range []rego.TestOptions{{Run: "("}, {Beside: []string{"nowhere"}}, {Policy: rego.Options{Path: "nowhere"}}} {
-		if _, err := rego.Test(t.Context(), o); err == nil {
+	for _, o := range []workbench.TestOptions{{Run: "("}, {Beside: []string{"nowhere"}}, {Policy: rego.Options{Path: "nowhere"}}} {
+		if _, err := workbench.Test(t.Context(), o); err == nil {
 			t.Errorf("%+v: no error", o)
 		}
 	}
@@ -237,7 +263,7 @@ func TestBesideAndFaults(t *testing.T) {
 // TestCoverage holds that lines count which tests in Rego or tables reach, and
 // no others.
 func TestCoverage(t *testing.T) {
-	r := runTests(t, rego.TestOptions{Coverage: true}, "t_test.yaml", "- {input: {tool: {exposed: pay}, arguments: {amount: 1}}, want: allow}")
+	r := runTests(t, workbench.TestOptions{Coverage: true}, "t_test.yaml", "- {input: {tool: {exposed: pay}, arguments: {amount: 1}}, want: allow}")
 	if len(r.Coverage.Files) != 1 || r.Coverage.Files[0].File != "p.rego" || r.Coverage.Percent < 40 || r.Coverage.Percent > 90 {
 		t.Fatalf("got %+v", r.Coverage)
 	}
@@ -249,7 +275,7 @@ func TestCoverage(t *testing.T) {
 			t.Errorf("line %d: missing is %v, want %v: %v", row, !want, want, r.Coverage.Files[0].Missing)
 		}
 	}
-	r = runTests(t, rego.TestOptions{Coverage: true},
+	r = runTests(t, workbench.TestOptions{Coverage: true},
 		"t_test.yaml", "- {input: {tool: {exposed: pay}, arguments: {amount: 1}}, want: allow}\n- {input: {tool: {exposed: pay}}, want: deny}",
 		"p_test.rego", "package p_test\nimport rego.v2\nimport data.toolgate\ntest_large if toolgate.decision.effect == \"hold\" with input as {\"arguments\": {\"amount\": 101}}\ntest_u if toolgate.unused with input as {\"arguments\": {\"text\": \"1\"}}")
 	if r.Coverage.Percent != 100 || len(r.Coverage.Files[0].Missing) != 0 {
@@ -265,7 +291,7 @@ func FuzzTable(f *testing.F) {
 	f.Add([]byte("- &a {want: *a}"))
 	f.Add([]byte("cases:\n- {input: {action: resources/read, resource: {server: s, uri: u}}, want: deny}"))
 	f.Fuzz(func(t *testing.T, content []byte) {
-		inputs, err := rego.ReadTable(content)
+		inputs, err := workbench.ReadTable(content)
 		if err != nil {
 			return
 		}
@@ -277,7 +303,8 @@ func FuzzTable(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := rego.RoundTrip(raw); err != nil {
+			var document any // as OPA reads it
+			if err := util.UnmarshalJSON(raw, &document); err != nil {
 				t.Errorf("%s: %v", raw, err)
 			}
 		}
@@ -297,12 +324,12 @@ cases:
 `
 	dir := writeFiles(t, "p.rego", module(`allow contains {"rule": "r"} if { input.usage.day.calls < 5; input.usage.week.calls < 5 }`),
 		"data.json", `{"usage": {"t": {"day": {"window": "24h"}, "week": {"window": "168h"}}}}`, "t_test.yaml", table)
-	report, err := rego.Test(t.Context(), rego.TestOptions{Policy: rego.Options{Path: dir, Timeout: testTimeout}})
+	report, err := workbench.Test(t.Context(), workbench.TestOptions{Policy: rego.Options{Path: dir, Timeout: testTimeout}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range report.Cases {
-		if c.Outcome != rego.Passed {
+		if c.Outcome != workbench.Passed {
 			t.Errorf("%s: %s", c.Name, c.Message)
 		}
 	}
