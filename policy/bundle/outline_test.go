@@ -14,6 +14,7 @@ import (
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/bundle"
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/workbench"
 )
 
 // written copies the default policy into a directory, with other data.
@@ -77,7 +78,7 @@ func TestOutline(t *testing.T) {
 		"closing":       "outside-hours role-has-tool",
 		"bound":         "argument-not-permitted role-has-tool role-has-tool",
 	} {
-		o, err := e.Outline(t.Context(), policy.Principal{Subject: "agent-7", Roles: []string{"r"}},
+		o, err := workbench.OutlineOf(t.Context(), e, policy.Principal{Subject: "agent-7", Roles: []string{"r"}},
 			policy.Tool{Server: "s", Name: tool, Exposed: tool})
 		if err != nil {
 			t.Fatal(err)

@@ -129,7 +129,7 @@ func TestBounds(t *testing.T) {
 					t.Errorf("%s: got %+v, %v", by, d, err)
 				}
 			}
-			if x, err := e.Explain(t.Context(), in, false); err != nil || !strings.Contains(x.Failure, "has the bounds") {
+			if x, err := workbench.Explain(t.Context(), e, in, false); err != nil || !strings.Contains(x.Failure, "has the bounds") {
 				t.Errorf("explained: got %+v, %v", x, err)
 			}
 		})

@@ -9,6 +9,7 @@ import (
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/workbench"
 )
 
 // stating is a policy on the facts of tool pay.
@@ -57,7 +58,7 @@ func TestFactsOfCalls(t *testing.T) {
 			"fully":     func() (policy.Decision, error) { return e.DecideFully(t.Context(), in) },
 			"reference": func() (policy.Decision, error) { return e.Reference().Decide(t.Context(), in) },
 			"explained": func() (policy.Decision, error) {
-				x, err := e.Explain(t.Context(), in, false)
+				x, err := workbench.Explain(t.Context(), e, in, false)
 				return x.Decision, err
 			},
 		} {
@@ -66,7 +67,7 @@ func TestFactsOfCalls(t *testing.T) {
 			}
 		}
 	}
-	x, err := e.Explain(t.Context(), input("r", "pay", `{"asset":"USD","value":"2"}`), false)
+	x, err := workbench.Explain(t.Context(), e, input("r", "pay", `{"asset":"USD","value":"2"}`), false)
 	if err != nil || facts(x)["input.facts.amount"] != "200" {
 		t.Errorf("explained by %v, %v", facts(x), err)
 	}
@@ -192,4 +193,13 @@ func TestAConfigurationStatesSizes(t *testing.T) {
 			t.Errorf("%s with %s: %+v, %v; want %s", c.aspect, c.data, d, err, c.want)
 		}
 	}
+}
+
+// facts are the facts of an explanation by path.
+func facts(x workbench.Explanation) map[string]string {
+	out := map[string]string{}
+	for _, f := range x.Facts {
+		out[f.Path] = string(f.Value)
+	}
+	return out
 }

@@ -2,6 +2,7 @@ package rego
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -59,10 +60,57 @@ func (e *Engine) RunTests(ctx context.Context, modules map[string]*ast.Module, f
 }
 
 // Trace evaluates the policy for in, whole and without indexes of rules, while tracers watch. It
-// returns no decision, and fails where a decision would be a denial by a policy that failed.
+// costs many times what Decide does. The error says why the policy failed; none to say is no error.
 func (e *Engine) Trace(ctx context.Context, in *policy.Input, tracers ...topdown.QueryTracer) error {
-	_, err := e.traced(ctx, in, tracers...)
+	input, err := e.Input(in)
+	if err != nil {
+		return err
+	}
+	watch := func(q *topdown.Query) {
+		q.WithIndexing(false) // an index would hide why a rule does not hold
+		for _, t := range tracers {
+			q.WithQueryTracer(t)
+		}
+	}
+	_, err = e.eval(ctx, e.program.decision, nil, max(tryTimeout, e.timeout), func(topdown.Cancel) (ast.Value, error) { return input.Value, nil }, watch)
+	if errors.Is(err, errUndefined) {
+		return nil
+	}
 	return err
+}
+
+// Input returns the input of the policy for in, with the facts of its tool.
+func (e *Engine) Input(in *policy.Input) (*ast.Term, error) {
+	return termOf(e.program.withFacts(in), topdown.NewCancel())
+}
+
+// Compiler returns the compiled policy, and Data its data. The caller must change neither.
+func (e *Engine) Compiler() *ast.Compiler { return e.program.compiler }
+
+// Data returns the data of the policy.
+func (e *Engine) Data() ast.Value { return e.program.data }
+
+// NewCompiler returns a compiler with the bounds of those of policies.
+func NewCompiler() *ast.Compiler { return newCompiler() }
+
+// IsGroundCheck reports whether x is a check that NewCompiler adds to a policy, which says nothing
+// to people.
+func IsGroundCheck(x *ast.Expr) bool { return isGroundCheck(x) }
+
+// WhereOf returns a place as FILE:ROW, "" for none.
+func WhereOf(l *ast.Location) string { return at(l, "", "", "", "").Where() }
+
+// Decides reports whether the rule r gave the decision d, if it holds. In a policy that answers with
+// sets that is the rule with the id of the decision: one of the set of its effect, or one that such a
+// rule asks.
+func Decides(r *ast.Rule, d *policy.Decision) bool {
+	switch effect, ok := effectOfRule(r); {
+	case ok && effect == "":
+		return true
+	case ok && effect != d.Effect:
+		return false
+	}
+	return r.Head.RuleKind() == ast.MultiValue && idsOf(r, textLabels(r))[d.Rule]
 }
 
 // ReadMembers reads the members of a decision that the object v has. Others stay zero, and members

@@ -67,7 +67,7 @@ var overflows = map[string]func(t *testing.T){
 			if err != nil {
 				t.Fatal(err)
 			}
-			x, err := e.Explain(t.Context(), coinciding, true)
+			x, err := workbench.Explain(t.Context(), e, coinciding, true)
 			if err != nil || x.Decision.Rule != rego.RuleError || !strings.Contains(x.Failure, "requires evaluation") {
 				t.Errorf("got %+v, %v", x, err)
 			}
@@ -79,7 +79,7 @@ var overflows = map[string]func(t *testing.T){
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := e.Outline(t.Context(), coinciding.Principal, coinciding.Tool)
+		out, err := workbench.OutlineOf(t.Context(), e, coinciding.Principal, coinciding.Tool)
 		if err != nil || !strings.Contains(out.Whole, "requires evaluation") {
 			t.Errorf("got %+v, %v", out, err)
 		}

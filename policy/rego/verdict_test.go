@@ -134,24 +134,3 @@ func TestVerdictSetShapes(t *testing.T) {
 		}
 	}
 }
-
-// TestExplainVerdictSets holds that an explanation names the rule that decided.
-func TestExplainVerdictSets(t *testing.T) {
-	e := load(t, "p.rego", module(`
-# METADATA
-# title: too large
-# labels: {rule: large}
-hold contains {"rule": "large", "approval": {"roles": ["boss"]}} if input.arguments.amount == 500
-
-# METADATA
-# title: anybody
-# labels: {rule: anybody}
-allow contains {"rule": "anybody"} if input.tool
-`))
-	for arguments, want := range map[string]string{`{"amount":500}`: "too large p.rego:7", `{"amount":5}`: "anybody p.rego:12"} {
-		x := explain(t, e, input("r", "t", arguments))
-		if got := x.Title + " " + x.Where; got != want {
-			t.Errorf("%s: got %q, want %q", arguments, got, want)
-		}
-	}
-}

@@ -1,11 +1,13 @@
-// Package workbench has what the authors of a policy work with: it runs the tests of a policy, which
-// are rules in Rego and decision tables. It judges by package rego, as the gate does, and nothing in
-// the gate imports it.
+// Package workbench has what the authors of a policy work with. OutlineOf says what a policy answers
+// a principal about a tool, whatever the arguments; Explain says why one call is decided as it is, and
+// what else would be allowed; Test runs the tests of a policy, which are rules in Rego and decision
+// tables. All of that is for people: it judges by package rego, as the gate does, costs many times
+// what a decision does, and nothing in the gate imports it.
 //
 //	report, err := workbench.Test(ctx, workbench.TestOptions{Policy: rego.Options{Path: "policy"}})
 //	fmt.Println(report.Count(workbench.Failed))
 //
-// A report is a plain value, and Test is safe for concurrent use.
+// Every function is safe for concurrent use.
 package workbench
 
 import (

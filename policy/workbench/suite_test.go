@@ -3,12 +3,10 @@ package workbench_test
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/open-policy-agent/opa/v1/util"
@@ -16,28 +14,6 @@ import (
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/policy/workbench"
 )
-
-// testTimeout is for policies that end: a loaded machine must not deny.
-const testTimeout = 10 * time.Second
-
-// writeFiles writes files, named and filled in turn, and returns their directory.
-func writeFiles(t testing.TB, files ...string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for i := 0; i < len(files); i += 2 {
-		name := filepath.Join(dir, files[i])
-		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(files[i+1]), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
-
-// module is a policy with the given rules.
-func module(rules string) string { return "package toolgate\nimport rego.v2\n" + rules + "\n" }
 
 // payments is a policy with a threshold, for tests of tests.
 var payments = []string{

@@ -20,6 +20,7 @@ import (
 	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/workbench"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -253,7 +254,7 @@ func policyExplain(e *env) *cobra.Command {
 type explained struct {
 	Revision string        `json:"revision"` // of the policy that explains
 	Input    *policy.Input `json:"input"`
-	rego.Explanation
+	workbench.Explanation
 	Recorded *recorded    `json:"recorded,omitempty"`
 	Roles    []roleAnswer `json:"roles,omitempty"` // that may call the tool, when the caller may not
 
@@ -291,7 +292,7 @@ func (e *env) explain(ctx context.Context, s *supposed, what string, trace bool)
 	if err != nil {
 		return err
 	}
-	if out.Explanation, err = engine.Explain(ctx, out.Input, trace); err != nil {
+	if out.Explanation, err = workbench.Explain(ctx, engine, out.Input, trace); err != nil {
 		return err
 	}
 	if out.Hopeless() && out.Whole == "" {
@@ -376,7 +377,7 @@ func whoMay(ctx context.Context, engine *rego.Engine, roles []string, t policy.T
 func (x *explained) Readable(conditions []string) (out []string) {
 	for _, c := range conditions {
 		for i, one := range strings.Split(c, " or ") {
-			text := strings.Join(x.engine.Readable(x.Input.Tool.Exposed, strings.Split(one, " and ")), " and ")
+			text := strings.Join(workbench.Readable(x.engine.Facts(x.Input.Tool.Exposed), strings.Split(one, " and ")), " and ")
 			if i > 0 {
 				text = "or " + text
 			}

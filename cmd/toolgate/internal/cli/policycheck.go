@@ -17,6 +17,7 @@ import (
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/workbench"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -178,7 +179,7 @@ func sees(ctx context.Context, engine *rego.Engine, who policy.Principal, t poli
 		return true, true
 	}
 	if may = kind != never; may && !shown {
-		o, err := engine.Outline(ctx, sample(who), t)
+		o, err := workbench.OutlineOf(ctx, engine, sample(who), t)
 		may = err == nil && kindOf(o) != never
 	}
 	return shown, may
@@ -365,13 +366,13 @@ func knownRoles(cfg *config.Config, engine *rego.Engine) (roles []string) {
 // name.
 func cellOf(ctx context.Context, engine *rego.Engine, who policy.Principal, t policy.Tool) (cell, error) {
 	c := cell{Role: strings.Join(who.Roles, ", "), Subject: who.Subject, Tool: t.Exposed}
-	o, err := engine.Outline(ctx, who, t)
+	o, err := workbench.OutlineOf(ctx, engine, who, t)
 	if err != nil {
 		return c, err
 	}
 	c.fill(engine, o)
 	if c.May == depends && who.Subject == "" {
-		if plain, err := engine.Outline(ctx, sample(who), t); err == nil && plain.Whole == "" {
+		if plain, err := workbench.OutlineOf(ctx, engine, sample(who), t); err == nil && plain.Whole == "" {
 			other := cell{Tool: t.Exposed}
 			other.fill(engine, plain)
 			c.Why, c.Others = "on the subject", strings.Join(other.Lines(), "; ")
@@ -386,13 +387,13 @@ func sample(p policy.Principal) policy.Principal {
 	return p
 }
 
-func (c *cell) fill(engine *rego.Engine, o rego.Outline) {
+func (c *cell) fill(engine *rego.Engine, o workbench.Outline) {
 	c.May, c.Why = kindOf(o), o.Whole
 	for _, b := range o.Branches {
 		if b.Idle && c.May != never {
 			continue // what no branch allows is denied
 		}
-		out := branch{Effect: b.Decision.Effect, Rule: b.Decision.Rule, When: b.When, Conditions: engine.Readable(c.Tool, b.When)}
+		out := branch{Effect: b.Decision.Effect, Rule: b.Decision.Rule, When: b.When, Conditions: workbench.Readable(engine.Facts(c.Tool), b.When)}
 		if b.Decision.Approval != nil {
 			out.Roles, out.Each = b.Decision.Approval.Roles, b.Decision.Approval.Each
 		}
@@ -403,7 +404,7 @@ func (c *cell) fill(engine *rego.Engine, o rego.Outline) {
 }
 
 // kindOf is an Outline in one word.
-func kindOf(o rego.Outline) string {
+func kindOf(o workbench.Outline) string {
 	var free, let, stop bool // some branch allows every call, lets calls through, holds or denies calls
 	for _, b := range o.Branches {
 		effect := b.Decision.Effect

@@ -1,4 +1,4 @@
-package rego_test
+package workbench_test
 
 import (
 	"strings"
@@ -8,11 +8,12 @@ import (
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/workbench"
 )
 
-func explain(t *testing.T, e *rego.Engine, in *policy.Input) rego.Explanation {
+func explain(t *testing.T, e *rego.Engine, in *policy.Input) workbench.Explanation {
 	t.Helper()
-	x, err := e.Explain(t.Context(), in, false)
+	x, err := workbench.Explain(t.Context(), e, in, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,7 +24,7 @@ func explain(t *testing.T, e *rego.Engine, in *policy.Input) rego.Explanation {
 	return x
 }
 
-func facts(x rego.Explanation) map[string]string {
+func facts(x workbench.Explanation) map[string]string {
 	out := map[string]string{}
 	for _, f := range x.Facts {
 		out[f.Path] = string(f.Value)
@@ -119,7 +120,7 @@ func TestExplainFailures(t *testing.T) {
 	some x in input.arguments.list
 	startswith(x, "a")
 } else := {"effect": "deny", "rule": "r"}`))
-	x, err := e.Explain(t.Context(), input("r", "t", `{"list": [1]}`), true)
+	x, err := workbench.Explain(t.Context(), e, input("r", "t", `{"list": [1]}`), true)
 	if err != nil || x.Decision.Rule != rego.RuleError || !strings.Contains(x.Failure, "startswith") || x.Where != "" {
 		t.Errorf("got %+v, %v", x, err)
 	}
@@ -137,7 +138,28 @@ else := {"effect": "deny"}`))
 		t.Errorf("no tool: got %+v", x)
 	}
 	broken := input("r", "t", `{"a":`)
-	if _, err := e.Explain(t.Context(), broken, false); err == nil {
+	if _, err := workbench.Explain(t.Context(), e, broken, false); err == nil {
 		t.Error("an input that is no JSON was explained")
+	}
+}
+
+// TestExplainVerdictSets holds that an explanation names the rule that decided.
+func TestExplainVerdictSets(t *testing.T) {
+	e := load(t, "p.rego", module(`
+# METADATA
+# title: too large
+# labels: {rule: large}
+hold contains {"rule": "large", "approval": {"roles": ["boss"]}} if input.arguments.amount == 500
+
+# METADATA
+# title: anybody
+# labels: {rule: anybody}
+allow contains {"rule": "anybody"} if input.tool
+`))
+	for arguments, want := range map[string]string{`{"amount":500}`: "too large p.rego:7", `{"amount":5}`: "anybody p.rego:12"} {
+		x := explain(t, e, input("r", "t", arguments))
+		if got := x.Title + " " + x.Where; got != want {
+			t.Errorf("%s: got %q, want %q", arguments, got, want)
+		}
 	}
 }

@@ -1,7 +1,6 @@
-package rego
+package workbench
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,23 +9,16 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/format"
-	"github.com/open-policy-agent/opa/v1/rego"
 
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/rego"
 )
 
-const (
-	// outlineTimeout bounds the partial evaluation of one rule for one pair, unless the
-	// engine's own timeout is longer.
-	outlineTimeout = 500 * time.Millisecond
-	// maxBranches bounds an outline.
-	maxBranches = 64
-)
+// maxBranches bounds an outline.
+const maxBranches = 64
 
 // Outline is what a principal may do with a tool, for people: partial
 // evaluation loses errors, and never decides a call.
@@ -36,6 +28,8 @@ type Outline struct {
 	// RuleError if a built-in function fails.
 	Whole    string
 	Branches []Branch
+
+	Exclusive bool // at most one branch holds
 }
 
 // Branch is one verdict and when it holds. It decides where no branch of a stronger
@@ -52,75 +46,43 @@ type Branch struct {
 	Idle bool
 }
 
-// residuals is a compiled copy of a policy for partial evaluation, which writes
-// to what it evaluates.
-type residuals struct {
-	mu       sync.Mutex // held by the one partial evaluation at a time
-	compiler func() (*ast.Compiler, error)
-}
-
-// Outline tells people what Decide answers p about t, whatever the arguments. A
-// principal without a subject stands for every caller with its roles: what the
-// policy says about subjects, clients and tenants is then a condition.
-// It is safe for concurrent use; an error means that nothing is known.
-func (e *Engine) Outline(ctx context.Context, p policy.Principal, t policy.Tool) (Outline, error) {
-	known, unknown, err := e.outlined(p, t)
+// OutlineOf tells people what e answers p about t, whatever the arguments. A principal without a
+// subject stands for every caller with its roles: what the policy says about subjects, clients and
+// tenants is then a condition. It is safe for concurrent use; an error means that nothing is known.
+func OutlineOf(ctx context.Context, e *rego.Engine, p policy.Principal, t policy.Tool) (Outline, error) {
+	known, err := e.Partial(ctx, p, t)
 	if err != nil {
 		return Outline{}, fmt.Errorf("outlining: %w", err)
 	}
-	if len(unknown) == len(callMembers) {
-		c, err := e.constantOf(ctx, known, max(tryTimeout, e.timeout))
-		switch {
-		case err != nil:
-			return Outline{}, fmt.Errorf("outlining: %w", err)
-		case c.verdict != nil:
-			return Outline{Branches: []Branch{{Decision: cloneDecision(c.verdict)}}}, nil
-		}
+	if known.Constant != nil {
+		return Outline{Branches: []Branch{{Decision: *known.Constant}}}, nil
 	}
-	branches, err := e.branches(ctx, known, unknown)
+	branches, err := branchesOf(ctx, known)
 	if ctx.Err() != nil {
 		return Outline{}, fmt.Errorf("outlining: %w", ctx.Err())
 	}
 	if err != nil {
-		return Outline{Whole: cause(err)}, nil
+		return Outline{Whole: rego.Cause(err)}, nil
 	}
-	return Outline{Branches: branches}, nil
+	return Outline{Branches: branches, Exclusive: known.Exclusive}, nil
 }
 
-// outlined gives the pair that an outline is about, and what is unknown of its
-// input. A policy that does not read who calls is asked about any subject.
-func (e *Engine) outlined(p policy.Principal, t policy.Tool) (*pair, []*ast.Term, error) {
-	if p.Subject == "" && len(p.Roles) == 0 {
-		return nil, nil, errors.New("no principal")
-	}
-	r := e.program.reads
-	if p.Subject != "" || !r.subject && !r.client && !r.tenant {
-		p.Subject = cmp.Or(p.Subject, "somebody")
-		known, err := e.pairs.find(&p, &t)
-		return known, callMembers, err
-	}
-	known, err := newPair(&policy.Principal{Roles: p.Roles}, &t, e.program.facts)
-	if err != nil {
-		return nil, nil, err
-	}
-	roles := ast.StringTerm("roles")
-	known.principal = ast.ObjectTerm([2]*ast.Term{roles, known.principal.Get(roles)})
-	return known, slices.Concat(callMembers, callerMembers), nil
-}
-
-// branches finds the verdicts of a pair by partial evaluation.
-func (e *Engine) branches(ctx context.Context, known *pair, unknown []*ast.Term) ([]Branch, error) {
+// branchesOf returns the verdicts that are left of a policy, with their conditions in words.
+func branchesOf(ctx context.Context, known *rego.Partial) ([]Branch, error) {
 	var all []residual
 	// otherwise are conditions of every weaker set: a stronger verdict with one
 	// condition does not hold.
 	var otherwise []clause
-	for _, ref := range e.program.form.refs {
-		found, err := e.partial(ctx, ref, known, unknown)
+	for found, err := range known.Sets(ctx) {
 		if err != nil {
 			return nil, err
 		}
 		weaker, always := otherwise, false
-		for _, r := range found {
+		for _, left := range found {
+			r, err := residualOf(left)
+			if err != nil {
+				return nil, err
+			}
 			when, possible := simplify(slices.Concat(r.when, otherwise))
 			if !possible {
 				continue
@@ -135,7 +97,7 @@ func (e *Engine) branches(ctx context.Context, known *pair, unknown []*ast.Term)
 		if len(all) > maxBranches {
 			return nil, fmt.Errorf("more than %d verdicts", maxBranches)
 		}
-		if ref.Equal(decisionRef) {
+		if known.Exclusive {
 			continue // its verdicts exclude each other
 		}
 		if always {
@@ -164,6 +126,15 @@ type residual struct {
 	when     []clause
 }
 
+// residualOf writes the conditions of a verdict out.
+func residualOf(left rego.Residual) (residual, error) {
+	when, err := allConditions(left.When, left.Support)
+	if err == nil {
+		nameVariables(when)
+	}
+	return residual{left.Decision, when}, err
+}
+
 // addBranch adds b unless another branch with the same verdict says more.
 func addBranch(list []Branch, b Branch) []Branch {
 	wider := func(a, b Branch) bool {
@@ -176,78 +147,6 @@ func addBranch(list []Branch, b Branch) []Branch {
 	return append(slices.DeleteFunc(list, func(a Branch) bool { return wider(b, a) }), b)
 }
 
-var (
-	callMembers = []*ast.Term{ast.MustParseTerm("input.arguments"), ast.MustParseTerm("input.facts"), ast.MustParseTerm("input.request"), ast.MustParseTerm("input.usage")}
-	// callerMembers are unknown of a caller that is no one in particular.
-	callerMembers = []*ast.Term{ast.MustParseTerm("input.principal.subject"), ast.MustParseTerm("input.principal.client"), ast.MustParseTerm("input.principal.tenant")}
-	verdictVar    = ast.Var("verdict")
-)
-
-// partial evaluates the rules at ref with part of the input unknown.
-func (e *Engine) partial(ctx context.Context, ref ast.Ref, known *pair, unknown []*ast.Term) ([]residual, error) {
-	r := e.program.residuals
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	ctx, stop := context.WithTimeout(ctx, max(outlineTimeout, e.timeout))
-	defer stop()
-	compiler, err := r.compiler()
-	if err != nil {
-		return nil, err
-	}
-	query := ast.NewBody(ast.Equality.Expr(ast.NewTerm(verdictVar), ast.NewTerm(ref)))
-	if !ref.Equal(decisionRef) {
-		query = ast.NewBody(ast.NewExpr(ast.NewTerm(ref.Append(ast.NewTerm(verdictVar)))))
-	}
-	left, err := rego.New(rego.Compiler(compiler), rego.Store(e.program.store), rego.ParsedQuery(query), rego.ParsedUnknowns(unknown),
-		rego.ParsedInput(known.input(isCall)),
-	).Partial(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var out []residual
-	for _, q := range left.Queries {
-		one, err := e.residual(ref, q, left.Support)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, one)
-	}
-	return out, nil
-}
-
-// residual reads one query that is left: the verdict is bound to a variable, the
-// other expressions are conditions.
-func (e *Engine) residual(ref ast.Ref, q ast.Body, support []*ast.Module) (out residual, err error) {
-	verdict := slices.IndexFunc(q, func(x *ast.Expr) bool { return boundVerdict(x) != nil })
-	if verdict < 0 {
-		return out, errors.New("the verdict comes from the call")
-	}
-	if out.decision, err = e.sketch(ref, boundVerdict(q[verdict])); err != nil {
-		return out, err
-	}
-	rest := slices.Delete(slices.Clone(q), verdict, verdict+1)
-	rest = slices.DeleteFunc(rest, func(x *ast.Expr) bool { // a verdict whose reason asks a rule stands there twice
-		return x.IsEquality() && !x.Negated && x.Operand(1).Equal(boundVerdict(q[verdict]))
-	})
-	if out.when, err = allConditions(rest, support); err == nil {
-		nameVariables(out.when)
-	}
-	return out, err
-}
-
-// boundVerdict is what x binds the verdict to; nil when x is a condition.
-func boundVerdict(x *ast.Expr) *ast.Term {
-	if x.Negated || !x.IsEquality() {
-		return nil
-	}
-	for i := range 2 {
-		if v, ok := x.Operand(i).Value.(ast.Var); ok && v == verdictVar {
-			return x.Operand(1 - i)
-		}
-	}
-	return nil
-}
-
 var errUnreduced = errors.New("its conditions cannot be told apart before a call")
 
 // conditionsOf are the conditions that x stands for, with the rules that partial
@@ -256,7 +155,7 @@ func conditionsOf(x *ast.Expr, support []*ast.Module) ([]clause, error) {
 	if len(x.With) > 0 {
 		return nil, errUnreduced
 	}
-	if isGroundCheck(x) {
+	if rego.IsGroundCheck(x) {
 		return nil, nil
 	}
 	inner := ast.NewBody(x.ComplementNoWith())
@@ -381,36 +280,6 @@ func conditionText(x *ast.Expr) string {
 	}
 	return strings.Join(strings.Fields(string(raw)), " ")
 }
-
-// sketch is the decision that a verdict comes to, without members that come
-// from a call.
-func (e *Engine) sketch(ref ast.Ref, verdict *ast.Term) (policy.Decision, error) {
-	o, ok := verdict.Value.(ast.Object)
-	if !ok {
-		return policy.Decision{}, errors.New("the verdict comes from the call")
-	}
-	var members [][2]*ast.Term
-	o.Foreach(func(k, v *ast.Term) {
-		if ast.IsConstant(v.Value) {
-			members = append(members, [2]*ast.Term{k, v})
-		}
-	})
-	known := ast.NewObject(members...)
-	if effect, ok := effectAt(ref); ok {
-		known.Insert(keyEffect, ast.StringTerm(string(effect)))
-	}
-	if d, err := e.close(decodeDecision(known)); err == nil {
-		return d, nil
-	}
-	effect := known.Get(keyEffect)
-	if effect == nil {
-		return policy.Decision{}, errors.New("the effect comes from the call, or is none")
-	}
-	name, err := stringOf[policy.Effect](effect.Value)
-	return policy.Decision{Effect: name, Revision: e.revision}, err
-}
-
-var keyEffect = ast.StringTerm("effect")
 
 // clause is a condition for people: not all of its members hold. A condition
 // that must hold is the clause of its negation.

@@ -1,4 +1,4 @@
-package rego_test
+package workbench_test
 
 import (
 	"strings"
@@ -8,17 +8,18 @@ import (
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/workbench"
 )
 
 func TestOutlineConstant(t *testing.T) {
 	e := load(t, "p.rego", module(`decision := {"effect": "allow", "rule": "r"}`))
 	in := input("r", "t", "")
-	got, err := e.Outline(t.Context(), in.Principal, in.Tool)
-	want := rego.Outline{Branches: []rego.Branch{{Decision: policy.Decision{Effect: policy.Allow, Rule: "r", Revision: e.Revision()}}}}
+	got, err := workbench.OutlineOf(t.Context(), e, in.Principal, in.Tool)
+	want := workbench.Outline{Branches: []workbench.Branch{{Decision: policy.Decision{Effect: policy.Allow, Rule: "r", Revision: e.Revision()}}}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	if _, err := e.Outline(t.Context(), policy.Principal{}, in.Tool); err == nil {
+	if _, err := workbench.OutlineOf(t.Context(), e, policy.Principal{}, in.Tool); err == nil {
 		t.Error("nobody has an outline")
 	}
 }
@@ -27,7 +28,7 @@ func TestOutlineConstant(t *testing.T) {
 func outlined(t *testing.T, e *rego.Engine, role, tool string) []string {
 	t.Helper()
 	in := input(role, tool, "")
-	o, err := e.Outline(t.Context(), in.Principal, in.Tool)
+	o, err := workbench.OutlineOf(t.Context(), e, in.Principal, in.Tool)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +52,7 @@ func TestOutlineAnybody(t *testing.T) {
 	} {
 		e := loadUntried(t, writeFiles(t, "p.rego", module(rules)))
 		in := input("r", "t", "")
-		o, err := e.Outline(t.Context(), policy.Principal{Roles: []string{"r"}}, in.Tool)
+		o, err := workbench.OutlineOf(t.Context(), e, policy.Principal{Roles: []string{"r"}}, in.Tool)
 		if err != nil || len(o.Branches) != 1 {
 			t.Errorf("%s: %+v, %v", rules, o, err)
 			continue

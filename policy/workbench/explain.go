@@ -1,21 +1,20 @@
-package rego
+package workbench
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/open-policy-agent/opa/v1/ast"
-	"github.com/open-policy-agent/opa/v1/rego"
+	opa "github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/topdown"
 
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/rego"
 )
 
 // Explanation is a decision with what people ask about it.
@@ -53,26 +52,25 @@ type Way struct {
 	Open    []string `json:"open,omitempty"`
 }
 
-// Explain judges in as Decide does, and evaluates it once more, whole and
+// Explain judges in as e does, and evaluates it once more, whole and
 // watched, to say why: it is for people, and costs many times as much. An error
 // means that there is nothing to explain; a policy that fails is explained.
-func (e *Engine) Explain(ctx context.Context, in *policy.Input, trace bool) (Explanation, error) {
-	in = e.program.withFacts(in)
-	input, err := termOf(in, topdown.NewCancel())
+func Explain(ctx context.Context, e *rego.Engine, in *policy.Input, trace bool) (Explanation, error) {
+	input, err := e.Input(in)
 	if err != nil {
 		return Explanation{}, fmt.Errorf("explaining: %w", err)
 	}
 	var out Explanation
 	if out.Decision, err = e.Decide(ctx, in); err != nil {
-		out.Failure = cause(err)
+		out.Failure = rego.Cause(err)
 	}
-	w := &watcher{compiler: e.program.compiler, decision: out.Decision, input: input, data: e.program.data, owner: map[uint64]*ast.Rule{}, read: map[*ast.Rule][]ast.Ref{}, asked: map[*ast.Rule][]*ast.Rule{}}
+	w := &watcher{engine: e, decision: out.Decision, input: input, owner: map[uint64]*ast.Rule{}, read: map[*ast.Rule][]ast.Ref{}, asked: map[*ast.Rule][]*ast.Rule{}}
 	tracers, steps := []topdown.QueryTracer{w}, topdown.NewBufferTracer()
 	if trace {
 		tracers = append(tracers, steps)
 	}
-	if _, err := e.traced(ctx, in, tracers...); err != nil && !errors.Is(err, errUndefined) && out.Failure == "" {
-		out.Failure = cause(err)
+	if err := e.Trace(ctx, in, tracers...); err != nil && out.Failure == "" {
+		out.Failure = rego.Cause(err)
 	}
 	out.Trace = prettyTrace(*steps)
 	if w.decided != nil && out.Failure == "" {
@@ -82,14 +80,14 @@ func (e *Engine) Explain(ctx context.Context, in *policy.Input, trace bool) (Exp
 		return Explanation{}, fmt.Errorf("explaining: %w", err)
 	}
 	if in.Calls() && out.Decision.Effect != policy.Allow {
-		out.Whole, out.Ways = e.ways(ctx, in, input)
+		out.Whole, out.Ways = ways(ctx, e, in, input)
 	}
 	return out, ctx.Err()
 }
 
 // tell takes over what the METADATA of a rule says.
 func (x *Explanation) tell(r *ast.Rule) {
-	x.Where = at(r.Location, "", "", "", "").Where()
+	x.Where = rego.WhereOf(r.Location)
 	for _, a := range r.Annotations {
 		if a.Title != "" {
 			x.Title = a.Title
@@ -102,9 +100,8 @@ func (x *Explanation) tell(r *ast.Rule) {
 
 // watcher learns of an evaluation which rule read what, and which asked which.
 type watcher struct {
-	compiler *ast.Compiler
+	engine   *rego.Engine
 	input    *ast.Term
-	data     ast.Value
 	owner    map[uint64]*ast.Rule // :: query ⇒ the rule that it is part of
 	read     map[*ast.Rule][]ast.Ref
 	asked    map[*ast.Rule][]*ast.Rule
@@ -128,7 +125,7 @@ func (w *watcher) TraceEvent(e topdown.Event) {
 		}
 		w.owner[e.QueryID] = rule
 	case topdown.ExitOp:
-		if isRule && w.answers(rule) {
+		if isRule && rego.Decides(rule, &w.decision) {
 			w.decided = rule
 		}
 	case topdown.EvalOp:
@@ -136,19 +133,6 @@ func (w *watcher) TraceEvent(e topdown.Event) {
 			w.look(w.owner[e.QueryID], expr, e.Locals)
 		}
 	}
-}
-
-// answers reports whether r gave the decision. In a policy that answers with sets
-// that is the rule with the id of the decision: one of the set of its effect, or one
-// that such a rule asks.
-func (w *watcher) answers(r *ast.Rule) bool {
-	switch effect, ok := effectOfRule(r); {
-	case ok && effect == "":
-		return true
-	case ok && effect != w.decision.Effect:
-		return false
-	}
-	return r.Head.RuleKind() == ast.MultiValue && idsOf(r, textLabels(r))[w.decision.Rule]
 }
 
 // look takes in the references of an expression, names replaced by what they
@@ -159,7 +143,7 @@ func (w *watcher) look(rule *ast.Rule, expr *ast.Expr, locals *ast.ValueMap) {
 		case r.HasPrefix(ast.InputRootRef):
 			w.read[rule] = append(w.read[rule], w.known(r, locals))
 		case r.HasPrefix(ast.DefaultRootRef):
-			if asked := w.compiler.GetRulesForVirtualDocument(r); len(asked) > 0 {
+			if asked := w.engine.Compiler().GetRulesForVirtualDocument(r); len(asked) > 0 {
 				w.asked[rule] = append(w.asked[rule], asked...)
 			} else if full := w.known(r, locals); len(full) == len(r) { // what is left of it may be very large
 				w.read[rule] = append(w.read[rule], full)
@@ -239,7 +223,7 @@ func (w *watcher) facts() ([]Fact, error) {
 
 // find returns the value at ref as JSON, nil where there is none.
 func (w *watcher) find(ref ast.Ref) (json.RawMessage, error) {
-	root := w.data
+	root := w.engine.Data()
 	if ref[0].Equal(ast.InputRootDocument) {
 		root = w.input.Value
 	}
@@ -247,13 +231,17 @@ func (w *watcher) find(ref ast.Ref) (json.RawMessage, error) {
 	if err != nil {
 		return nil, nil //nolint:nilerr // the only error is that nothing is there
 	}
-	return valueJSON(found)
+	value, err := ast.JSON(found)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(value)
 }
 
 // ways finds what of the same tool the same principal may do, or may ask people
 // for. It says why when that is not known.
-func (e *Engine) ways(ctx context.Context, in *policy.Input, input *ast.Term) (whole string, ways []Way) {
-	o, err := e.Outline(ctx, in.Principal, in.Tool)
+func ways(ctx context.Context, e *rego.Engine, in *policy.Input, input *ast.Term) (whole string, ways []Way) {
+	o, err := OutlineOf(ctx, e, in.Principal, in.Tool)
 	if err != nil {
 		return err.Error(), nil
 	}
@@ -264,7 +252,7 @@ func (e *Engine) ways(ctx context.Context, in *policy.Input, input *ast.Term) (w
 		way := Way{Decision: b.Decision, Lacking: []string{}}
 		way.Lacking, way.Open = unmet(ctx, b.When, input)
 		for _, stronger := range o.Branches {
-			if stronger.Decision.Effect.Compare(b.Decision.Effect) <= 0 || stronger.Idle || e.program.form.refs[0].Equal(decisionRef) {
+			if stronger.Decision.Effect.Compare(b.Decision.Effect) <= 0 || stronger.Idle || o.Exclusive {
 				continue
 			}
 			if lacking, open := unmet(ctx, stronger.When, input); len(lacking)+len(open) == 0 {
@@ -309,32 +297,10 @@ func holds(ctx context.Context, condition string, input *ast.Term) (bool, error)
 	if err != nil {
 		return false, err
 	}
-	c := newCompiler()
+	c := rego.NewCompiler()
 	if c.Compile(map[string]*ast.Module{"condition": m}); c.Failed() {
 		return false, c.Errors
 	}
-	rs, err := rego.New(rego.Compiler(c), rego.Query("data.condition.holds"), rego.ParsedInput(input.Value)).Eval(ctx)
+	rs, err := opa.New(opa.Compiler(c), opa.Query("data.condition.holds"), opa.ParsedInput(input.Value)).Eval(ctx)
 	return rs.Allowed(), err
-}
-
-// traced evaluates in whole, with tracers that look on. It is for people and
-// costs many times what Decide does.
-func (e *Engine) traced(ctx context.Context, in *policy.Input, tracers ...topdown.QueryTracer) (ast.Value, error) {
-	input, err := termOf(e.program.withFacts(in), topdown.NewCancel())
-	if err != nil {
-		return nil, err
-	}
-	watch := func(q *topdown.Query) {
-		q.WithIndexing(false) // an index would hide why a rule does not hold
-		for _, t := range tracers {
-			q.WithQueryTracer(t)
-		}
-	}
-	return e.eval(ctx, e.program.decision, nil, max(tryTimeout, e.timeout), func(topdown.Cancel) (ast.Value, error) { return input.Value, nil }, watch)
-}
-
-func prettyTrace(events []*topdown.Event) string {
-	var b bytes.Buffer
-	topdown.PrettyTraceWithLocation(&b, events)
-	return b.String()
 }

@@ -1,4 +1,4 @@
-package rego_test
+package workbench_test
 
 import (
 	"testing"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/workbench"
 )
 
 // TestReadable is the table of conditions as people read them.
@@ -35,11 +36,11 @@ func TestReadable(t *testing.T) {
 		{[]string{`regex.match("^a", input.arguments.a)`, `input.arguments.a != "b"`}, []string{`regex.match("^a", a)`, `a != "b"`}},
 		{nil, nil},
 	} {
-		if diff := cmp.Diff(c.want, e.Readable("manage_wallet", c.when)); diff != "" {
+		if diff := cmp.Diff(c.want, workbench.Readable(e.Facts("manage_wallet"), c.when)); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", c.when, diff)
 		}
 	}
-	if got := e.Readable("other", []string{asset, amount + " <= 20000"}); len(got) != 2 || got[1] != "facts.amount ≤ 20000" {
+	if got := workbench.Readable(e.Facts("other"), []string{asset, amount + " <= 20000"}); len(got) != 2 || got[1] != "facts.amount ≤ 20000" {
 		t.Errorf("without facts: %q", got)
 	}
 }
@@ -56,12 +57,12 @@ func TestOutlineOfLists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := e.Outline(t.Context(), policy.Principal{Roles: []string{"payer"}}, policy.Tool{Name: "pay", Exposed: "pay"})
+	o, err := workbench.OutlineOf(t.Context(), e, policy.Principal{Roles: []string{"payer"}}, policy.Tool{Name: "pay", Exposed: "pay"})
 	if err != nil || o.Whole != "" {
 		t.Fatalf("%q, %v", o.Whole, err)
 	}
 	for _, b := range o.Branches {
-		t.Log(b.Decision.Rule, b.Decision.Approval, e.Readable("pay", b.When))
+		t.Log(b.Decision.Rule, b.Decision.Approval, workbench.Readable(e.Facts("pay"), b.When))
 	}
 	if !e.KnowsRole("finance") {
 		t.Error("the role finance is unknown")

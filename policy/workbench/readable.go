@@ -1,4 +1,4 @@
-package rego
+package workbench
 
 import (
 	"math/big"
@@ -57,12 +57,10 @@ var (
 	plainOrders = strings.NewReplacer(" <= ", " ≤ ", " >= ", " ≥ ", "input.arguments.", "", "input.facts.", "facts.", "input.usage.", "usage.")
 )
 
-// Readable returns conditions of a Branch for a tool as people read them: arguments by their
+// Readable returns conditions of a Branch for a tool with facts as people read them: arguments by their
 // names alone, facts as facts.NAME, a bound on the amount of an asset in whole units,
 // "amount ≤ 200 USD", and opening hours as "weekday in UTC" and "time in UTC".
-func (e *Engine) Readable(tool string, when []string) []string {
-	return readable(e.program.facts[tool], when, nil)
-}
+func Readable(facts *fact.Set, when []string) []string { return readable(facts, when, nil) }
 
 // readable writes conditions that hold together with those around them.
 func readable(facts *fact.Set, when, around []string) []string {
