@@ -320,6 +320,9 @@ type Call struct {
 	// Peer receives the questions and notifications of a server in the course of the
 	// call, Home those that belong to no call of the session. Nil = nobody.
 	Peer, Home registry.Peer
+	// Listen is the stream that subscriptions/listen opens at the server of Route; nil for any
+	// other method.
+	Listen *registry.Listen
 }
 
 // Reply is the answer to a call that was not refused.

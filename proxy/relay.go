@@ -75,7 +75,7 @@ func (r *relayed) receive(ctx context.Context) *Failure {
 		row, ok = lists[m.Method]
 	}
 	notice := isNotice(m.Method) && m.Kind == jsonrpc.Notification
-	if !ok && notice == isNotice(m.Method) && r.gate.extends(r.in.Route, m.Method) {
+	if !ok && notice == isNotice(m.Method) && (m.Method == methodListen) == (r.in.Listen != nil) && r.gate.extends(r.in.Route, m.Method) {
 		row, ok = method{find: (*relayed).findServer}, true
 	}
 	switch {
@@ -172,7 +172,7 @@ func (r *relayed) forward(ctx context.Context) *Failure {
 	result, kernel := json.RawMessage("{}"), signal.Skip("each later request carries it to its server", r.metrics())
 	if r.server != "" {
 		var err error
-		result, err = r.gate.enquire(ctx, r.server, registry.Ask{Method: r.method, Params: r.body, From: r.from(r.server), Progress: r.in.Progress})
+		result, err = r.gate.enquire(ctx, r.server, registry.Ask{Method: r.method, Params: r.body, From: r.from(r.server), Progress: r.in.Progress, Listen: r.in.Listen})
 		if err != nil {
 			return r.elicited(ctx, r.askFailure(ctx, err))
 		}
@@ -299,6 +299,24 @@ func (g *Gate) Notify(ctx context.Context, in *Call) *Failure {
 // extends reports whether the operator named a method of an extension for server.
 func (g *Gate) extends(server, method string) bool {
 	return server != "" && slices.Contains(g.settings.Load().Methods[server], method)
+}
+
+// methodListen passes with Call.Listen only: a door answers it, and asks servers for what it does not
+// know.
+const methodListen = "subscriptions/listen"
+
+// Listens returns the servers of a route, "" for all, for which the operator named
+// subscriptions/listen: they get the members of a listener's filter that toolgate does not know.
+// The policy decides about each.
+func (g *Gate) Listens(route string) []string {
+	var servers []string
+	for server := range g.settings.Load().Methods {
+		if (route == "" || route == server) && g.extends(server, methodListen) {
+			servers = append(servers, server)
+		}
+	}
+	slices.Sort(servers)
+	return servers
 }
 
 // isNotice reports whether method names a notification.

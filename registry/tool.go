@@ -100,6 +100,9 @@ type Outgoing = upstream.Call
 // Ask is one request that calls no tool; see package upstream.
 type Ask = upstream.Ask
 
+// Listen is the stream of a client's subscriptions/listen request at one server.
+type Listen = upstream.Listen
+
 // What servers ask and tell on their own account, and whom; see package
 // upstream.
 type (

@@ -230,12 +230,22 @@ const maxWatched = 256
 // maxWaiting bounds the notifications that wait for one reader.
 const maxWaiting = 512
 
-// A listener is one open subscriptions/listen request.
+// Bounds of what one listener wants beyond what toolgate knows.
+const (
+	maxOtherBytes   = 4 << 10         // of the members of its filter
+	maxOtherServers = 8               // that get them
+	otherTimeout    = 5 * time.Second // for the acknowledgement of one
+)
+
+// A listener is one open subscriptions/listen request. As a registry.Peer it receives the
+// notifications that toolgate does not know.
 type listener struct {
-	id    json.RawMessage // of the request
-	lists []string        // the changes of lists that it wants
-	uris  []string        // the resources whose updates it wants
-	wake  chan struct{}   // holds a token when something waits
+	id     json.RawMessage  // of the request
+	lists  []string         // the changes of lists that it wants
+	uris   []string         // the resources whose updates it wants
+	others []jsonrpc.Change // members that toolgate does not know, as servers have acknowledged them
+	lost   chan struct{}    // holds a token when a server has ended its stream for others
+	wake   chan struct{}    // holds a token when something waits
 
 	mu      sync.Mutex // protects the field below
 	waiting [][]byte   // messages to send
@@ -306,6 +316,9 @@ func (l *listener) acknowledgement() []byte {
 	if len(l.uris) > 0 {
 		filter = setIn(filter, quoted(l.uris...), "resourceSubscriptions")
 	}
+	for _, other := range l.others {
+		filter = setIn(filter, other.Value, other.Name)
+	}
 	message, _ := l.tagged("notifications/subscriptions/acknowledged", setIn(json.RawMessage("{}"), filter, "notifications"))
 	return message
 }
@@ -323,11 +336,14 @@ func (s *statelessServer) serveListener(ctx context.Context, x *exchange, send f
 		return s.refuse(x, signal.CodeOverloaded, "too many streams are open")
 	}
 	defer s.groups.removeStream(p)
-	l := &listener{id: x.id, lists: s.listsFor(x, filter), wake: make(chan struct{}, 1)}
+	life, end := context.WithCancel(ctx)
+	defer end()
+	l := &listener{id: x.id, lists: s.listsFor(x, filter), lost: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	l.uris = s.watchAll(ctx, x, filter)
 	defer s.unwatchAll(x, l.uris)
 	p.addListener(l)
 	defer p.removeListener(l)
+	s.listenForOthers(life, x, l, filter)
 	send(l.acknowledgement())
 	return s.pumpListener(ctx, x, l, send)
 }
@@ -344,11 +360,10 @@ func (s *statelessServer) pumpListener(ctx context.Context, x *exchange, l *list
 			}
 		case <-ctx.Done():
 			return answer{silent: true, status: http.StatusAccepted}
+		case <-l.lost: // the client may listen again, and the policy decides again
+			return s.endListener(x)
 		case <-s.closing.Done():
-			meta := slices.Concat([]byte(`{"resultType":"complete","_meta":{`), jsonrpc.Quote(metaSubscription), []byte{':'}, x.id,
-				[]byte{','}, jsonrpc.Quote(metaServer), []byte{':'}, s.serverInfo(), []byte("}}"))
-			body, _ := wire.CreateSuccessResponse(x.id, meta) // fails for no id that was decoded
-			return answer{status: http.StatusOK, body: body}
+			return s.endListener(x)
 		case <-again.C:
 			who, failure := s.opts.Gate.Identify(s.base, x.call.Credential)
 			if failure != nil || who.Subject != x.call.Principal.Subject || who.Tenant != x.call.Principal.Tenant {
@@ -356,6 +371,66 @@ func (s *statelessServer) pumpListener(ctx context.Context, x *exchange, l *list
 			}
 		}
 	}
+}
+
+// endListener returns the answer that ends a stream.
+func (s *statelessServer) endListener(x *exchange) answer {
+	meta := slices.Concat([]byte(`{"resultType":"complete","_meta":{`), jsonrpc.Quote(metaSubscription), []byte{':'}, x.id,
+		[]byte{','}, jsonrpc.Quote(metaServer), []byte{':'}, s.serverInfo(), []byte("}}"))
+	body, _ := wire.CreateSuccessResponse(x.id, meta) // fails for no id that was decoded
+	return answer{status: http.StatusOK, body: body}
+}
+
+// listenForOthers has servers send l what its filter has beyond the members that toolgate knows,
+// until life ends, and adds to l what they acknowledge. The road judges a request to each server.
+func (s *statelessServer) listenForOthers(life context.Context, x *exchange, l *listener, filter json.RawMessage) {
+	known := []jsonrpc.Change{{Name: "resourceSubscriptions"}}
+	for _, f := range filters {
+		known = append(known, jsonrpc.Change{Name: f.member})
+	}
+	others, err := jsonrpc.Extend(filter, known...)
+	some := false
+	for range jsonrpc.Members(others) {
+		some = true
+		break
+	}
+	if err != nil || !some || len(others) > maxOtherBytes || s.opts.Relayer == nil || s.opts.Listens == nil {
+		return
+	}
+	servers := s.opts.Listens(x.call.Route)
+	for _, server := range servers[:min(len(servers), maxOtherServers)] {
+		call := x.relayed(listenMethod, setIn(json.RawMessage("{}"), others, "notifications"))
+		call.Route, call.Peer = server, l
+		call.Listen = &registry.Listen{Life: life, Lost: func() { wait.Signal(l.lost) }}
+		ctx, stop := context.WithTimeout(life, otherTimeout)
+		reply, failure := s.opts.Relayer.Relay(ctx, call)
+		stop()
+		if failure != nil || reply == nil {
+			continue
+		}
+		promised, _ := jsonrpc.Get(reply.Result, "notifications")
+		jsonrpc.Each(promised, func(name []byte, value json.RawMessage) bool {
+			named := func(c jsonrpc.Change) bool { return c.Name == string(name) }
+			if _, asked := jsonrpc.Get(others, string(name)); asked && !slices.ContainsFunc(l.others, named) {
+				l.others = append(l.others, jsonrpc.Change{Name: string(name), Value: value})
+			}
+			return true
+		})
+	}
+}
+
+var _ registry.Peer = (*listener)(nil)
+
+// Tell implements registry.Peer. Notifications that toolgate knows come by the group.
+func (l *listener) Tell(method string, params json.RawMessage) {
+	if !slices.Contains(listenable, method) {
+		l.deliver(method, params)
+	}
+}
+
+// Ask implements registry.Peer: a stream of notifications carries no questions.
+func (l *listener) Ask(_ context.Context, round []registry.Question) []registry.Answer {
+	return unanswered(round, "the client can be asked in the course of its own requests only")
 }
 
 // listsFor returns the list changes that filter asks for and the route offers.
@@ -435,12 +510,15 @@ func (s *statelessServer) subscribe(ctx context.Context, x *exchange, method, ur
 	if s.opts.Relayer == nil {
 		return false
 	}
-	params := slices.Concat([]byte(`{"uri":`), jsonrpc.Quote(uri), []byte{'}'})
+	reply, failure := s.opts.Relayer.Relay(ctx, x.relayed(method, slices.Concat([]byte(`{"uri":`), jsonrpc.Quote(uri), []byte{'}'})))
+	return failure == nil && reply != nil
+}
+
+// relayed returns a request of the door's own on the account of x.
+func (x *exchange) relayed(method string, params json.RawMessage) *proxy.Call {
 	m := &jsonrpc.Message{Kind: jsonrpc.Request, ID: x.id, Method: method, Params: params, Raw: jsonrpc.NewRequest(x.id, method, params)}
-	call := proxy.Call{
+	return &proxy.Call{
 		Message: m, Credential: x.call.Credential, Client: x.call.Client, ClientInfo: x.call.ClientInfo, Route: x.call.Route, Session: x.call.Session,
 		Transport: x.call.Transport, Era: x.call.Era, Capabilities: x.call.Capabilities, Level: x.call.Level, Home: x.call.Home,
 	}
-	reply, failure := s.opts.Relayer.Relay(ctx, &call)
-	return failure == nil && reply != nil
 }

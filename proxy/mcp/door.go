@@ -52,6 +52,9 @@ type Options struct {
 	// Relayer serves resources, prompts and completions on /mcp/{server}; nil =
 	// they are not served.
 	Relayer Relayer
+	// Listens returns the servers of a route, "" for all, that get the members of a filter of
+	// subscriptions/listen that toolgate does not know; nil = none does.
+	Listens func(route string) []string
 	// Notifier passes notifications of clients to servers; nil = they are dropped.
 	Notifier Notifier
 	// Offers returns the relayed capabilities of the server name, or of all

@@ -191,7 +191,7 @@ type Server struct {
 	Notice       string            `json:"notice"`          // boundary notice; "" = none
 	Errors       string            `json:"errors"`          // of calls of its tools, as Client.Errors; "" = not said
 	Results      string            `json:"results"`         // in place of Config.Results; "" = not said
-	Methods      []string          `json:"methods"`         // methods of extensions that are relayed, none of MCP's own; notifications begin with "notifications/"
+	Methods      []string          `json:"methods"`         // methods of extensions that are relayed, none of MCP's own but subscriptions/listen; notifications begin with "notifications/"
 
 	// Origin is how mcp.json says that the server is reached, without secrets.
 	Origin lock.Origin

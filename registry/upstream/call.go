@@ -62,6 +62,18 @@ type Ask struct {
 	Trace  span.Carrier    // as in Call
 	// Progress is as in Call.
 	Progress func(params json.RawMessage)
+	// Listen makes subscriptions/listen open a stream that outlives the request, whose result is
+	// then the server's acknowledgement; nil for any other method.
+	Listen *Listen
+}
+
+// Listen is the stream of a client's subscriptions/listen request at one server. What the server
+// sends on it goes to Downstream.Peer. It is not opened again when it ends.
+type Listen struct {
+	Life context.Context // ends the stream
+	// Lost is called when the server, or the connection, has ended an acknowledged stream
+	// before Life.
+	Lost func()
 }
 
 // Ask sends a request that calls no tool and waits for its answer, within the
@@ -71,7 +83,7 @@ func (s *Server) Ask(ctx context.Context, ask Ask) (json.RawMessage, *Error) {
 	if page := s.recalled(ask); page != nil {
 		return page, nil
 	}
-	return s.send(ctx, &request{Call: Call{From: ask.From, Trace: ask.Trace, Progress: ask.Progress}, method: ask.Method, params: ask.Params})
+	return s.send(ctx, &request{Call: Call{From: ask.From, Trace: ask.Trace, Progress: ask.Progress}, method: ask.Method, params: ask.Params, listen: ask.Listen})
 }
 
 // Notify passes a client's notification to the connection of its downstream
@@ -180,6 +192,8 @@ func (s *session) request(ctx context.Context, r *request) (json.RawMessage, *Er
 		if result, e, ok := s.answerHere(ctx, r); ok {
 			return result, e
 		}
+	} else if r.listen != nil {
+		return nil, rpcFault(codeMethod, "the server speaks MCP "+s.conn.Revision()+", which has no "+methodListen, nil)
 	} else if r.method != methodSetLevel && s.conn.client != nil {
 		s.setLevel(ctx, r.From.Level)
 	}

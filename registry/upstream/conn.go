@@ -90,6 +90,8 @@ type request struct {
 	// onNotice takes what comes on the stream of subscriptions/listen, nil for any
 	// other request.
 	onNotice func(*jsonrpc.Message)
+	// listen is as in Ask.
+	listen *Listen
 }
 
 // pending is one request that waits for its answer.

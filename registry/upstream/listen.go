@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -117,6 +118,58 @@ func (c *conn) listen(life context.Context, filter json.RawMessage, notice func(
 		if ended(e, acknowledged.Load(), granted.Load()) || !c.opts.sleep(life, pause(n)) {
 			return
 		}
+	}
+}
+
+// openListen opens the stream of a client's subscriptions/listen request and waits for the
+// server's acknowledgement. The stream is a task of the connection.
+func (c *conn) openListen(ctx context.Context, r *request) (json.RawMessage, *Error) {
+	type opening struct {
+		acknowledgement json.RawMessage
+		refusal         *Error
+	}
+	filter, _ := jsonrpc.Get(r.params, "notifications")
+	first := make(chan opening, 1)
+	life, end := context.WithCancel(r.listen.Life)
+	notice := func(msg *jsonrpc.Message) {
+		if msg.Method != methodAcknowledged {
+			c.notifyPeer(r.From.Peer, &c.queue, msg)
+			return
+		}
+		select {
+		case first <- opening{acknowledgement: msg.Params}:
+		default:
+		}
+	}
+	over := func(e *Error, acknowledged, _ bool) bool {
+		switch {
+		case acknowledged && life.Err() == nil, acknowledged && c.Dead():
+			r.listen.Lost()
+		case !acknowledged && e == nil:
+			e = failed(errors.New("the server closed the subscription at once"))
+		}
+		select {
+		case first <- opening{refusal: e}:
+		default:
+		}
+		return true
+	}
+	if !c.Go(func() {
+		defer end()
+		defer context.AfterFunc(c.Life(), end)()
+		c.listen(life, filter, notice, over)
+	}) {
+		end()
+		return nil, c.Died(true)
+	}
+	select {
+	case o := <-first:
+		return o.acknowledgement, o.refusal
+	case <-ctx.Done():
+		end()
+		e := ctxError(ctx)
+		e.Sent = true
+		return nil, e
 	}
 }
 

@@ -103,6 +103,12 @@ func (s *session) answerHere(ctx context.Context, r *request) (json.RawMessage, 
 	switch r.method {
 	case methodSubscribe, methodUnsubscribe:
 		return json.RawMessage(`{}`), s.subscribe(ctx, r), true
+	case methodListen:
+		if r.listen == nil {
+			return nil, nil, false
+		}
+		result, e := s.conn.openListen(ctx, r)
+		return result, e, true
 	case "ping", "logging/setLevel": // the level is remembered and travels with each request
 		return json.RawMessage(`{}`), nil, true
 	case "tasks/get", "tasks/cancel":

@@ -202,7 +202,7 @@ func together(ctx context.Context, ends ...func(context.Context) error) error {
 // doorOptions is what every door for MCP clients has.
 func (a *App) doorOptions(cfg *config.Config) mcp.Options {
 	return mcp.Options{
-		Gate: a.gate, Refuser: a.gate, Relayer: a.gate, Notifier: a.gate, Offers: a.upstreams.Offered, Introductions: a.upstreams.Introductions,
+		Gate: a.gate, Refuser: a.gate, Relayer: a.gate, Listens: a.gate.Listens, Notifier: a.gate, Offers: a.upstreams.Offered, Introductions: a.upstreams.Introductions,
 		Version: a.options.Version, Errors: wire.Dialect(cfg.Errors),
 		Limits: limitsOf(cfg), Budget: a.budget, Profile: wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: a.state.envelopes.Write, Tasks: true, StateKey: a.state.key,
 		Drain: cfg.Shutdown.Drain, Ended: a.endSession, Session: a.measureSession, Log: a.log.Named("mcp"), Crowded: a.metrics.crowded.WithLabelValues("").Inc,
