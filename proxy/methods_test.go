@@ -122,7 +122,8 @@ func TestEveryMethodHasARow(t *testing.T) {
 	}
 }
 
-// An operator may name every method but those of the revisions and of known extensions.
+// An operator may name every method but those of the revisions and of known extensions; of a filter of
+// subscriptions/listen, servers get the members that toolgate does not know.
 func TestNamedMethodsHaveNoRow(t *testing.T) {
 	text, err := os.ReadFile("../docs/schemas/config.json")
 	if err != nil {
@@ -146,6 +147,7 @@ func TestNamedMethodsHaveNoRow(t *testing.T) {
 			}
 		}
 	}
+	delete(known, "subscriptions/listen")
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(known)), slices.Sorted(slices.Values(schema.Defs.Methods.Items.Not.Enum))); diff != "" {
 		t.Errorf("what methods refuses (-known +refused):\n%s", diff)
 	}
