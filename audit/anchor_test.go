@@ -14,6 +14,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 )
 
 // TestWebhookAnchor holds that a webhook receives the newest checkpoint, again after it
@@ -37,7 +38,7 @@ func TestWebhookAnchor(t *testing.T) {
 	signer, verifier := newKey(t)
 	root := filepath.Join(t.TempDir(), "audit")
 	l := open(t, root, audit.Options{Instance: "a", OnError: func(_ string, err error) { failures <- err }, Signing: audit.Signing{
-		Signer: signer, Anchors: []audit.Anchoring{{Anchor: audit.WebhookAnchor(server.URL + "/hook?token=geheim"), Name: "webhook", Every: time.Millisecond}},
+		Signer: signer, Anchors: []audit.Anchoring{{Anchor: notary.WebhookAnchor(server.URL + "/hook?token=geheim"), Name: "webhook", Every: time.Millisecond}},
 	}})
 	if err := <-failures; !strings.Contains(err.Error(), "status 307") || strings.Contains(err.Error(), "geheim") {
 		t.Errorf("the failure is %v", err)

@@ -17,19 +17,20 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/internal/files"
 )
 
 // openWitness returns a witness for checkpoints of verifier, and the verifier of its own
 // signatures.
-func openWitness(t *testing.T, dir string, verifier note.Verifier) (*audit.Witness, note.Verifier) {
+func openWitness(t *testing.T, dir string, verifier note.Verifier) (*notary.Witness, note.Verifier) {
 	t.Helper()
-	w, err := audit.OpenWitness(dir, "w.example.org", []note.Verifier{verifier})
+	w, err := notary.OpenWitness(dir, "w.example.org", []note.Verifier{verifier})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.Close() })
-	own, err := audit.ReadWitnessKey(filepath.Join(dir, "witness.pub"))
+	own, err := notary.ReadWitnessKey(filepath.Join(dir, "witness.pub"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +110,7 @@ func TestWitnessRefuses(t *testing.T) {
 		t.Errorf("GET: %d", r.Code)
 	}
 
-	if _, err := audit.OpenWitness(dir, "x", nil); !errors.Is(err, files.ErrHeld) {
+	if _, err := notary.OpenWitness(dir, "x", nil); !errors.Is(err, files.ErrHeld) {
 		t.Errorf("a second process: %v", err)
 	}
 	if err := w.Close(); err != nil {
@@ -198,7 +199,7 @@ func TestWitnessAnchor(t *testing.T) {
 			_, _ = io.WriteString(rw, tt.answer)
 		}))
 		dir := t.TempDir()
-		anchor := audit.WitnessAnchor{DirectoryAnchor: audit.DirectoryAnchor(dir), URL: server.URL + "/?token=geheim", Verifiers: tt.key}
+		anchor := notary.WitnessAnchor{DirectoryAnchor: audit.DirectoryAnchor(dir), URL: server.URL + "/?token=geheim", Verifiers: tt.key}
 		err := anchor.Publish(t.Context(), c, signed)
 		server.Close()
 		kept, _ := os.ReadFile(filepath.Join(dir, "t.a.note"))
@@ -222,7 +223,7 @@ func TestWitnessFindsRewrittenChain(t *testing.T) {
 	server := httptest.NewServer(w)
 	defer server.Close()
 	publish := func(c audit.Checkpoint) error {
-		a := audit.WitnessAnchor{DirectoryAnchor: audit.DirectoryAnchor(anchor), URL: server.URL, Verifiers: []note.Verifier{own}}
+		a := notary.WitnessAnchor{DirectoryAnchor: audit.DirectoryAnchor(anchor), URL: server.URL, Verifiers: []note.Verifier{own}}
 		return a.Publish(t.Context(), c, sign(t, c, s.signing.Signer))
 	}
 	at := func(instance string, n int) audit.Checkpoint { // the checkpoint of record n as the chain is now
@@ -300,7 +301,7 @@ func TestWitnessFindsRewrittenChain(t *testing.T) {
 	if rep, independence := verdict(anchor); independence != audit.Broken {
 		t.Errorf("without a cosignature: %+v", rep)
 	}
-	if _, err := audit.ReadWitnessKey(filepath.Join(anchor, "missing")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := notary.ReadWitnessKey(filepath.Join(anchor, "missing")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing key: %v", err)
 	}
 }

@@ -19,6 +19,7 @@ const (
 var mayImport = map[string][]string{
 	"signal":                {},
 	"audit":                 {"signal"},
+	"audit/notary":          {"audit"},
 	"registry/config":       {"docs/schemas", "registry/dialect", "registry/lock"}, // the published schema is the one that files are checked against
 	"registry/dialect":      {},
 	"registry/lock":         {},

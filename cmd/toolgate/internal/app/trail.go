@@ -10,6 +10,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
@@ -44,9 +45,9 @@ func signing(cfg *config.Config, k *keys.Dir, dir string) (s audit.Signing, err 
 		anchoring := audit.Anchoring{Anchor: audit.DirectoryAnchor(a.Directory), Name: a.Directory}
 		switch {
 		case a.Witness != "":
-			witness := audit.WitnessAnchor{DirectoryAnchor: audit.DirectoryAnchor(a.Directory), URL: a.Witness}
+			witness := notary.WitnessAnchor{DirectoryAnchor: audit.DirectoryAnchor(a.Directory), URL: a.Witness}
 			if a.WitnessKey != "" {
-				v, err := audit.ReadWitnessKey(a.WitnessKey)
+				v, err := notary.ReadWitnessKey(a.WitnessKey)
 				if err != nil {
 					return s, err
 				}
@@ -54,7 +55,7 @@ func signing(cfg *config.Config, k *keys.Dir, dir string) (s audit.Signing, err 
 			}
 			anchoring.Anchor, anchoring.Every = witness, time.Minute
 		case a.Webhook != "":
-			anchoring = audit.Anchoring{Anchor: audit.WebhookAnchor(a.Webhook), Name: "webhook", Every: time.Minute}
+			anchoring = audit.Anchoring{Anchor: notary.WebhookAnchor(a.Webhook), Name: "webhook", Every: time.Minute}
 		}
 		s.Anchors = append(s.Anchors, anchoring)
 	}

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/progress"
 	"github.com/toolgate/toolgate/internal/keys"
@@ -123,7 +124,7 @@ func auditVerify(e *env) *cobra.Command {
 		}
 		evidence.Anchors, evidence.Archive, evidence.Replica = anchors, archive != "", len(args) == 0
 		if witnessKey != "" {
-			v, err := audit.ReadWitnessKey(witnessKey)
+			v, err := notary.ReadWitnessKey(witnessKey)
 			if err != nil {
 				return usage(err)
 			}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/internal/guard"
 )
@@ -41,7 +41,7 @@ func auditWitness(e *env) *cobra.Command {
 		if err != nil {
 			return fmt.Errorf("listening: %w", err)
 		}
-		w, err := audit.OpenWitness(dir, name, known)
+		w, err := notary.OpenWitness(dir, name, known)
 		if err != nil {
 			return errors.Join(err, l.Close())
 		}
@@ -56,7 +56,7 @@ func auditWitness(e *env) *cobra.Command {
 }
 
 // witness prints the key of w, and serves until ctx ends.
-func (e *env) witness(ctx context.Context, w *audit.Witness, l net.Listener) error {
+func (e *env) witness(ctx context.Context, w *notary.Witness, l net.Listener) error {
 	w.OnError = func(err error) { fmt.Fprintf(e.err, "toolgate: error: %s\n", report.Printable(err.Error())) }
 	s := &http.Server{Handler: w, ReadTimeout: witnessTimeout, WriteTimeout: 2 * witnessTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	served := make(chan error, 1)

@@ -1,6 +1,7 @@
-package audit
+package notary
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,20 +11,22 @@ import (
 
 	cosignature "github.com/transparency-dev/formats/note"
 	"golang.org/x/mod/sumdb/note"
+
+	"github.com/toolgate/toolgate/audit"
 )
 
-// A WitnessAnchor is a DirectoryAnchor whose notes a witness has signed too (C2SP
+// A WitnessAnchor is an audit.DirectoryAnchor whose notes a witness has signed too (C2SP
 // tlog-cosignature, cosignature/v1). A Witness signs no checkpoint that contradicts one
 // that it has signed before, also when the holder of toolgate's key asks.
 type WitnessAnchor struct {
-	DirectoryAnchor
+	audit.DirectoryAnchor
 	URL       string
 	Verifiers []note.Verifier // one of which must verify the cosignature; none = it is kept as it comes
 }
 
-// Publish implements Anchor. A note without a cosignature, or with a bad one, is not kept.
+// Publish implements audit.Anchor. A note without a cosignature, or with a bad one, is not kept.
 // The error says so when the witness refuses the checkpoint for one that it has seen.
-func (a WitnessAnchor) Publish(ctx context.Context, c Checkpoint, signed []byte) error {
+func (a WitnessAnchor) Publish(ctx context.Context, c audit.Checkpoint, signed []byte) error {
 	lines, err := post(ctx, a.URL, signed)
 	if errors.Is(err, statusError(http.StatusConflict)) {
 		err = errors.New("ALARM: the witness has signed a later or another checkpoint of this chain: the trail was rewritten, or somebody else signs with its key")
@@ -37,10 +40,16 @@ func (a WitnessAnchor) Publish(ctx context.Context, c Checkpoint, signed []byte)
 	if errors.As(err, &unverified) && len(a.Verifiers) == 0 {
 		n, err = unverified.Note, nil
 	}
-	if err != nil || len(lines) == 0 || n.Text != c.text() {
+	if err != nil || len(lines) == 0 || n.Text != textOf(signed) {
 		return errors.New("asking the witness: the answer is not a valid cosignature")
 	}
 	return a.DirectoryAnchor.Publish(ctx, c, cosigned)
+}
+
+// textOf returns the text of a signed note (C2SP signed-note), with its last newline.
+func textOf(signed []byte) string {
+	text, _, _ := bytes.Cut(signed, []byte("\n\n"))
+	return string(text) + "\n"
 }
 
 // ReadWitnessKey returns the verifier of the cosignatures of a witness, whose key is in a
