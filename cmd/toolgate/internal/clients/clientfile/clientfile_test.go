@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/toolgate/toolgate/internal/clientfile"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients/clientfile"
 )
 
 var entry = json.RawMessage(`{"type":"http","url":"http://127.0.0.1:8787/mcp"}`)
