@@ -112,6 +112,25 @@ func TestImportTable(t *testing.T) {
 	}
 }
 
+// wings are the packages that the gate does not know: they see its records, tickets, catalogue and
+// engine. A trailing /... means every package below.
+var wings = []string{"cmd/...", "console", "tools", "tools/...", "internal/evm", "policy/workbench", "policy/rejudge/...", "audit/notary"}
+
+// TestGateImportsNoWing holds that a reader who wants to know what happens to a call need not open a
+// wing.
+func TestGateImportsNoWing(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.isTest || matches(wings, s.pkg) || strings.Contains(s.pkg, "testkit") {
+			continue
+		}
+		for _, spec := range s.ast.Imports {
+			if p, ours := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module); ours && matches(wings, p) {
+				t.Errorf("%s imports %s", s.path, p)
+			}
+		}
+	}
+}
+
 func TestInternalImportsNothingOfOurs(t *testing.T) {
 	for _, s := range sources(t) {
 		if s.isTest || !strings.HasPrefix(s.pkg, "internal/") {
