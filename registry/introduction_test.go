@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
@@ -72,7 +73,7 @@ func TestIntroductions(t *testing.T) {
 
 // The real thing: server-everything has a title and instructions.
 func TestIntroductionOfEverything(t *testing.T) {
-	node, script := npm.Program(t, "node"), npm.File(t, "@modelcontextprotocol/server-everything/dist/index.js")
+	node, script := parts.Need(t, "node"), npm.File(t, "@modelcontextprotocol/server-everything/dist/index.js")
 	r := open(t, registry.Options{})
 	apply(t, r, config.Server{Name: "e", Type: "stdio", Command: node, Args: []string{script, "stdio"}, Prefix: "e__", Timeout: patience, Pin: config.PinFirst, MaxSessions: 8})
 	await(t, "the server", func() bool { return len(r.Catalogue().Tools("e")) > 0 })

@@ -1,6 +1,6 @@
 // Package release_test makes the release of the last commit as .goreleaser.yaml says,
 // and looks at it. It has a module of its own, so that nothing of GoReleaser is in
-// toolgate's. make release-check builds the programs that it needs.
+// toolgate's. make -f .ci/Makefile release-check builds the programs that it needs.
 package release_test
 
 import (

@@ -6,6 +6,5 @@
 // testdata/conformance/baseline.json names it with a reason. The baseline may only
 // shrink: a check in it that passes fails the test.
 //
-// make test-conformance installs the suite and runs it. Without
-// TOOLGATE_CONFORMANCE=1 the tests are skipped.
+// make -f .ci/Makefile conformance installs the suite and runs it alone.
 package conformance

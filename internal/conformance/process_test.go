@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -127,14 +128,18 @@ func runSuite(t testing.TB, env []string, s suite, mode ...string) results {
 	return readResults(t, dir, s)
 }
 
-const modules = "../../testdata/conformance/node_modules"
+// pinned is the suite, with a Node of its own.
+var pinned = parts.Kit{
+	Dir: "conformance", Lock: "package-lock.json", Stamp: "node_modules/.package-lock.json", Target: "npm",
+	Commands: [][]string{{"npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"}},
+}
 
 // installed returns the path of an installed file below node_modules.
 func installed(t testing.TB, pattern string) string {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join(modules, pattern))
+	found, err := filepath.Glob(filepath.Join(pinned.File(t, "node_modules"), pattern))
 	if err != nil || len(found) == 0 {
-		t.Fatalf("%s is not installed (make test-conformance): %v", pattern, err)
+		t.Fatalf("the suite has no %s: %v", pattern, err)
 	}
 	return found[0]
 }

@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/toolgate/toolgate/internal/testkit/corpus"
-	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 )
 
 // ruleFiles are those of docs/deploy/prometheus. Each has a file of tests.
@@ -94,7 +94,7 @@ func TestAlertRules(t *testing.T) {
 			t.Errorf("no case has %s fire", a.Alert)
 		}
 	}
-	promtool := npm.Program(t, "promtool")
+	promtool := parts.Need(t, "promtool")
 	for _, command := range [][]string{{"check", "rules", "alerts.yaml", "slo.yaml"}, {"test", "rules", "alerts_test.yaml", "slo_test.yaml"}} {
 		cmd := exec.Command(promtool, command...)
 		cmd.Dir = deployed(t, "prometheus")

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -119,7 +119,7 @@ type deployment struct {
 // suffer does to a deployment what goes wrong in operation while calls go on. toolgate
 // fails as docs/run.md says and recovers, and the alerts name the runbook.
 func (d *deployment) suffer(t *testing.T) {
-	npm.Program(t, "prometheus")
+	parts.Need(t, "prometheus")
 	outer, server := t, elsewhere(t, d.far)
 	verify := func() { d.run("toolgate audit verify --state $STATE --keys $STATE-keys") }
 	calls := call(t, d.agents)

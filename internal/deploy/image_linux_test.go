@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/testkit/corpus"
-	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -38,16 +38,16 @@ type imageConfig struct {
 // buildImage makes the image, and returns its root file system and what it says.
 func buildImage(t *testing.T) (root string, c imageConfig) {
 	t.Helper()
-	npm.Program(t, "setpriv")
+	parts.Need(t, "setpriv")
 	if os.Getuid() != 0 {
 		t.Skip("an image is built by root")
 	}
 	dir := t.TempDir()
-	buildah := builder{npm.Program(t, "buildah"), "--root", filepath.Join(dir, "storage"), "--runroot", filepath.Join(dir, "run"), "--storage-driver", "vfs"}
-	cmd := exec.Command("make", "-s", "image", "CONTEXT="+filepath.Join(dir, "context"), "BUILDER="+strings.Join(buildah, " "))
+	buildah := builder{parts.Need(t, "buildah"), "--root", filepath.Join(dir, "storage"), "--runroot", filepath.Join(dir, "run"), "--storage-driver", "vfs"}
+	cmd := exec.Command("make", "-s", "-f", ".ci/Makefile", "image", "CONTEXT="+filepath.Join(dir, "context"), "BUILDER="+strings.Join(buildah, " "))
 	cmd.Dir = corpus.Checkout(t)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("make image: %v\n%s", err, out)
+		t.Fatalf("make -f .ci/Makefile image: %v\n%s", err, out)
 	}
 	var image struct{ OCIv1 struct{ Config imageConfig } }
 	if err := json.Unmarshal([]byte(buildah.run(t, "inspect", "--type", "image", "toolgate")), &image); err != nil {

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
-// releaseVar names the directory in which make release-check leaves the package.
+// releaseVar names the directory in which make -f .ci/Makefile release-check leaves the package.
 const releaseVar = "TOOLGATE_RELEASE"
 
 // installPackages returns a directory with the package in /root, and a later version with
@@ -21,7 +21,7 @@ func installPackages(t *testing.T) (root string) {
 	t.Helper()
 	dir := os.Getenv(releaseVar)
 	if dir == "" {
-		t.Skip("make release-check makes the package (" + releaseVar + ")")
+		t.Skip("make -f .ci/Makefile release-check makes the package (" + releaseVar + ")")
 	}
 	root = filepath.Join(t.TempDir(), "install")
 	install(t, root, "root/1.deb", filepath.Join(dir, "toolgate.deb"), 0o644)
@@ -32,7 +32,7 @@ func installPackages(t *testing.T) (root string) {
 		{"sed", "-i", "1i // later", filepath.Join(tree, "etc/toolgate/mcp.json")},
 		{"dpkg-deb", "--build", "--root-owner-group", "-Znone", tree, later},
 	} {
-		if out, err := exec.Command(npm.Program(t, command[0]), command[1:]...).CombinedOutput(); err != nil {
+		if out, err := exec.Command(parts.Need(t, command[0]), command[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, out)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -50,7 +50,7 @@ global: { scrape_interval: 2s, scrape_timeout: 2s, evaluation_interval: 1s }
 rule_files: [alerts.yaml]
 scrape_configs: [{ job_name: toolgate, static_configs: [{ targets: [%q] }] }]
 `, admin), 0o600)
-	binary := npm.Program(t, "prometheus")
+	binary := parts.Need(t, "prometheus")
 	_, address := program.LaunchAt(t, func(address string) *exec.Cmd {
 		cmd := exec.Command(binary, "--config.file=prometheus.yml", "--storage.tsdb.path=data", "--web.listen-address="+address)
 		cmd.Dir = dir

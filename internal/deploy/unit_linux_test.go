@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -27,7 +27,7 @@ type host struct {
 func boot(t *testing.T, install string) *host {
 	t.Helper()
 	for _, p := range []string{"unshare", "nsenter", "dbus-daemon", "/lib/systemd/systemd"} {
-		npm.Program(t, p)
+		parts.Need(t, p)
 	}
 	namespaces := []string{"--mount", "--pid", "--fork", "--kill-child", "--uts", "--ipc", "--cgroup"}
 	requireNamespaces(t, namespaces)
@@ -55,7 +55,7 @@ func boot(t *testing.T, install string) *host {
 func requireNamespaces(t testing.TB, flags []string) {
 	t.Helper()
 	if out, err := exec.Command("unshare", append(flags[:len(flags):len(flags)], "true")...).CombinedOutput(); err != nil {
-		t.Skipf("this machine gives no namespaces: %s", out)
+		parts.Missing(t, "this machine gives no namespaces: %s", out)
 	}
 }
 
@@ -175,7 +175,7 @@ func TestUnit(t *testing.T) {
 
 // systemd's own judgement of the unit: 0 is best, 10 worst.
 func TestUnitIsHardened(t *testing.T) {
-	npm.Program(t, "systemd-analyze")
+	parts.Need(t, "systemd-analyze")
 	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", deployed(t, "systemd/toolgate.service")).CombinedOutput()
 	m := regexp.MustCompile(`Overall exposure level for toolgate.service: ([\d.]+)`).FindSubmatch(out)
 	if m == nil {

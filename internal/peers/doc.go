@@ -4,7 +4,7 @@
 // acknowledged state survives kill -9 at any point, and an approved call runs once,
 // counted at the server, with any number of agents, approvers and toolgates.
 //
-// The third-party parts come from npm, in testdata/npm/node_modules (make npm). If
+// The third-party parts come from npm, in testdata/npm/node_modules (make -f .ci/Makefile npm). If
 // a part is missing, its tests skip with a reason; with CI=true they fail.
 //
 // With TOOLGATE_SOAK=1 (make soak) the tests take their long form: every client by

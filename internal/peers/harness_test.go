@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -54,12 +55,11 @@ func allowParallel() {
 }
 
 // requirePart returns the absolute path of a third-party part: a path below
-// node_modules, or the name of a program. If the part is missing the test skips;
-// with CI=true it fails.
+// node_modules, or the name of a program.
 func requirePart(t testing.TB, path string) string {
 	t.Helper()
 	if !strings.Contains(path, "/") {
-		return npm.Program(t, path)
+		return parts.Need(t, path)
 	}
 	return npm.File(t, path)
 }

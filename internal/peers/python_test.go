@@ -37,7 +37,7 @@ func pythonKit(name string) *parts.Kit {
 // python returns the interpreter of a kit, once everything in it is installed.
 func python(t testing.TB, kit string) string {
 	t.Helper()
-	parts.Program(t, "python3")
+	parts.Need(t, "python3")
 	k := pythonKit(kit)
 	k.File(t, k.Stamp)
 	return k.File(t, filepath.Join("venv", kit, "bin", "python"))
@@ -178,7 +178,7 @@ func pythonServers(t testing.TB) []pythonServer {
 	two, one, dir := python(t, "mcp2"), python(t, "mcp1"), t.TempDir()
 	repo := filepath.Join(dir, "repo")
 	for _, arguments := range [][]string{{"init", "-q", repo}, {"-C", repo, "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-q", "--allow-empty", "-m", "first"}} {
-		if out, err := exec.Command(parts.Program(t, "git"), arguments...).CombinedOutput(); err != nil {
+		if out, err := exec.Command(parts.Need(t, "git"), arguments...).CombinedOutput(); err != nil {
 			t.Fatalf("git %v: %v\n%s", arguments, err, out)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 // the Rust SDK.
 func rustPeer(t testing.TB) string {
 	t.Helper()
-	parts.Program(t, "cargo")
+	parts.Need(t, "cargo")
 	peer := filepath.Join("target", "debug", "peer")
 	kit := parts.Kit{Dir: "rust", Lock: "Cargo.lock", Stamp: peer, Target: "rust", Commands: [][]string{{"cargo", "build", "--quiet", "--locked"}}}
 	return kit.File(t, peer)

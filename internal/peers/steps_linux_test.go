@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -255,10 +256,6 @@ func requireTracing(t testing.TB) {
 	cmd.Env = append(os.Environ(), tracedVar+"=/", stepsVar+"="+os.DevNull)
 	cmd.WaitDelay = 5 * time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
-		missing := t.Skipf
-		if os.Getenv("CI") == "true" {
-			missing = t.Fatalf
-		}
-		missing("processes cannot be traced here: %v\n%s", err, out)
+		parts.Missing(t, "processes cannot be traced here: %v\n%s", err, out)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/toolgate/toolgate/internal/sandbox"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 )
 
 const attacked = "attacked"
@@ -113,13 +114,10 @@ func attackGuardian(pid int) {
 // Nothing of a server outlives toolgate, whatever the server does to its guardian, and
 // whether toolgate ends in an orderly way or is killed.
 func TestNothingOutlives(t *testing.T) {
+	unshare := parts.Need(t, "unshare")
 	support := sandbox.New(sandbox.Options{}).Support()
 	if !support.Whole() {
-		skip(t, "servers cannot be confined here: "+support.Missing)
-	}
-	unshare, err := exec.LookPath("unshare")
-	if err != nil {
-		skip(t, "needs unshare")
+		parts.Missing(t, "servers cannot be confined here: %s", support.Missing)
 	}
 	program := hostProgram(t) // once: a process that a parallel test starts may inherit the file, open for writing
 	for _, tc := range []struct {

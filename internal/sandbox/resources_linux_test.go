@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/sandbox"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 )
 
 var resources = sandbox.Resources{Memory: 64 << 20, Processes: 40, CPUWeight: 7, FileSize: 4096, Files: 50}
@@ -57,7 +58,7 @@ func TestProcessesWithoutGroup(t *testing.T) {
 	h := sandbox.New(sandbox.Options{Cgroups: t.TempDir()})
 	s := sandbox.Server{Resources: resources}
 	if names, why := h.Unlimited(s); slices.Contains(names, "processes") {
-		skip(t, "processes cannot be counted here: "+why.Error())
+		parts.Missing(t, "processes cannot be counted here: %s", why.Error())
 	}
 	const script = `(i=0; while [ $i -lt %; do sleep 60 >/dev/null & i=$((i+1)); done; echo all) 2>/dev/null; echo end`
 	for many, want := range map[string]string{"5 ]": "all\nend", "60 ]": "end"} {
@@ -76,7 +77,7 @@ func ownGroup(t *testing.T) string {
 			return path
 		}
 	}
-	skip(t, "no control groups of version 2 here")
+	parts.Missing(t, "no control groups of version 2 here")
 	return ""
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/guardian"
 	"github.com/toolgate/toolgate/internal/sandbox"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 )
 
 // The test program has six roles: the test, a guardian, the owner of the secrets
@@ -331,17 +332,9 @@ func copyProgram(t *testing.T, to string) {
 	}
 }
 
-// skip skips a test for what the system lacks. In CI nothing may be missing.
-func skip(t *testing.T, why string) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatal(why)
-	}
-	t.Skip(why)
-}
-
 // Without sandbox and protection every attempt succeeds: each one is real.
 func TestEveryAttemptIsReal(t *testing.T) {
+	parts.Long(t, "traces processes")
 	got := robbery(t, "MODE=off")
 	for _, a := range attempts {
 		if strings.Contains(a.name, "cover") || strings.Contains(a.name, "inherit") || strings.Contains(a.name, "guardian") {
@@ -354,9 +347,10 @@ func TestEveryAttemptIsReal(t *testing.T) {
 }
 
 func TestSandboxStops(t *testing.T) {
+	parts.Long(t, "traces processes")
 	s := sandbox.New(sandbox.Options{}).Support()
 	if !s.Whole() {
-		skip(t, "servers cannot be confined here: "+s.Missing)
+		parts.Missing(t, "servers cannot be confined here: %s", s.Missing)
 	}
 	got := robbery(t, "MODE=require", "PROTECT=1")
 	for _, a := range attempts {
@@ -369,9 +363,9 @@ func TestSandboxStops(t *testing.T) {
 // Where the kernel has no user namespaces left, and the hidden directories are the
 // user's own, files are not hidden; the rest holds, and Require starts nothing.
 func TestFallsBack(t *testing.T) {
-	unshare, err := exec.LookPath("unshare")
-	if err != nil || !sandbox.New(sandbox.Options{}).Support().Whole() {
-		skip(t, "needs unshare and user namespaces")
+	unshare := parts.Need(t, "unshare")
+	if !sandbox.New(sandbox.Options{}).Support().Whole() {
+		parts.Missing(t, "needs user namespaces")
 	}
 	without := withoutNamespaces(unshare)
 	got, err := rob(t, "/tmp", without, "MODE=auto", "PROTECT=1")
@@ -404,9 +398,9 @@ func withoutNamespaces(unshare string) []string {
 // Where the kernel has no user namespaces left, Landlock hides what lies in
 // directories that are not the user's.
 func TestFilesForm(t *testing.T) {
-	unshare, err := exec.LookPath("unshare")
-	if err != nil || os.Getuid() != 0 || !sandbox.New(sandbox.Options{}).Support().Whole() {
-		skip(t, "needs root, unshare and user namespaces")
+	unshare := parts.Need(t, "unshare")
+	if os.Getuid() != 0 || !sandbox.New(sandbox.Options{}).Support().Whole() {
+		parts.Missing(t, "needs root and user namespaces")
 	}
 	got, err := rob(t, "/var/lib", withoutNamespaces(unshare), "MODE=auto", "PROTECT=1")
 	if err != nil {
@@ -466,7 +460,7 @@ func TestLimits(t *testing.T) {
 
 func TestNoNetwork(t *testing.T) {
 	if !sandbox.New(sandbox.Options{}).Support().Namespaces {
-		skip(t, "no user namespaces here")
+		parts.Missing(t, "no user namespaces here")
 	}
 	if got := shell(t, sandbox.Server{NoNetwork: true}, `tail -n +3 /proc/net/dev | cut -d: -f1; cat /proc/net/route | wc -l`); got != "lo\n1" && got != "lo\n0" {
 		t.Errorf("interfaces and routes %q", got)
@@ -478,7 +472,7 @@ func TestNoNetwork(t *testing.T) {
 
 func TestOtherUser(t *testing.T) {
 	if os.Getuid() != 0 {
-		skip(t, "needs root")
+		parts.Missing(t, "needs root")
 	}
 	if got := shell(t, sandbox.Server{User: "nobody"}, "id -u; id -g; cat /etc/shadow >/dev/null 2>&1 && echo read; true"); got != "65534\n65534" {
 		t.Errorf("runs as %q", got)
@@ -559,7 +553,7 @@ func guardianPrograms(t *testing.T) (found []uintptr) {
 		}
 	}
 	if len(found) == 0 {
-		skip(t, "no guardian is embedded: make guardian")
+		parts.Missing(t, "no guardian is embedded: make -f .ci/Makefile guardian")
 	}
 	return found
 }

@@ -22,6 +22,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/proxy/mcp"
 )
 
@@ -205,7 +206,7 @@ func TestMCPGoClient(t *testing.T) {
 // TestTypeScriptClient runs the TypeScript SDK's client, and with it the
 // handling of status, event streams and DELETE that most agents have.
 func TestTypeScriptClient(t *testing.T) {
-	node, modules := npm.Program(t, "node"), filepath.Dir(npm.File(t, "@modelcontextprotocol"))
+	node, modules := parts.Need(t, "node"), filepath.Dir(npm.File(t, "@modelcontextprotocol"))
 	g := newGate()
 	srv, _ := newServer(t, g, nil)
 	script, err := filepath.Abs("testdata/client.mjs")

@@ -15,7 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/toolgate/toolgate/internal/testkit/conversation"
-	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/proxy/ndjson"
 )
 
@@ -78,7 +78,7 @@ func dial(t testing.TB, d *ndjson.Door) *conversation.Line {
 // node runs a script of the second implementation, and skips without node.
 func node(t *testing.T, args ...string) (out []byte) {
 	t.Helper()
-	cmd := exec.Command(npm.Program(t, "node"), args...)
+	cmd := exec.Command(parts.Need(t, "node"), args...)
 	cmd.Env = append(os.Environ(), doorVar+"=1", "GORACE=atexit_sleep_ms=0")
 	out, err := cmd.Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {

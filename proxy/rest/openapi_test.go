@@ -21,6 +21,7 @@ import (
 	"github.com/toolgate/toolgate/docs/schemas"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/proxy/rest"
@@ -52,7 +53,7 @@ func TestDocumentIsServed(t *testing.T) {
 
 // TestDocumentIsOpenAPI: a validator that nobody here wrote says so.
 func TestDocumentIsOpenAPI(t *testing.T) {
-	node, validator := npm.Program(t, "node"), npm.File(t, "@seriousme/openapi-schema-validator/index.js")
+	node, validator := parts.Need(t, "node"), npm.File(t, "@seriousme/openapi-schema-validator/index.js")
 	const script = `import(process.argv[1]).then(async ({ Validator }) => {
 		let text = ""; for await (const chunk of process.stdin) text += chunk;
 		const v = new Validator(); const said = await v.validate(JSON.parse(text));

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/internal/ndjson"
-	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -341,7 +341,7 @@ func TestActionSupervision(t *testing.T) {
 // nodeServer is the protocol as somebody else reads it: plain Node.
 func nodeServer(t *testing.T) config.Server {
 	t.Helper()
-	node := npm.Program(t, "node")
+	node := parts.Need(t, "node")
 	script, err := filepath.Abs("../../testdata/ndjson/server.mjs")
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -21,7 +22,7 @@ import (
 // skips without it, except in CI.
 func npmServer(t *testing.T, name string) (node, script string) {
 	t.Helper()
-	return npm.Program(t, "node"), npm.File(t, "@modelcontextprotocol/"+name+"/dist/index.js")
+	return parts.Need(t, "node"), npm.File(t, "@modelcontextprotocol/"+name+"/dist/index.js")
 }
 
 // Real servers over stdio: they are discovered, and a call works.

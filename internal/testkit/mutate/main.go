@@ -1,7 +1,7 @@
 // Mutate removes each security check of a package once and lists the checks that no
 // test misses: the survivors.
 //
-//	go run ./internal/testkit/mutate ./proxy ./audit     # or make mutate PKG=./proxy
+//	go run ./internal/testkit/mutate ./proxy ./audit     # or make -f .ci/Makefile mutate PKG=./proxy
 //
 // A check is a branch that refuses: an if or a case of a switch without a tag whose
 // body returns an error, a failure or false, or reports a problem. Each operand of

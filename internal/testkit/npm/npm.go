@@ -1,8 +1,6 @@
 // Package npm finds the third-party MCP servers and clients in testdata/npm.
 //
-// The lock file there pins them, and make npm installs them. Where they are not
-// installed a test skips; with CI=true the first test that asks installs them, so
-// that go test alone is enough in a fresh clone.
+// The lock file there pins them. Package parts says when a test that needs one skips.
 package npm
 
 import (
@@ -14,22 +12,14 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/parts"
 )
 
-// Program returns the path of a program such as node. Without it the test skips;
-// with CI=true it fails.
-func Program(t testing.TB, name string) string {
-	t.Helper()
-	return parts.Program(t, name)
-}
-
 // File returns the absolute path of an installed file or directory, which is named
-// from node_modules on. Without it the test skips; with CI=true it fails.
+// from node_modules on.
 func File(t testing.TB, path string) string {
 	t.Helper()
 	return file(t, "", path)
 }
 
-// Anvil returns the path of an Ethereum node, from testdata/npm/chain. Without it the test
-// skips; with CI=true it fails.
+// Anvil returns the path of an Ethereum node, from testdata/npm/chain.
 func Anvil(t testing.TB) string {
 	t.Helper()
 	system := runtime.GOOS + "-" + runtime.GOARCH

@@ -1,8 +1,9 @@
-// Package parts finds third-party parts of the tests that a lock file in testdata pins.
+// Package parts says what a test needs beyond Go: programs of the system, and third-party
+// parts that a lock file in testdata pins and a target of .ci/Makefile installs.
 //
-// A target of the Makefile installs them. Where they are not installed a test skips; with
-// CI=true the first test that asks installs them, so that go test alone is enough in a
-// fresh clone.
+// With -short, as in make test, a test that needs a part skips. Otherwise it skips where the
+// part is missing, with a reason; with CI=true it fails there. With CI=true the first test
+// that asks installs the pinned parts, so that go test alone is enough in a fresh clone.
 package parts
 
 import (
@@ -27,9 +28,10 @@ type Kit struct {
 }
 
 // File returns the absolute path of a file or directory of the kit, which is named from
-// Dir on. Without it the test skips; with CI=true it fails.
+// Dir on. The test skips or fails without it, as the package comment says.
 func (k *Kit) File(t testing.TB, path string) string {
 	t.Helper()
+	Long(t, "needs "+path)
 	dir := filepath.Join(corpus.Checkout(t), "testdata", k.Dir)
 	if os.Getenv("CI") == "true" {
 		once, _ := installed.LoadOrStore(filepath.Join(dir, k.Stamp), sync.OnceValue(func() error { return k.install(dir) }))
@@ -39,23 +41,34 @@ func (k *Kit) File(t testing.TB, path string) string {
 	}
 	full := filepath.Join(dir, path)
 	if _, err := os.Stat(full); err != nil {
-		missing(t, "%s is not installed (make %s): %v", path, k.Target, err)
+		Missing(t, "%s is not installed (make -f .ci/Makefile %s): %v", path, k.Target, err)
 	}
 	return full
 }
 
-// Program returns the path of a program such as node. Without it the test skips;
-// with CI=true it fails.
-func Program(t testing.TB, name string) string {
+// Need returns the path of a program of the system, such as node. The test skips or fails
+// without it, as the package comment says.
+func Need(t testing.TB, program string) string {
 	t.Helper()
-	path, err := exec.LookPath(name)
+	Long(t, "needs "+program)
+	path, err := exec.LookPath(program)
 	if err != nil {
-		missing(t, "%s is not installed: %v", name, err)
+		Missing(t, "%s is not installed (.ci/debian): %v", program, err)
 	}
 	return path
 }
 
-func missing(t testing.TB, format string, args ...any) {
+// Long skips the test with -short: make test-all runs it. The reason says why it is not in
+// make test, such as "makes 20,000 calls".
+func Long(t testing.TB, reason string) {
+	t.Helper()
+	if testing.Short() {
+		t.Skipf("%s: make test-all runs this test", reason)
+	}
+}
+
+// Missing skips the test for what this machine lacks; with CI=true the test fails.
+func Missing(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
 		t.Fatalf(format, args...)

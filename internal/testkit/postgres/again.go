@@ -17,15 +17,11 @@ import (
 const serverVar = "TOOLGATE_TEST_POSTGRES"
 
 // Again runs all tests of a package again, in a process where [State] opens databases of a
-// server. The test t is for that alone; -run T/NAME runs one of them. Without PostgreSQL it
-// skips; with CI=true it fails. With -short it skips.
+// server. The test t is for that alone; -run T/NAME runs one of them.
 func Again(t *testing.T) {
 	t.Helper()
 	if Used() {
 		return
-	}
-	if testing.Short() {
-		t.Skip("all tests again take as long again")
 	}
 	s := Started(t)
 	args := []string{"-test.count=1"}
@@ -42,13 +38,11 @@ func Again(t *testing.T) {
 // Used reports whether State opens databases of a server.
 func Used() bool { return os.Getenv(serverVar) != "" }
 
-// Started starts a server for the test t.
+// Started starts a server for the test t. Package parts says when the test skips.
 func Started(t *testing.T) *Server {
 	t.Helper()
-	s, err := Start()
-	if errors.Is(err, ErrMissing) && os.Getenv("CI") != "true" {
-		t.Skip(err)
-	}
+	need(t)
+	s, err := start()
 	if err != nil {
 		t.Fatal(err)
 	}

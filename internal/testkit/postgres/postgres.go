@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 )
 
 // Server is a PostgreSQL server.
@@ -48,13 +50,11 @@ func Run(m *testing.M) int {
 	return code
 }
 
-// Database returns the URL of a new database of the process's server. Without PostgreSQL
-// the test skips; with CI=true it fails.
+// Database returns the URL of a new database of the process's server. Package parts says
+// when the test skips.
 func Database(t testing.TB) string {
 	t.Helper()
-	if !Wanted() {
-		t.Skip(ErrMissing)
-	}
+	need(t)
 	address, err := New()
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func New() (string, error) {
 	one.Lock()
 	defer one.Unlock()
 	if one.server == nil && one.err == nil {
-		one.server, one.err = Start()
+		one.server, one.err = start()
 	}
 	if one.err != nil {
 		return "", one.err
@@ -75,15 +75,20 @@ func New() (string, error) {
 	return one.server.Database(context.Background())
 }
 
-// ErrMissing reports that no PostgreSQL is installed.
-var ErrMissing = errors.New("PostgreSQL is not installed")
+func need(t testing.TB) {
+	t.Helper()
+	parts.Long(t, "needs PostgreSQL")
+	if len(programs()) == 0 {
+		parts.Missing(t, "PostgreSQL is not installed (.ci/debian)")
+	}
+}
 
-// Start starts a server. It is not durable, and asks no password of who can reach its
+// start starts a server. It is not durable, and asks no password of who can reach its
 // socket.
-func Start() (*Server, error) {
+func start() (*Server, error) {
 	bins := programs()
 	if len(bins) == 0 {
-		return nil, ErrMissing
+		return nil, errors.New("PostgreSQL is not installed")
 	}
 	dir, err := os.MkdirTemp("", "pg-") // short: a socket has a name of at most 107 bytes
 	if err != nil {
@@ -109,8 +114,11 @@ func programs() []string {
 	return bins
 }
 
-// Wanted reports whether a test that needs PostgreSQL runs: it is installed, or CI=true.
-func Wanted() bool { return len(programs()) > 0 || os.Getenv("CI") == "true" }
+// Wanted reports whether a part of a test that needs PostgreSQL runs: without -short, where
+// PostgreSQL is installed or CI=true.
+func Wanted() bool {
+	return !testing.Short() && (len(programs()) > 0 || os.Getenv("CI") == "true")
+}
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 

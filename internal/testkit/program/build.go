@@ -8,46 +8,54 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/toolgate/toolgate/internal/filelock"
+	"github.com/toolgate/toolgate/internal/testkit/corpus"
 )
 
-// workDir is where programs are built; Run removes it.
-var workDir string
-
 // Run runs the tests of a package and returns the exit code, which is not 0 when
-// a process outlives them. What they built is removed.
-func Run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "toolgate-programs-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	workDir = dir
-	code := Guard(m.Run)
-	_ = os.RemoveAll(dir) // a leftover in the temporary directory fails no test
-	return code
-}
+// a process outlives them.
+func Run(m *testing.M) int { return Guard(m.Run) }
 
 // Built returns a function that builds the main package at an import path with the
-// flags of go build, once for all tests, and returns the path of the program. It
-// needs Run. A build failure fails the test.
+// flags of go build and returns the path of the program. The program stays in
+// .cache/test of the checkout, for all packages and runs: go build makes it again only
+// when its sources have changed. A build failure fails the test.
 func Built(pkg string, flags ...string) func(t testing.TB) string {
-	build := sync.OnceValues(func() (string, error) {
-		file := filepath.Join(workDir, filepath.Base(pkg)+strings.Join(flags, ""))
-		args := append(append([]string{"build"}, flags...), "-o", file, pkg)
-		out, err := exec.Command("go", args...).CombinedOutput()
-		if err != nil {
-			return "", fmt.Errorf("building %s: %w\n%s", pkg, err, out)
-		}
-		return file, nil
-	})
+	var once sync.Once
+	var file string
+	var err error
 	return func(t testing.TB) string {
 		t.Helper()
-		file, err := build()
+		once.Do(func() {
+			dir := filepath.Join(corpus.Checkout(t), ".cache", "test")
+			file = filepath.Join(dir, filepath.Base(pkg)+strings.Join(flags, ""))
+			err = build(dir, append(append([]string{"build"}, flags...), "-o", file, pkg))
+		})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("building %s: %v", pkg, err)
 		}
 		return file
 	}
+}
+
+// build runs go in dir. Test programs that build at once wait for each other.
+func build(dir string, args []string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // unlocks
+	if err := filelock.Lock(lock); err != nil {
+		return err
+	}
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
 }
 
 // BinaryVar is an environment variable with the path of a toolgate to test, for

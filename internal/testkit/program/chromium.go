@@ -2,24 +2,18 @@ package program
 
 import (
 	"context"
-	"os"
-	"os/exec"
 	"testing"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 )
 
 // Chromium starts a browser with an empty profile, for chromedp, and stops it with
-// the test. Without a browser the test skips; with CI=true it fails.
+// the test. Package parts says when the test skips.
 func Chromium(t testing.TB) context.Context {
 	t.Helper()
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("chromium is missing: .ci/debian names the package")
-		}
-		t.Skip("chromium is missing")
-	}
+	path := parts.Need(t, "chromium")
 	ctx, cancel := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.Headless,
 		chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),

@@ -2,7 +2,7 @@
 // and ends, toolgate itself among them. A program never outlives the test that
 // started it, however that ends.
 //
-// TestMain gives the built programs a place:
+// TestMain finds the processes that outlive the tests:
 //
 //	func TestMain(m *testing.M) { os.Exit(program.Run(m)) }
 //

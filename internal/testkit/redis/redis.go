@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/wait"
 )
 
@@ -30,16 +31,11 @@ type Server struct {
 	cmd  *exec.Cmd
 }
 
-// Start starts a server, which requires password unless that is "". Without redis-server
-// the test skips; with CI=true it fails.
+// Start starts a server, which requires password unless that is "". Package parts says
+// when the test skips.
 func Start(t testing.TB, password string) *Server {
 	t.Helper()
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("redis-server is not installed: see .ci/debian")
-		}
-		t.Skip("redis-server is not installed")
-	}
+	parts.Need(t, "redis-server")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

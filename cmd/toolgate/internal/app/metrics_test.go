@@ -24,7 +24,7 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/testkit/authority"
 	"github.com/toolgate/toolgate/internal/testkit/corpus"
-	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -315,7 +315,7 @@ func TestMetricsDocumented(t *testing.T) {
 		}
 	}
 
-	check := exec.Command(npm.Program(t, "promtool"), "check", "metrics")
+	check := exec.Command(parts.Need(t, "promtool"), "check", "metrics")
 	check.Stdin = strings.NewReader(m.scrape(t))
 	if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("promtool check metrics: %v\n%s", err, out)

@@ -7,7 +7,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -24,12 +24,7 @@ import (
 // that the key directory then has the public half alone, that a bad one fails at the start
 // without quoting the key, and that one that fails later stops no record.
 func TestSigner(t *testing.T) {
-	if _, err := exec.LookPath("openssl"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("openssl is missing")
-		}
-		t.Skip("openssl is missing")
-	}
+	parts.Need(t, "openssl")
 	dir := t.TempDir()
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {

@@ -6,8 +6,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"sync"
@@ -20,11 +18,6 @@ import (
 // refused before it is read, and the process stays below 200 MB.
 func TestDeniedBodiesAtOnce(t *testing.T) {
 	dir := t.TempDir()
-	binary := filepath.Join(dir, "toolgate") // the race detector takes memory of its own
-	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("building toolgate: %v\n%s", err, out)
-	}
-	t.Setenv(program.BinaryVar, binary)
 	write(t, dir, map[string]string{
 		"up.json":  `{"Tools": [{"Name": "say"}]}`,
 		"mcp.json": `{"mcpServers": {"up": {"command": "recorder", "args": ["up.json", "record"]}}, "toolgate": {"limits": {"refused": "off"}}}`,

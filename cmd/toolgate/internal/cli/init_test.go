@@ -12,6 +12,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -54,7 +55,7 @@ func TestDraftTool(t *testing.T) {
 // approved.
 func TestInitWithServers(t *testing.T) {
 	t.Parallel()
-	npm.Program(t, "node")
+	parts.Need(t, "node")
 	servers := map[string]string{}
 	for variable, name := range map[string]string{"EVERYTHING": "everything", "FILESYSTEM": "filesystem", "MEMORY": "memory"} {
 		servers[variable] = npm.File(t, "@modelcontextprotocol/server-"+name+"/dist/index.js") // which skips the test

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -59,16 +60,10 @@ func (f *fleet) startNginx(t *testing.T) *rollout {
 	})
 }
 
-// startHAProxy starts HAProxy with docs/deploy/haproxy/haproxy.cfg, nil where it is not installed.
+// startHAProxy starts HAProxy with docs/deploy/haproxy/haproxy.cfg.
 func (f *fleet) startHAProxy(t *testing.T) *rollout {
 	t.Helper()
-	if _, err := exec.LookPath("haproxy"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("haproxy is not installed: see .ci/debian")
-		}
-		t.Log("haproxy is not installed")
-		return nil
-	}
+	parts.Need(t, "haproxy")
 	return f.startBalancer(t, "haproxy/haproxy.cfg", "%s", func(config string) *exec.Cmd {
 		return exec.Command("haproxy", "-db", "-f", config)
 	})
@@ -136,10 +131,7 @@ func TestRolloutLosesNoCall(t *testing.T) {
 	var clients sync.WaitGroup
 	defer clients.Wait()
 	defer stop()
-	through := map[string]*rollout{"nginx": f.startNginx(t)}
-	if haproxy := f.startHAProxy(t); haproxy != nil {
-		through["haproxy"] = haproxy
-	}
+	through := map[string]*rollout{"nginx": f.startNginx(t), "haproxy": f.startHAProxy(t)}
 	for _, r := range through {
 		r.begin(t, ctx, &clients)
 	}

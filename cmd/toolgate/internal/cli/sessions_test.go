@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/testkit/authority"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/redis"
@@ -71,12 +72,7 @@ func askingSite() site {
 
 func startFleet(t *testing.T, dir string, of site) *fleet {
 	t.Helper()
-	if _, err := exec.LookPath("nginx"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("nginx is not installed: see .ci/debian")
-		}
-		t.Skip("nginx is not installed")
-	}
+	parts.Need(t, "nginx")
 	f := &fleet{dir: dir, shared: redis.Start(t, ""), database: postgres.Started(t)}
 	store, err := f.database.Database(t.Context())
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/loginitem"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 )
 
 // odd has in each part what the syntax of a system could mistake.
@@ -144,13 +145,7 @@ func TestForeignFile(t *testing.T) {
 
 // TestUnitVerifies holds that systemd accepts the unit, without a remark.
 func TestUnitVerifies(t *testing.T) {
-	analyze, err := exec.LookPath("systemd-analyze")
-	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("systemd-analyze is missing")
-		}
-		t.Skip("systemd-analyze is missing")
-	}
+	analyze := parts.Need(t, "systemd-analyze")
 	m, err := loginitem.New("linux", t.TempDir(), "")
 	if err != nil {
 		t.Fatal(err)
