@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/internal/schema"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 )
 
 // TestAccept holds what is accepted where it stands. The library judges the rest, and
@@ -119,6 +120,7 @@ func TestAcceptCostly(t *testing.T) {
 // TestAcceptGenerated compares the two ways with schemas and instances that are put
 // together at random.
 func TestAcceptGenerated(t *testing.T) {
+	parts.Long(t, "generates 80,000 instances")
 	r := rand.New(rand.NewPCG(14, 1))
 	accepted := 0
 	for range 4000 {

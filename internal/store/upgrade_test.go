@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -324,6 +325,7 @@ func upgradeSlowly(path string) {
 // An upgrade that is killed at any moment has happened or not; the next start completes
 // it, and the copy is the file as it was.
 func TestKilledUpgrades(t *testing.T) {
+	parts.Long(t, "kills processes")
 	rounds := 12
 	if testing.Short() {
 		rounds = 4

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -270,6 +271,7 @@ func TestKillSeenWithoutARestart(t *testing.T) {
 // Wherever the process is killed, what was sent was granted once, what is
 // approved was not sent, what is done was, and what happened was told before.
 func TestKillAnywhere(t *testing.T) {
+	parts.Long(t, "kills processes")
 	w := newWorld(t)
 	kills := 12
 	if testing.Short() {

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/testkit/filled"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
 // A held call costs the same whatever has ended before: no statement of its path, of an
 // approver who lists and votes, or of a follower, reads a whole table.
 func TestOldTicketsCostAHeldCallNothing(t *testing.T) {
+	parts.Long(t, "makes 20,000 tickets")
 	w := newWorld(t)
 	old := w.claim(transfer(hundred), approval.Pending)
 	w.approve(old.ID, ann)

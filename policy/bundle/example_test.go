@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/policy/bundle"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/policy/workbench"
@@ -17,6 +18,7 @@ const example = "../../docs/example-policy/policy"
 
 // TestExample holds that the example passes what its own workflow asks for.
 func TestExample(t *testing.T) {
+	parts.Long(t, "runs the tests of the example")
 	_, slips, err := rego.Check(t.Context(), rego.Options{Path: example})
 	slips = slices.DeleteFunc(slips, func(f rego.Finding) bool { return f.Code == "no-visible" })
 	if err != nil || len(slips) > 0 {

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	oparego "github.com/open-policy-agent/opa/v1/rego"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/policy/bundle"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/policy/workbench"
@@ -37,6 +38,7 @@ func TestShipped(t *testing.T) {
 
 // TestEditedData holds that the tests of a copy of the policy pass whatever its data.json says.
 func TestEditedData(t *testing.T) {
+	parts.Long(t, "runs the tests of the policy four times")
 	for _, data := range []string{`{}`, fullData, `{"facts": {"manage_wallet": {"contract": "manage_wallet", "amount": {"decimals": {"USD": 4}}}}, "approval": {"roles": ["cfo"]},
 		"roles": {"treasurer": {"tools": {"pay": true}}, "observer": {"deny": {"patterns": ["*"]}}}, "annotations": {"openWorldHint": "deny"},
 		"thresholds": {"manage_wallet": [{"amount": {"per": "asset", "most": {"USD": 5}}}], "pay": {"amount": 1}}, "pixels": {"generate_media": 1}}`} {

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/open-policy-agent/opa/v1/ast"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/policy/workbench"
@@ -314,6 +315,7 @@ func shaped(shape string, n int) map[string]*policy.Input {
 // TestArgumentShapes holds that no shape or size of an argument keeps a decision
 // from coming: it is decided, or denied in time.
 func TestArgumentShapes(t *testing.T) {
+	parts.Long(t, "decides large arguments")
 	engines := map[string]*rego.Engine{}
 	for name, path := range map[string]string{"default": "", "reference": "testdata/reference"} {
 		e, err := rego.Load(t.Context(), rego.Options{Path: path})

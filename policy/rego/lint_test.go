@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/policy/rego"
 )
 
@@ -257,6 +258,7 @@ func TestMeantToDecide(t *testing.T) {
 
 // TestShippedPoliciesPassLint holds what we ship to what we tell others.
 func TestShippedPoliciesPassLint(t *testing.T) {
+	parts.Long(t, "lints all policies")
 	for _, path := range []string{"", "testdata/lean"} {
 		_, list, err := rego.Check(t.Context(), rego.Options{Path: path, Timeout: testTimeout})
 		if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/test/cases/testdata"
 	"github.com/open-policy-agent/opa/v1/util"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
 )
@@ -35,6 +36,7 @@ const sampleOf = 10
 // the network or a clock, are logged with the reason. With TOOLGATE_SOAK all cases
 // run, otherwise one in sampleOf.
 func TestOPACases(t *testing.T) {
+	parts.Long(t, "runs cases of OPA")
 	every, least := sampleOf, 900
 	if os.Getenv("TOOLGATE_SOAK") != "" {
 		every, least = 1, 9_500

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
 )
@@ -279,9 +280,7 @@ func TestSeenByManyClients(t *testing.T) {
 // More tools than are remembered are judged all the same, and those known before
 // are not mixed up with others.
 func TestSeenBeyondTheBound(t *testing.T) {
-	if testing.Short() {
-		t.Skip("judges 65,000 tools")
-	}
+	parts.Long(t, "judges 65,000 tools")
 	e := load(t, "p.rego", module("decision := {\"effect\": \"deny\"}\nvisible if endswith(input.tool.exposed, \"7\")"))
 	who := policy.Principal{Subject: "ann", Roles: []string{"r"}}
 	for from := 0; from < 70_000; from += 10_000 {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/proxy/bridge"
 )
 
@@ -126,6 +127,7 @@ func checkAnswered(t testing.TB, first, last int, receive func() string) {
 // However many requests a client pipes, each gets its result: when the client reads
 // meanwhile and when it first writes them all, and while no request ends.
 func TestPiped(t *testing.T) {
+	parts.Long(t, "makes 12,000 calls")
 	for _, n := range []int{1000, 5000} {
 		for name, readsLast := range map[string]bool{"reads meanwhile": false, "reads last": true} {
 			t.Run(fmt.Sprint(n, " ", name), func(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -232,6 +233,7 @@ func TestOptions(t *testing.T) {
 }
 
 func TestNothingMatches(t *testing.T) {
+	parts.Long(t, "starts programs")
 	err := run(t.Context(), []string{"-only=nothing", "-toolgate", program.Toolgate(t), "-scratch", t.TempDir()}, io.Discard, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "64 clients, ") {
 		t.Errorf("%v, want the names", err)
@@ -241,6 +243,7 @@ func TestNothingMatches(t *testing.T) {
 // A tiny run with real processes: the figures are there, no call fails, and the
 // document is written.
 func TestRun(t *testing.T) {
+	parts.Long(t, "starts programs")
 	docs := t.TempDir()
 	if err := os.WriteFile(filepath.Join(docs, "performance.md"), []byte(beginMark+endMark), 0o600); err != nil {
 		t.Fatal(err)
@@ -281,6 +284,7 @@ func TestRun(t *testing.T) {
 
 // Ended tickets are rows of a state that a toolgate then starts with.
 func TestTickets(t *testing.T) {
+	parts.Long(t, "starts programs")
 	b, err := newBench(t.Context(), options{scratch: t.TempDir(), toolgate: program.Toolgate(t), duration: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/bundle"
 	"github.com/toolgate/toolgate/policy/judgement"
@@ -163,6 +164,7 @@ func TestTheSamePolicyDecidesTheSame(t *testing.T) {
 
 // What a replay finds is what asking both policies finds.
 func TestAChangedPolicy(t *testing.T) {
+	parts.Long(t, "replays 3,000 decisions")
 	old := engine(t)
 	next := engine(t, `"USD": 100`, `"USD": 50`, `"search_internet": true,`, ``, `"approval": {"roles": ["approver"], "quorum": 1}`, `"approval": {"roles": ["approver"], "quorum": 2}`)
 	root, asked, was := past(t, old, 3000)
@@ -466,6 +468,7 @@ func TestPoliciesThatFail(t *testing.T) {
 
 // A replay holds no more of a long trail than of a short one.
 func TestMemoryIsFlat(t *testing.T) {
+	parts.Long(t, "replays 12,000 decisions")
 	e := engine(t)
 	root, _, _ := past(t, e, 12_000)
 	next := engine(t, `"USD": 100`, `"USD": 50`)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/mcpclient"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/policy/identity"
 )
@@ -53,6 +54,7 @@ func attackFiles(t *testing.T, dir, toolgate string) {
 // of path, and 300 more say nothing to the admin listener.
 func TestSlowClients(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "makes thousands of connections")
 	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	attackFiles(t, dir, "")
 	startCommand(t, dir, exec.Command("sh", "-c", "ulimit -n 1024 && exec toolgate serve --listen "+agents+" --admin "+admin))
@@ -148,6 +150,7 @@ func post(t *testing.T, url, token, body string) (status int, code string) {
 // made all the while.
 func TestDiskFiller(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "fills a disk")
 	disk, dir, agents, admin := smallDisk(t, "24m"), t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	state := filepath.Join(disk, "state")
 	attackFiles(t, dir, tokensFor("low", "agent"))
@@ -212,6 +215,7 @@ func TestDiskFiller(t *testing.T) {
 // a proxy that is trusted names the client, and any other client names nobody.
 func TestGuessingClient(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "attacks a whole program")
 	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	attackFiles(t, dir, tokensFor("agent")+`, "trusted_proxies": ["127.0.0.1"]`)
 	p := start(t, dir, "serve", "--listen", agents, "--admin", admin)
@@ -279,6 +283,7 @@ func TestGuessingClient(t *testing.T) {
 // connection of a server is busy with long calls, two in each session, and goes on. Calls of another principal are made all the while.
 func TestSessionHog(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "attacks a whole program")
 	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	write(t, dir, map[string]string{
 		"policy/p.rego": allowAll, "up.json": `{"Tools": [{"Name": "say"}, {"Name": "wait", "Does": "late", "Delay": 1000000000}]}`,
@@ -373,6 +378,7 @@ func flood(t *testing.T, sent, listed *atomic.Int64) string {
 // another server.
 func TestSSEFlood(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "attacks a whole program")
 	var sent, listed atomic.Int64
 	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	write(t, dir, map[string]string{

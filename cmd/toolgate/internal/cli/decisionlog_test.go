@@ -17,6 +17,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -113,6 +114,7 @@ mask contains {"op": "upsert", "path": "/input/principal/subject", "value": "som
 // that toolgate says or keeps.
 func TestDecisionLog(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts several programs")
 	desk := newCollected(t)
 	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	files := doorFiles()
@@ -217,6 +219,7 @@ func checkTold(t *testing.T, e decisionlog.Event) {
 // What was decided in the last moments of a short run is told before it ends.
 func TestDecisionLogOfAShortRun(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts several programs")
 	dir := t.TempDir()
 	files := doorFiles()
 	files["policy/p.rego"] = tellingPolicy

@@ -20,6 +20,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/mcpclient"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -120,6 +121,7 @@ func testDoors(t *testing.T, token string) {
 // command line that of the system.
 func TestDoorsLimits(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "sends large messages")
 	nested := func(n int) string { return `{"x":` + strings.Repeat("[", n) + strings.Repeat("]", n) + `}` }
 	long := func(mib float64) string { return `{"x":"` + strings.Repeat("x", int(mib*(1<<20))) + `"}` }
 	cases := []doorCase{

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -189,6 +190,7 @@ const unknownEffect = "whether the call took effect is unknown"
 // outcome in the trail.
 func TestDrainAnswers(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts several programs")
 	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	write(t, dir, drainFiles(`{"drain": "1s"}`))
 	p := start(t, dir, "serve", "--listen", agents, "--admin", admin)
@@ -279,6 +281,7 @@ func checkDrained(t *testing.T, dir string, n int) {
 // The doors on a pair of streams answer in the same way.
 func TestDrainAnswersOnStreams(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts several programs")
 	call := func(id, tool, meta string) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":{}%s}}`, id, tool, meta)
 	}
@@ -322,6 +325,7 @@ func TestDrainAnswersOnStreams(t *testing.T) {
 // With a delay, /readyz is 503 at once, while calls are still answered; the drain follows.
 func TestShutdownDelay(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts several programs")
 	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	write(t, dir, drainFiles(`{"delay": "1h", "drain": "1s"}`))
 	p := start(t, dir, "serve", "--listen", agents, "--admin", admin)

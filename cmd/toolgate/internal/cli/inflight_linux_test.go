@@ -11,12 +11,14 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
 // A principal who may call nothing sends 256 calls of 3.9 MB at once: each is refused as unknown, or
 // refused before it is read, and the process stays below 200 MB.
 func TestDeniedBodiesAtOnce(t *testing.T) {
+	parts.Long(t, "sends a gigabyte")
 	dir := t.TempDir()
 	write(t, dir, map[string]string{
 		"up.json":  `{"Tools": [{"Name": "say"}]}`,

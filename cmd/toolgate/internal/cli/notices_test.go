@@ -14,6 +14,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -87,6 +88,7 @@ func (w *told) wait(what string, good func(ids []string, taken []notice.Body) bo
 // configures the webhook is in nothing that toolgate says or keeps.
 func TestNotices(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts several programs")
 	hook := newTold(t)
 	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	config, err := os.ReadFile(filepath.Join(repository(t), "mcp.json"))

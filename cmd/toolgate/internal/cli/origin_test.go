@@ -15,6 +15,7 @@ import (
 
 	"github.com/open-policy-agent/opa/v1/bundle"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/publisher"
 	"github.com/toolgate/toolgate/policy/rego"
@@ -92,6 +93,7 @@ func from(t *testing.T, url, further string) string {
 // without it.
 func TestPolicyFromServer(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts several programs")
 	p := publisher.New(t)
 	one, two := rule("allow", "one"), rule("deny", "two")
 	p.Publish(publisher.Pack(t, one))
@@ -236,6 +238,7 @@ func sign(t *testing.T, files map[string]string, secret string) map[string]strin
 // from the server, from the copy that is kept and from a directory.
 func TestSignedPolicyFromServer(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts several programs")
 	const secret = "a secret of more than 24 bytes"
 	p := publisher.New(t)
 	one, two := rule("allow", "one"), rule("deny", "two")
@@ -269,6 +272,7 @@ func TestSignedPolicyFromServer(t *testing.T) {
 // old server is asked no more, the new one is, and a directory is watched.
 func TestPolicyMoves(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts several programs")
 	first, second := publisher.New(t), publisher.New(t)
 	one, two, three, four := rule("allow", "one"), rule("allow", "two"), rule("allow", "three"), rule("allow", "four")
 	first.Publish(publisher.Pack(t, one))
@@ -310,6 +314,7 @@ func TestPolicyMoves(t *testing.T) {
 // server too: it changes with what is there, and is enforced by nobody.
 func TestShadowFromServer(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts several programs")
 	p := publisher.New(t)
 	one, two := rule("allow", "one"), rule("deny", "two")
 	p.Publish(publisher.Pack(t, one))

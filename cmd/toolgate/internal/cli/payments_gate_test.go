@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/testkit/devchain"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -83,6 +84,7 @@ func (g *payingGate) paid(t *testing.T, ether string) {
 // then paid once, as the chain shows; also when toolgate is killed between the signature and
 // the receipt.
 func TestPaymentsThroughTheGate(t *testing.T) {
+	parts.Long(t, "starts several programs")
 	t.Setenv("WALLET_KEY", devchain.Keys[0])
 	g := &payingGate{chain: devchain.Start(t), dir: t.TempDir(), agents: program.FreeAddress(t), admin: program.FreeAddress(t)}
 	write(t, g.dir, map[string]string{

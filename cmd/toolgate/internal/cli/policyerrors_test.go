@@ -11,6 +11,7 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/signal"
@@ -88,6 +89,7 @@ var policyFaults = []struct{ name, args, rule string }{
 // The control is allowed, so the table can fail.
 func TestPolicyErrors(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts a program for each faulty policy")
 	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	files := doorFiles()
 	files["policy/p.rego"] = faultyPolicy
@@ -144,6 +146,7 @@ func checkFault(t *testing.T, name, args, rule string, r *audit.Record, e decisi
 // before the policy is asked, reaches nobody, and is in the trail.
 func TestUsageThatCannotBeRead(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts several programs")
 	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	files := doorFiles()
 	files["policy/p.rego"] = "package toolgate\n\nimport rego.v2\n\ndecision := {\"effect\": \"allow\"} if input.usage.hour.calls < 10\n"
@@ -220,6 +223,7 @@ func awaitEvents(t testing.TB, path string, n int) (events []decisionlog.Event) 
 // and one that serves stays.
 func TestForbiddenBuiltins(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts a program for each builtin")
 	for name, body := range map[string]string{
 		"network": `http.send({"method": "get", "url": input.arguments.url}).status_code == 200`,
 		"names":   `count(net.lookup_ip_addr(input.arguments.host)) > 0`,

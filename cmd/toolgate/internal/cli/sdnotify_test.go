@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -17,6 +18,7 @@ import (
 // as soon as it was asked to.
 func TestServiceManager(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "needs a service manager")
 	dir := t.TempDir()
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
 	if err != nil {
@@ -48,6 +50,7 @@ func TestServiceManager(t *testing.T) {
 // A service manager that is gone does not keep toolgate from serving.
 func TestServiceManagerThatIsGone(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "needs a service manager")
 	dir, admin := t.TempDir(), program.FreeAddress(t)
 	write(t, dir, map[string]string{"mcp.json": `{"mcpServers": {}}`})
 	serve := exec.Command("env", "NOTIFY_SOCKET="+filepath.Join(dir, "nobody"), "toolgate", "serve", "--listen", program.FreeAddress(t), "--admin", admin)

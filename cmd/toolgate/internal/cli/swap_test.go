@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/publisher"
 	"github.com/toolgate/toolgate/policy/rego"
@@ -33,9 +34,7 @@ func swapped(effect, name string) map[string]string {
 // polled: every call has one revision in all of its records, the verdict of that
 // revision, an answer that fits it, and none fails.
 func TestSwapUnderLoad(t *testing.T) {
-	if testing.Short() {
-		t.Skip("more than 20,000 calls")
-	}
+	parts.Long(t, "makes 20,000 calls")
 	one, two := swapped("allow", "one"), swapped("deny", "two")
 	bad := map[string]string{"p.rego": "package toolgate\n\ndecision := {", "data.json": one["data.json"]}
 	t.Run("directory", func(t *testing.T) {

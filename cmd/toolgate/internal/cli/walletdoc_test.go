@@ -11,6 +11,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/toolgate/toolgate/internal/testkit/devchain"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -43,6 +44,7 @@ func exampleGate(t *testing.T) *payingGate {
 
 // The commands of docs/approve.md do what it says.
 func TestWalletWalkthrough(t *testing.T) {
+	parts.Long(t, "needs a chain")
 	g := exampleGate(t)
 	out := walk(t, g.dir, shellLines(t, "docs/approve.md"))
 	for _, promise := range []string{

@@ -23,6 +23,7 @@ import (
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 	"github.com/toolgate/toolgate/internal/files"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -460,6 +461,7 @@ func TestDamagedTrail(t *testing.T) {
 // what is told twice is told under the same id, and each chain in its order.
 func TestKilled(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "kills processes")
 	w := newWorld(t)
 	rounds := 3
 	if os.Getenv("TOOLGATE_SOAK") != "" {
