@@ -70,6 +70,7 @@ func readDocument(t *testing.T, name string) string {
 
 // TestAlertRules: Prometheus accepts the rules, and each alert fires in its case.
 func TestAlertRules(t *testing.T) {
+	parts.Long(t, "deploys toolgate")
 	var fires []string
 	for _, name := range ruleFiles {
 		var cases struct {
@@ -109,6 +110,7 @@ func TestAlertRules(t *testing.T) {
 //
 // That the reference lists what is exported is a test of cmd/toolgate/internal/app.
 func TestAlertsAreExplained(t *testing.T) {
+	parts.Long(t, "deploys toolgate")
 	exported := make(map[string]bool)
 	for _, row := range regexp.MustCompile("(?m)^\\| `(toolgate_\\w+)` \\|").FindAllStringSubmatch(readDocument(t, "reference.md"), -1) {
 		exported[row[1]] = true

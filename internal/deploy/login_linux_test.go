@@ -4,12 +4,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
 // TestServiceAtLogin holds that toolgate service install serves now and at the next login of its
 // user, again after a kill, and that uninstall leaves nothing.
 func TestServiceAtLogin(t *testing.T) {
+	parts.Long(t, "deploys toolgate")
 	root, agents, admin := installUnit(t)
 	h := boot(t, root)
 	logIn := func() {

@@ -8,10 +8,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 )
 
 // The manual page lists the commands of toolgate, with their descriptions.
 func TestManualPage(t *testing.T) {
+	parts.Long(t, "deploys toolgate")
 	help, err := exec.Command(static(t), "--help").Output()
 	if err != nil {
 		t.Fatal(err)

@@ -42,6 +42,7 @@ func installPackages(t *testing.T) (root string) {
 // The package for Debian is installed, upgraded, removed and purged under a systemd. What
 // people wrote stays until a purge, and the audit trail beyond it.
 func TestPackage(t *testing.T) {
+	parts.Long(t, "deploys toolgate")
 	agents, admin := program.FreeAddress(t), program.FreeAddress(t)
 	h := boot(t, installPackages(t))
 	h.run(t, "rm", "-f", "/usr/sbin/policy-rc.d") // with which the image of a container keeps services from starting

@@ -126,6 +126,7 @@ func serves(t testing.TB, agents, admin string) {
 // The unit of docs/deploy serves, confines its servers, survives a kill and a bad
 // configuration, and stops in order.
 func TestUnit(t *testing.T) {
+	parts.Long(t, "deploys toolgate")
 	root, agents, admin := installUnit(t)
 	h := boot(t, root)
 	h.run(t, "systemd-sysusers")
@@ -175,6 +176,7 @@ func TestUnit(t *testing.T) {
 
 // systemd's own judgement of the unit: 0 is best, 10 worst.
 func TestUnitIsHardened(t *testing.T) {
+	parts.Long(t, "deploys toolgate")
 	parts.Need(t, "systemd-analyze")
 	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", deployed(t, "systemd/toolgate.service")).CombinedOutput()
 	m := regexp.MustCompile(`Overall exposure level for toolgate.service: ([\d.]+)`).FindSubmatch(out)

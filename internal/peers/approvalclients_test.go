@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
@@ -86,6 +87,7 @@ func argsText(args args) string {
 // hold. With TOOLGATE_SOAK=1 the hold is the default of 45 s.
 func TestClientsWaitForPeople(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	// The calls that people decide on in time are held as long as clients wait.
 	policy := holdAll + ` if not endswith(input.arguments.what, "later")
 decision := {"effect": "hold", "rule": "always", "reason": "a person decides", "approval": {"roles": ["approver"], "hold": "` +

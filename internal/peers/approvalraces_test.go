@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -71,6 +72,7 @@ func runTogether(do ...func()) {
 // NOT_PENDING.
 func TestTwoApprovers(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	p := startPair(t, setup{}, recorder.Tool{})
 	won := map[string]int{}
 	for n := range shortOrSoak(20, 400) {
@@ -138,6 +140,7 @@ func startHeld(t testing.TB, p gatePair, n int, args string) (<-chan answer, tic
 // never runs.
 func TestApprovalAgainstExpiry(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	p := startPair(t, setup{ttl: "4s"}, recorder.Tool{})
 	// The store compares nanoseconds; a vote takes some milliseconds to arrive.
 	offsets := []time.Duration{-2 * time.Second}
@@ -188,6 +191,7 @@ func TestApprovalAgainstExpiry(t *testing.T) {
 // cases the next identical call has the result, and the call runs once.
 func TestApprovalWhenTheHoldEnds(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	const held = 3 * time.Second
 	p := startPair(t, setup{hold: held.String()}, recorder.Tool{})
 	offsets := []time.Duration{-2 * time.Second}
@@ -235,6 +239,7 @@ func TestApprovalWhenTheHoldEnds(t *testing.T) {
 // running and the result next time.
 func TestIdenticalCallsAtOnce(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	const crowd = 100
 	p := startPair(t, setup{hold: "20s"}, recorder.Tool{Does: recorder.Late, Delay: 300 * time.Millisecond})
 	for n := range shortOrSoak(2, 20) {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -22,6 +23,7 @@ var pagePeers = []peer{goSession, goStateless, typescript1, typescript2Session, 
 // no approval.
 func TestClientsShowWhereToApprove(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}}})
 	g := serveReady(t, configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: holdAll, hold: "20s"}))
 	t.Run("all", func(t *testing.T) {
@@ -107,6 +109,7 @@ func textAt(raw json.RawMessage, path ...string) string {
 // and the client gets its result.
 func TestLinksOutliveToolgate(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}}})
 	dir := configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: holdAll})
 	g := serveReady(t, dir)
@@ -142,6 +145,7 @@ func TestLinksOutliveToolgate(t *testing.T) {
 // outcome, also after a restart.
 func TestHeldCallsAreTasks(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}}})
 	dir := configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: holdAll, hold: "20s"})
 	g := serveReady(t, dir)
@@ -199,6 +203,7 @@ func TestHeldCallsAreTasks(t *testing.T) {
 // tickets and to nobody else, and reports the state of their tickets.
 func TestApprovalStatus(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}}})
 	g := serveReady(t, configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: holdAll, agents: 1}))
 	mine, other := openHTTP(t, g.Agents+"/mcp", agentToken), openHTTP(t, g.Agents+"/mcp", tokenOf(0))

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -40,6 +41,7 @@ func wants(t testing.TB, what, read string, texts ...string) {
 // withholds that one and ends its tickets; the other goes on.
 func TestAppsServer(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	requirePart(t, "@modelcontextprotocol/ext-apps/package.json")
 	script, err := filepath.Abs("../../testdata/npm/servers/apps.mjs")
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -108,6 +109,7 @@ func callREST(t *testing.T, b *bindingTest, args string) (end, ticket string) {
 // differs never runs on the ticket and does not change it.
 func TestBinding(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	servers := func() *recorder.Recorder {
 		return recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}}})
 	}
@@ -194,6 +196,7 @@ func (b *bindingTest) check(t *testing.T, first string, approved bool, want stri
 // TestQuorum: a quorum of two needs two approvers, and the requester cannot vote.
 func TestQuorum(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	p := startPair(t, setup{policy: strings.Replace(holdAll, `["approver"]`, `["approver", "agent"], "quorum": 2`, 1), agents: 1}, recorder.Tool{})
 	id := holdCall(t, p.doors[0], "rec__pay", `{}`)
 	for _, tc := range []struct {
@@ -224,6 +227,7 @@ func TestQuorum(t *testing.T) {
 // denial without a reason.
 func TestStaleVote(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	p := startPair(t, setup{}, recorder.Tool{})
 	carol := p.gates[1].carol()
 	other, id := holdCall(t, p.doors[0], "rec__pay", `{"n":1}`), holdCall(t, p.doors[0], "rec__pay", `{"n":2}`)
@@ -285,6 +289,7 @@ func (p gatePair) setPolicy(t *testing.T, policy string) {
 // the current terms, and its old ticket is superseded.
 func TestDrift(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	for _, d := range drifts {
 		for _, approved := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, approved %v", d.what, approved), func(t *testing.T) {
@@ -348,6 +353,7 @@ func (p gatePair) awaitChange(t *testing.T, change func()) {
 // changed. The call is judged again.
 func TestDriftInTheHold(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	for _, d := range drifts {
 		t.Run(d.what, func(t *testing.T) {
 			t.Parallel()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -14,6 +15,7 @@ import (
 // toolgate, through toolgate stdio --connect.
 func TestBridge(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	rec := recorder.Stdio(t, recorder.Config{Tools: []recorder.Tool{{Name: "echo"}, {Name: "steps", Does: recorder.Steps, N: wantSteps}}})
 	g := serveReady(t, configure(t, setup{servers: []server{stdioOf("far", rec, nil)}, policy: `
 decision := {"effect": "deny", "rule": "asked-for"} if {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -16,6 +17,7 @@ import (
 // a held call and decides. The agent gets its answer during the hold. The server
 // receives the approved call once and the denied call never.
 func TestDecidedInABrowser(t *testing.T) {
+	parts.Long(t, "starts whole programs")
 	browser := program.Chromium(t)
 	p := startPair(t, setup{hold: "2m"}, recorder.Tool{})
 	ctx, stop := context.WithTimeout(browser, 2*time.Minute)

@@ -9,6 +9,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -16,6 +17,7 @@ import (
 // A client gets all of many messages that a server sends at once.
 func TestBurst(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	const burst = 600
 	tools := recorder.Config{Tools: []recorder.Tool{{Name: "steps", Does: recorder.Steps, N: burst}}}
 	streamed := tools

@@ -11,6 +11,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 	"github.com/toolgate/toolgate/signal"
@@ -106,7 +107,8 @@ var refusedMessages = []refusedMessage{
 }
 
 // TestJudgedBytes: the judged bytes arrive unchanged at the server, over HTTP and
-// stdio on both sides, and a refused message reaches no server.
+// stdio on both sides and at both revisions of the client, and a refused message reaches
+// no server.
 func TestJudgedBytes(t *testing.T) {
 	t.Parallel()
 	offered := recorder.Config{Tools: []recorder.Tool{
@@ -124,24 +126,34 @@ func TestJudgedBytes(t *testing.T) {
 	})
 	g := serveReady(t, dir)
 	pipe := openStdio(t, dir)
-	awaitTools(t, pipe, 6) // of five tools per server one is hidden and one quarantined
-	for transport := range recorders {
-		mustCall(t, pipe, transport+"__echo", `{}`) // its connections are open then
+	stateless := rawStateless{startStdio(t, dir)}
+	for _, client := range []rawClient{pipe, stateless} {
+		awaitTools(t, client, 6) // of five tools per server one is hidden and one quarantined
+		for transport := range recorders {
+			mustCall(t, client, transport+"__echo", `{}`) // its connections are open then
+		}
 	}
-	for door, d := range map[string]rawClient{"HTTP": openHTTP(t, g.Agents+"/mcp", agentToken), "stdio": pipe} {
+	http := openHTTP(t, g.Agents+"/mcp", agentToken)
+	for transport := range recorders { // the one call that the limit allows in each process
+		for _, client := range []rawClient{http, pipe, stateless} {
+			mustCall(t, client, transport+"__limited", `{}`)
+		}
+	}
+	for door, d := range map[string]rawClient{
+		"HTTP": http, "HTTP, stateless": rawStateless{&rawHTTP{url: http.url, token: agentToken}}, "stdio": pipe, "stdio, stateless": stateless,
+	} {
 		for transport, rec := range recorders {
 			t.Run(door+" to "+transport, func(t *testing.T) {
-				mustCall(t, d, transport+"__limited", `{}`) // the one call that the limit allows
 				b := byteCheck{door: d, prefix: transport, rec: rec, all: recorders}
 				for _, tc := range acceptedArguments {
 					t.Run(tc.name, func(t *testing.T) { b.wantArrives(t, tc.args, tc.args) })
 				}
-				if door == "HTTP" {
+				if strings.HasPrefix(door, "HTTP") {
 					// Line ends between tokens become spaces; a tab stays.
 					t.Run("line ends", func(t *testing.T) { b.wantArrives(t, "{\r\n\t\"a\": [\n1\n]\r\n}", "{  \t\"a\": [ 1 ]  }") })
 				}
 				for _, tc := range refusedMessages {
-					if !tc.http || door == "HTTP" {
+					if !tc.http || strings.HasPrefix(door, "HTTP") {
 						t.Run(tc.name, func(t *testing.T) { b.wantRefused(t, tc) })
 					}
 				}
@@ -231,6 +243,7 @@ func clip(text []byte) string {
 // server, the caller gets no answer to the call, and the trail records it.
 func TestCancel(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	offered := recorder.Config{Tools: []recorder.Tool{{Name: "hang", Does: recorder.Hang}}}
 	recorders := map[string]*recorder.Recorder{"http": recorder.HTTP(t, offered), "stdio": recorder.Stdio(t, offered)}
 	dir := configure(t, setup{servers: []server{

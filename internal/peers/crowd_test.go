@@ -18,6 +18,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -256,6 +257,7 @@ func jsonTextOf(result *sdk.CallToolResult) string {
 // question. Every notification and every question reaches its own call exactly once.
 // Afterwards no goroutine and no process of them remains.
 func TestCrowd(t *testing.T) {
+	parts.Long(t, "starts whole programs")
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/mark3labs/mcp-go/mcp"
 	mcpgo "github.com/mark3labs/mcp-go/server"
+
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 )
 
 // eraServerVar makes this binary a server made with mcp-go, on stdio.
@@ -129,6 +131,7 @@ func eraServers(t *testing.T) []referenceServer {
 // it is without toolgate: its tools can ask clients with a session within a call.
 func TestErasOverStdio(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	servers := eraServers(t)
 	var entries []server
 	for _, s := range servers {

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -52,6 +53,7 @@ func awaitKept(t testing.TB, dir string) {
 // hidden characters are spelled out, and prompts have their exposed names.
 func TestFirstListsWithoutServer(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	gate := recorder.NewGate(t)
 	gate.Open()
 	rec := recorder.Stdio(t, recorder.Config{Gate: gate.Address, Tools: []recorder.Tool{{Name: "a"}}, Capabilities: json.RawMessage(`{"tools":{},"prompts":{},"resources":{}}`), Answers: map[string]json.RawMessage{
@@ -96,6 +98,7 @@ decision := {"effect": "deny", "rule": "secret", "reason": "secret"} if startswi
 // answered anything, as does the answer to initialize, and a call waits for the server.
 func TestFirstListOverStdio(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	gate := recorder.NewGate(t)
 	rec := recorder.Stdio(t, recorder.Config{Gate: gate.Address, Tools: []recorder.Tool{{Name: "b"}, {Name: "a"}}})
 	dir := configure(t, setup{servers: []server{stdioOf("slow", rec, nil)}})
@@ -150,6 +153,7 @@ func listedNames(t testing.TB, answer []byte) (names []string) {
 // start it waits for a line in a pipe, and the lists are there before it has begun.
 func TestFirstListOfRealServer(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	node, everything := requirePart(t, "node"), npmServer(t, "server-everything")
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	script := `if [ -p "$0" ]; then read line < "$0"; fi; exec "$@"`

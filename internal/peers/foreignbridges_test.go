@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 )
 
 // bridgeTo returns the command of a third-party bridge that carries a client over stdio
@@ -44,6 +45,7 @@ var foreignBridges = []struct {
 // toolgate what it sees of the server behind the same bridge, and reads denials.
 func TestForeignBridges(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	script := npmServer(t, "server-everything")
 	everything := referenceServer{
 		name: "npm", revision: sessionRevision, actions: npmActions,

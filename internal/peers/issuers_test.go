@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -57,6 +58,7 @@ func (i issuer) token(t *testing.T, client string) string {
 // person. Without a person in their tokens they are told apart by issuer and subject.
 func TestTwoIssuers(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	approves := func(person string) map[string]any {
 		return map[string]any{"person": person, "roles": []string{"approver"}}
 	}

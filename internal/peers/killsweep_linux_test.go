@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -139,6 +140,7 @@ var executedOnApproval = scenario{
 // call can be completed, and the trail is intact.
 func TestKillSweep(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	requireTracing(t)
 	for _, l := range []scenario{askApproveRun, approvedWhileHeld, executedOnApproval} {
 		t.Run(l.name, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -53,6 +54,7 @@ func (a answer) mustText(t testing.TB) []byte {
 // TestUpstreamKilled: a kill of an upstream during a call fails that call and no
 // other, and the upstream is restarted.
 func TestUpstreamKilled(t *testing.T) {
+	parts.Long(t, "starts whole programs")
 	for _, isolation := range []string{"shared", "session"} {
 		t.Run(isolation, func(t *testing.T) {
 			t.Parallel()
@@ -112,6 +114,7 @@ func awaitRecovery(t testing.TB, d rawClient, tool, args string) {
 // delay a third one.
 func TestBadNeighbours(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	hanging := recorder.Stdio(t, recorder.Config{HangAtStart: true})
 	crashing := recorder.Stdio(t, recorder.Config{CrashAtStart: true})
 	good := recorder.Stdio(t, recorder.Config{Tools: []recorder.Tool{{Name: "echo"}}})
@@ -204,6 +207,7 @@ func awaitProcesses(t testing.TB, rec *recorder.Recorder, pid, want int) []proce
 
 // TestKilledLeavesNothing: no process remains after kill -9 during a call.
 func TestKilledLeavesNothing(t *testing.T) {
+	parts.Long(t, "starts whole programs")
 	t.Run("serve", func(t *testing.T) {
 		t.Parallel()
 		rec, dir := startLingering(t)
@@ -233,6 +237,7 @@ func TestKilledLeavesNothing(t *testing.T) {
 // TestOrderlyEnd: on TERM, and on the end of input of toolgate stdio, the running
 // call is answered, the exit code is 0, no process remains and the trail is closed.
 func TestOrderlyEnd(t *testing.T) {
+	parts.Long(t, "starts whole programs")
 	term := func(t *testing.T, p *program.Process) {
 		t.Helper()
 		if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -298,6 +303,7 @@ func checkOrderlyEnd(t *testing.T, p *program.Process, dir string, all []process
 // SIGPIPE.
 func TestClientGone(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	rec, dir := startLingering(t)
 	d := openStdio(t, dir)
 	awaitTools(t, d, 2+9)
@@ -322,6 +328,7 @@ func TestClientGone(t *testing.T) {
 // had started is never made again.
 func TestApprovalsSurviveKill(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "hang", Does: recorder.Hang}, {Name: "echo"}}})
 	dir := configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: holdAll})
 	g := serveReady(t, dir)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
@@ -35,6 +36,7 @@ var realQuarantine = map[string]string{}
 // equal byte for byte too.
 func TestRealDefinitions(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	rec := recorder.Stdio(t, recorder.Config{Tools: []recorder.Tool{{Name: "echo"}}})
 	folder, record := t.TempDir(), filepath.Join(t.TempDir(), "offline")
 	servers := realServers(t, folder, record)

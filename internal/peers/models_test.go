@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
@@ -117,6 +118,7 @@ var models = []struct {
 // failed, and what to do. testdata/models has the words, for people; -update writes it.
 func TestModels(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	requirePart(t, "node")
 	rec := recorder.HTTP(t, modelServer())
 	g := serveReady(t, configure(t, setup{

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -31,6 +32,7 @@ type actionAnswer struct {
 // whose one upstream is a server in Node.
 func TestNDJSONBothWays(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	seen := throughNode(t, map[string]any{"notice": "what the operator says"}, "--token", agentToken)
 	own := "what the operator says"
 	for id, want := range map[string]struct {

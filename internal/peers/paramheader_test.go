@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -23,6 +24,7 @@ func statelessMeta(capabilities string) string {
 // second toolgate.
 func TestParameterHeaders(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	rec := recorder.HTTP(t, recorder.Config{Stateless: &recorder.Stateless{Tools: []recorder.StatelessTool{{Name: "echo", Definition: json.RawMessage(
 		`{"name":"echo","inputSchema":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"N"},"s":{"type":"string","x-mcp-header":"S"}}}}`)}}}})
 	near := serveReady(t, configure(t, setup{servers: []server{httpOf("far", rec, nil)}}))

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -55,6 +56,7 @@ const wantSteps = 3
 // TestPeers connects third-party clients with third-party servers.
 func TestPeers(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	s := newStage(t)
 	t.Run("bytes", s.testBytes)
 	t.Run("matrix", s.testMatrix)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -19,6 +20,7 @@ import (
 // ends.
 func TestPipedLines(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	rec := recorder.Stdio(t, recorder.Config{Tools: []recorder.Tool{{Name: "late", Does: recorder.Late, Delay: 300 * time.Millisecond}}})
 	dir := configure(t, setup{servers: []server{stdioOf("far", rec, shared())}})
 	t.Run("stdio", func(t *testing.T) {

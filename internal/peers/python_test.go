@@ -235,6 +235,7 @@ var pythonCalls = []modelCall{
 // toolgate as they do without it.
 func TestPython(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	servers, at := pythonServers(t), features(t)
 	configured := []server{
 		{"features", map[string]any{"type": "http", "url": at}, nil},

@@ -55,6 +55,19 @@ func openAs(t testing.TB, client, url, token string) *rawHTTP {
 	return d
 }
 
+// rawStateless is a client at revision 2026-07-28 over HTTP or stdio.
+type rawStateless struct{ rawClient }
+
+// exchange implements rawClient.
+func (d rawStateless) exchange(t testing.TB, message []byte) []byte {
+	t.Helper()
+	meta, params := statelessMeta("{}"), []byte(`"params":{`)
+	if !bytes.Contains(message, params) {
+		return d.rawClient.exchange(t, bytes.Replace(message, []byte(`"method":`), []byte(`"params":{`+meta+`},"method":`), 1))
+	}
+	return d.rawClient.exchange(t, bytes.Replace(message, params, []byte(`"params":{`+meta+`,`), 1))
+}
+
 // post sends a body.
 func (d *rawHTTP) post(ctx context.Context, message []byte) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url, bytes.NewReader(message))
@@ -69,6 +82,15 @@ func (d *rawHTTP) post(ctx context.Context, message []byte) (*http.Response, err
 	if d.session != "" {
 		req.Header.Set("Mcp-Session-Id", d.session)
 		req.Header.Set("MCP-Protocol-Version", "2025-11-25")
+	}
+	if bytes.Contains(message, []byte(statelessMeta("{}"))) {
+		method, _ := jsonrpc.Get(message, "method")
+		params, _ := jsonrpc.Get(message, "params")
+		req.Header.Set("MCP-Protocol-Version", statelessRevision)
+		req.Header.Set("Mcp-Method", strings.Trim(string(method), `"`))
+		if name := toolName(params); name != "" {
+			req.Header.Set("Mcp-Name", name)
+		}
 	}
 	return http.DefaultClient.Do(req)
 }

@@ -14,6 +14,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -87,6 +88,7 @@ func runRestartServer() {
 // arrive and its log level holds, without any action of the client.
 func TestRestart(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	for _, server := range []string{sessionRevision, statelessRevision} {
 		for _, transport := range []string{"stdio", "http"} {
 			for _, client := range []string{sessionRevision, statelessRevision} {

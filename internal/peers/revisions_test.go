@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -214,6 +215,7 @@ func namesOf(server, op string, names []string) []string {
 // TOOLGATE_SOAK=1 it takes all three.
 func TestRevisions(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	servers := referenceServers(t)
 	direct := observeDirectly(t, servers)
 	// stateful and stateless have resources with the same URIs, so each pair of
@@ -310,6 +312,7 @@ func (p peer) expect(observation string) string {
 // process per action and has fewer of them.
 func TestInspectorRevisions(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	runtime, script := requirePart(t, "node"), npmServer(t, "server-everything")
 	stateless := everythingAt(t, "-stateless=true")
 	g := serveReady(t, configure(t, setup{results: "off", servers: []server{

@@ -22,6 +22,7 @@ func rustPeer(t testing.TB) string {
 // without it.
 func TestRust(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	peer := rustPeer(t)
 	acts := []act{
 		{"tools", "list_tools", "", nil},

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -18,6 +19,7 @@ import (
 // browser, Python several processes and a database.
 func TestServersInTheSandbox(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	node, chromium, python := requirePart(t, "node"), requirePart(t, "chromium"), pythonProgram(t)
 	script, err := filepath.Abs("../../testdata/python/server.py")
 	if err != nil {

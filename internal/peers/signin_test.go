@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -138,6 +139,7 @@ func openProvider(t *testing.T, address, admin string) *program.Process {
 // tokens.
 func TestSigningInAtAProvider(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	requirePart(t, "oidc-provider/package.json")
 	address := program.FreeAddress(t)
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}}})
@@ -197,6 +199,7 @@ func TestSigningInAtAProvider(t *testing.T) {
 // token that began it is configured.
 func TestSessionsFollowTheConfiguration(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	dir := t.TempDir()
 	configure := func(tokens string) {
 		write(t, filepath.Join(dir, "mcp.json"), fmt.Sprintf(`{ "mcpServers": {}, "toolgate": { "state": "state", "identity": { "tokens": [%s] } } }`, tokens))

@@ -168,6 +168,7 @@ allow contains {"rule": "EARTH", "reason": "clocks on Earth are free"} if true
 // secret is in what is sent.
 func TestTelemetry(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	url, otel := collector(t)
 	upstream := &tracedServer{tracer: tracerOf(t, url, "clock"), header: make(chan string, 9)}
 	server := httptest.NewServer(upstream)

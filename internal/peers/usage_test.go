@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -38,6 +39,7 @@ func payment(n int) string { return fmt.Sprintf(`{"asset":"USD","amount":100,"n"
 // agent gets the result as often as it asks.
 func TestEleventhPaymentIsHeld(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	dir, rec := paymentServer(t, recorder.Echo)
 	g := serveReady(t, dir)
 	d := openHTTP(t, g.Agents+"/mcp", agentToken)
@@ -79,6 +81,7 @@ func TestEleventhPaymentIsHeld(t *testing.T) {
 // directory use up the limit and never exceed it.
 func TestPaymentsOverTwoToolgates(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	dir, rec := paymentServer(t, recorder.Echo)
 	gates := [2]*gate{serveReady(t, dir), serveReady(t, dir)}
 	var doors [2]*rawHTTP
@@ -110,6 +113,7 @@ func TestPaymentsOverTwoToolgates(t *testing.T) {
 // may have taken effect, and stay counted.
 func TestPaymentsOfAKilledToolgate(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	dir, rec := paymentServer(t, recorder.Hang)
 	g := serveReady(t, dir)
 	d := openHTTP(t, g.Agents+"/mcp", agentToken)

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
@@ -41,6 +42,7 @@ const worstResult = `{"zeta":1e2,"isError":false,"content":[
 // on unchanged, over both transports, on one page and on several.
 func TestWorstDefinitions(t *testing.T) {
 	t.Parallel()
+	parts.Long(t, "starts whole programs")
 	archive, err := txtar.ParseFile("testdata/worst.txtar")
 	if err != nil {
 		t.Fatal(err)

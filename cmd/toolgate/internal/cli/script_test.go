@@ -96,8 +96,18 @@ func repository(t testing.TB) string {
 	return dir
 }
 
+// quickScripts are the scripts of make test; make test-all runs all.
+var quickScripts = []string{"approval", "execute", "init", "secrets", "serve", "server", "tickets", "token", "tool", "usage", "v1", "verify"}
+
 func TestScripts(t *testing.T) {
-	testscript.Run(t, params(t, filepath.Join("testdata", "script")))
+	p := params(t, filepath.Join("testdata", "script"))
+	if testing.Short() {
+		for _, name := range quickScripts {
+			p.Files = append(p.Files, filepath.Join(p.Dir, name+".txtar"))
+		}
+		p.Dir = ""
+	}
+	testscript.Run(t, p)
 }
 
 // The story that the README shows.
