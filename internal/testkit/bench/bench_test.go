@@ -2,14 +2,10 @@ package main
 
 import (
 	"bytes"
-	"encoding/xml"
-	"errors"
 	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,7 +69,7 @@ func TestLineOfTheTable(t *testing.T) {
 		return map[string]figures{"direct": {P50: 10, Calls: 1}, "proxy": {P50: proxy, Calls: 1}, "constant": {P50: ours, Calls: 1}}
 	}
 	good := results{Rounds: []map[string]figures{round(100, 50), round(200, 300), round(400, 240)}}
-	bad := results{Rounds: []map[string]figures{{"constant": {Errors: 2, Fault: "a | b"}}}}
+	bad := results{Rounds: []map[string]figures{{"constant": {Errors: 2, Fault: "a\tb"}}}}
 	lost := results{Rounds: []map[string]figures{{"proxy": {P50: 4, Errors: 3}, "constant": {P50: 2}}}}
 	ratio := row{title: "calls", lane: "constant", base: "proxy", figure: p50, goal: "≤ 1"}
 	alone := row{title: "size", lane: "constant", figure: figure{"size", megabyte, func(f figures) float64 { return f.P50 }}}
@@ -83,11 +79,11 @@ func TestLineOfTheTable(t *testing.T) {
 		row
 		want string
 	}{
-		{good, ratio, "| calls: median | 10.0 µs | 200 µs | 240 µs | 0.60 [0.50–1.50] | ≤ 1 | 3 | 0 |"},
-		{good, alone, "| size | – | – | 240 MB [50.0 MB–300 MB] | – |  | 3 | 0 |"},
-		{good, added, "| added: median | 10.0 µs | 200 µs | 240 µs | -50.00 [-160.00–100.00] |  | 3 | 0 |"},
-		{bad, ratio, `| calls: median | – | – | failed: a \| b | – | ≤ 1 | 1 | 2 |`},
-		{lost, ratio, "| calls: median | – | 4.00 µs | 2.00 µs | 0.50 [0.50–0.50] | ≤ 1 | 1 | 0, proxy 3 |"},
+		{good, ratio, "calls: median\t10.0 µs\t200 µs\t240 µs\t0.60 [0.50-1.50]\t≤ 1\t3\t0\t"},
+		{good, alone, "size\t-\t-\t240 MB [50.0 MB-300 MB]\t-\t\t3\t0\t"},
+		{good, added, "added: median\t10.0 µs\t200 µs\t240 µs\t-50.00 [-160.00-100.00]\t\t3\t0\t"},
+		{bad, ratio, "calls: median\t-\t-\tfailed: a b\t-\t≤ 1\t1\t2\t"},
+		{lost, ratio, "calls: median\t-\t4.00 µs\t2.00 µs\t0.50 [0.50-0.50]\t≤ 1\t1\t0, proxy 3\t"},
 	} {
 		if diff := cmp.Diff(tc.want, tc.line(tc.row)); diff != "" {
 			t.Error(diff)
@@ -106,100 +102,11 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-func TestMarkers(t *testing.T) {
-	document := "# By hand\n\n" + beginMark + "old\n" + endMark + "\nalso by hand\n"
-	once, err := between([]byte(document), []byte("new\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(strings.ReplaceAll(document, "old\n", "new\n"), string(once)); diff != "" {
-		t.Error(diff)
-	}
-	back, err := between(once, []byte("old\n"))
-	if err != nil || string(back) != document {
-		t.Errorf("replaced again: %q, %v", back, err)
-	}
-	for _, broken := range []string{"", beginMark, endMark, endMark + beginMark} {
-		if _, err := between([]byte(broken), nil); !errors.Is(err, errMarks) {
-			t.Errorf("%q: %v, want %v", broken, err, errMarks)
-		}
-	}
-}
-
-// The document that is published has the markers.
-func TestDocument(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/evidence/performance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := between(text, nil); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestScale(t *testing.T) {
-	linear, logarithmic := scale(0, 10, 270, 40, false), scale(1, 1000, 0, 300, true)
-	for _, tc := range []struct{ got, want float64 }{
-		{linear(0), 270}, {linear(5), 155}, {linear(10), 40}, {logarithmic(1), 0}, {logarithmic(10), 100}, {logarithmic(1000), 300},
-		{roundStep(0), 1}, {roundStep(0.3), 0.5}, {roundStep(7), 10}, {roundStep(20), 20}, {roundStep(21), 50},
-	} {
-		if math.Abs(tc.got-tc.want) > 1e-9 {
-			t.Errorf("got %g, want %g", tc.got, tc.want)
-		}
-	}
-}
-
-// Every curve is drawn as well-formed XML with a point for each size of each line.
-func TestPlots(t *testing.T) {
-	for _, c := range curves {
-		round, points := map[string]figures{}, 0
-		for _, l := range c.workload().lanes {
-			points++
-			round[l.name] = figures{Calls: 1, P50: 100 + float64(points)}
-		}
-		if points != len(round) || points < len(c.sizes) {
-			t.Errorf("%s: %d names of %d points", c.file, len(round), points)
-		}
-		var text bytes.Buffer
-		if err := draw(&text, c, results{Rounds: []map[string]figures{round, round}}); err != nil {
-			t.Fatal(err)
-		}
-		if got := circles(t, text.Bytes()); got != points {
-			t.Errorf("%s has %d points, want %d", c.file, got, points)
-		}
-	}
-}
-
-// circles reads a drawing to its end and returns the number of its circles.
-func circles(t *testing.T, text []byte) (n int) {
-	t.Helper()
-	if bytes.Contains(text, []byte("NaN")) || bytes.Contains(text, []byte("Inf")) {
-		t.Errorf("a coordinate is no number:\n%s", text)
-	}
-	d := xml.NewDecoder(bytes.NewReader(text))
-	for {
-		token, err := d.Token()
-		if errors.Is(err, io.EOF) {
-			return n
-		}
-		if err != nil {
-			t.Fatalf("%v\n%s", err, text)
-		}
-		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "circle" {
-			n++
-		}
-	}
-}
-
-// Names tell workloads, plots and lanes apart, and every row names lanes that are
+// Names tell workloads and lanes apart, and every row names lanes that are
 // measured.
 func TestWorkloads(t *testing.T) {
 	names := map[string]bool{}
-	all := slices.Clone(workloads)
-	for _, c := range curves {
-		all = append(all, c.workload())
-	}
-	for _, w := range all {
+	for _, w := range workloads {
 		lanes := map[string]bool{}
 		for _, l := range w.lanes {
 			if lanes[l.name] {
@@ -225,10 +132,8 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%s is accepted", args)
 		}
 	}
-	for args, writes := range map[string]bool{"-rounds=2": true, "-quick": false, "-only=64": false, "-write=false": false} {
-		if o, err := parse([]string{args}, io.Discard); err != nil || o.write != writes {
-			t.Errorf("%s: writes is %t, want %t; %v", args, o.write, writes, err)
-		}
+	if o, err := parse([]string{"-quick", "-only=64"}, io.Discard); err != nil || o.rounds != 2 || !o.only.MatchString("64 clients") {
+		t.Errorf("%+v, %v", o, err)
 	}
 }
 
@@ -240,16 +145,10 @@ func TestNothingMatches(t *testing.T) {
 	}
 }
 
-// A tiny run with real processes: the figures are there, no call fails, and the
-// document is written.
+// A tiny run with real processes: the figures are there, and no call fails.
 func TestRun(t *testing.T) {
 	parts.Long(t, "starts programs")
-	docs := t.TempDir()
-	if err := os.WriteFile(filepath.Join(docs, "performance.md"), []byte(beginMark+endMark), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	o := options{rounds: 1, duration: 30 * time.Millisecond, only: regexp.MustCompile("^(1 client|500 calls.*|start|stdio, 16.*|plot of result)$"),
-		output: "table", write: true, docs: docs, scratch: t.TempDir(), toolgate: program.Toolgate(t)}
+	o := options{rounds: 1, duration: 30 * time.Millisecond, only: regexp.MustCompile("^(1 client|500 calls.*|start|stdio, 16.*|5 MB)$"), scratch: t.TempDir(), toolgate: program.Toolgate(t)}
 	m, err := describe(o.toolgate)
 	if err != nil {
 		t.Fatal(err)
@@ -259,7 +158,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.end()
-	all, plotted := b.all(io.Discard)
+	all := b.all(io.Discard)
 	for _, x := range all {
 		for _, l := range x.lanes {
 			f := x.Rounds[0][l.name]
@@ -268,17 +167,12 @@ func TestRun(t *testing.T) {
 			}
 		}
 	}
-	var table bytes.Buffer
-	report(&table, m, o, all, plotted)
-	if err := publish(io.Discard, o, m, all, table.Bytes()); err != nil {
-		t.Fatal(err)
-	}
-	written, err := os.ReadFile(filepath.Join(docs, "performance.md"))
-	if err != nil || string(written) != beginMark+table.String()+endMark {
-		t.Errorf("%v\n%s", err, written)
-	}
-	if plot, err := os.ReadFile(filepath.Join(docs, "performance", "result.svg")); err != nil || circles(t, plot) < 5 {
-		t.Errorf("the plot has too few points: %v", err)
+	for _, output := range []string{"table", "json"} {
+		var text bytes.Buffer
+		o.output = output
+		if err := publish(&text, o, m, all); err != nil || !strings.Contains(text.String(), "500 calls per second") {
+			t.Errorf("%s: %v\n%s", output, err, text.String())
+		}
 	}
 }
 

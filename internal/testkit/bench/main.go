@@ -1,8 +1,9 @@
 // Bench measures what a governed call costs, next to the same call through a plain
 // reverse proxy.
 //
-//	make bench                                  # everything; writes docs/evidence/performance.md
+//	make bench                                  # everything, as a table
 //	make bench ARGS='-quick -only "1 client"'   # try something out
+//	make bench ARGS='-o json'                   # the figures of every round
 //
 // It starts real processes on loopback: an MCP server (upstream.go), the stock
 // httputil.ReverseProxy of Go before it as the yardstick (proxy.go), and toolgate
@@ -21,7 +22,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,8 +44,6 @@ type options struct {
 	duration time.Duration // of one measurement
 	only     *regexp.Regexp
 	output   string // table or json
-	write    bool   // the document and the plots
-	docs     string // directory of the document
 	scratch  string // directory for what runs leave; on the disk that is to be measured
 	toolgate string // the program
 }
@@ -72,11 +70,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.SetOutput(stderr)
 	flags.IntVar(&o.rounds, "rounds", 5, "interleaved rounds")
 	flags.DurationVar(&o.duration, "duration", 1200*time.Millisecond, "time of one measurement")
-	flags.StringVar(&only, "only", "", "only workloads whose name matches this regular expression; writes nothing")
+	flags.StringVar(&only, "only", "", "only workloads whose name matches this regular expression")
 	flags.StringVar(&o.output, "o", "table", "table, or json for the figures of every round")
-	flags.BoolVar(&quick, "quick", false, "2 rounds of 300ms, to try out; writes nothing")
-	flags.BoolVar(&o.write, "write", true, "write performance.md and its plots")
-	flags.StringVar(&o.docs, "docs", "docs/evidence", "directory of performance.md")
+	flags.BoolVar(&quick, "quick", false, "2 rounds of 300ms, to try out")
 	flags.StringVar(&o.scratch, "scratch", ".cache/bench", "directory for state, on the disk that is measured")
 	flags.StringVar(&o.toolgate, "toolgate", "bin/toolgate", "the program that is measured")
 	if err := flags.Parse(args); err != nil {
@@ -88,7 +84,6 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if quick {
 		o.rounds, o.duration = 2, 300*time.Millisecond
 	}
-	o.write = o.write && !quick && only == ""
 	expression, err := regexp.Compile(only)
 	if err != nil {
 		return o, fmt.Errorf("-only: %w", err)
@@ -116,7 +111,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	defer b.end()
 	begun := time.Now()
-	all, curvesOf := b.all(stderr)
+	all := b.all(stderr)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -124,9 +119,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return fmt.Errorf("-only matches none of: %s", strings.Join(names(), ", "))
 	}
 	fmt.Fprintf(stderr, "%d workloads in %s\n", len(all), time.Since(begun).Round(time.Second))
-	var text bytes.Buffer
-	report(&text, m, o, all, curvesOf)
-	if err := publish(stdout, o, m, all, text.Bytes()); err != nil {
+	if err := publish(stdout, o, m, all); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(all, failing) {
@@ -140,9 +133,6 @@ func names() (all []string) {
 	for _, w := range workloads {
 		all = append(all, w.name)
 	}
-	for _, c := range curves {
-		all = append(all, c.workload().name)
-	}
 	return all
 }
 
@@ -155,49 +145,18 @@ func failing(m measured) bool {
 	})
 }
 
-// publish prints the results, and writes the document and its plots.
-func publish(stdout io.Writer, o options, m machine, all []measured, table []byte) error {
-	if o.output == "json" {
-		raw := make([]results, len(all))
-		for i, x := range all {
-			raw[i] = x.results
-		}
-		encoder := json.NewEncoder(stdout)
-		encoder.SetIndent("", " ")
-		if err := encoder.Encode(map[string]any{"machine": m, "workloads": raw}); err != nil {
-			return err
-		}
-	} else if _, err := stdout.Write(table); err != nil {
-		return err
+// publish prints the results.
+func publish(stdout io.Writer, o options, m machine, all []measured) error {
+	if o.output == "table" {
+		return report(stdout, m, o, all)
 	}
-	if !o.write {
-		return nil
+	raw := make([]results, len(all))
+	for i, x := range all {
+		raw[i] = x.results
 	}
-	if err := plots(filepath.Join(o.docs, "performance"), all); err != nil {
-		return err
-	}
-	return rewrite(filepath.Join(o.docs, "performance.md"), table)
-}
-
-// plots writes a plot of every curve that was measured without an error.
-func plots(dir string, all []measured) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	for _, c := range curves {
-		i := slices.IndexFunc(all, func(m measured) bool { return m.name == c.workload().name })
-		if i < 0 || failing(all[i]) {
-			continue
-		}
-		var text bytes.Buffer
-		if err := draw(&text, c, all[i].results); err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(dir, c.file+".svg"), text.Bytes(), 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
+	encoder := json.NewEncoder(stdout)
+	encoder.SetIndent("", " ")
+	return encoder.Encode(map[string]any{"machine": m, "workloads": raw})
 }
 
 func newBench(ctx context.Context, o options) (*bench, error) {
@@ -225,19 +184,14 @@ func (b *bench) end() {
 	_ = os.RemoveAll(b.dir) // a leftover is in the scratch directory
 }
 
-// all measures every workload and every curve that was asked for.
-func (b *bench) all(progress io.Writer) (all []measured, plotted []curve) {
+// all measures every workload that was asked for.
+func (b *bench) all(progress io.Writer) (all []measured) {
 	for _, w := range workloads {
 		if b.only.MatchString(w.name) {
 			all = append(all, measured{w, b.interleave(w, progress)})
 		}
 	}
-	for _, c := range curves {
-		if w := c.workload(); b.only.MatchString(w.name) {
-			all, plotted = append(all, measured{w, b.interleave(w, progress)}), append(plotted, c)
-		}
-	}
-	return all, plotted
+	return all
 }
 
 // interleave measures the lanes of a workload in turn, round by round.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	_ "embed"
@@ -15,7 +14,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -28,13 +26,8 @@ var benchPolicy string
 // history, and durability os.
 type site struct {
 	tools    int  // of the upstream, the three that are called included
-	roles    int  // of the policy's data, with 20 tools each; 0 = 100
-	rules    int  // of the policy, in addition to its own, each for another tool
 	agents   int  // with tokens and roles of their own, in addition to the first
-	sessions int  // that idle
-	keys     int  // of the limit: agents that have called
 	tickets  int  // that have ended
-	recorded int  // calls in the trail
 	sync     bool // durability sync
 	isolated bool // isolation session, the default; otherwise shared
 	stdio    bool // upstream and clients on stdin and stdout
@@ -54,7 +47,7 @@ const (
 func token(agent int) string { return "bench-agent-" + strconv.Itoa(agent) }
 
 // agentCount is the number of tokens that a site needs.
-func (s site) agentCount() int { return 1 + max(s.agents, s.keys) }
+func (s site) agentCount() int { return 1 + s.agents }
 
 // configuration returns mcp.json for a toolgate in dir.
 func (s site) configuration(self, upstream, dir string) any {
@@ -105,7 +98,7 @@ func (s site) policyData() any {
 		all[fmt.Sprintf("record_%05d", i)] = true
 	}
 	roles := map[string]any{"agent": map[string]any{"tools": all}}
-	for i := range cmp.Or(s.roles, 100) {
+	for i := range 100 {
 		some := map[string]bool{}
 		for j := range 20 {
 			some[fmt.Sprintf("other_%d_%d", i, j)] = true
@@ -113,16 +106,6 @@ func (s site) policyData() any {
 		roles["other-"+strconv.Itoa(i)] = map[string]any{"tools": some}
 	}
 	return map[string]any{"roles": roles, "longest": map[string]int{"checked": 10_000}, "held": map[string]string{"checked": "held"}}
-}
-
-// policy returns the policy with the site's further rules.
-func (s site) policy() string {
-	var b strings.Builder
-	b.WriteString(benchPolicy)
-	for i := range s.rules {
-		fmt.Fprintf(&b, "\ndeny contains {\"rule\": \"rule-%d\", \"reason\": \"too many\"} if {\n\tinput.tool.name == \"other_%d\"\n\tinput.arguments.count > %d\n}\n", i, i, i)
-	}
-	return b.String()
 }
 
 // write writes the files of a toolgate to dir, which it creates.
@@ -138,7 +121,7 @@ func (s site) write(self, upstream, dir string) error {
 	if err := os.MkdirAll(filepath.Join(dir, "policy"), 0o700); err != nil {
 		return err
 	}
-	for name, text := range map[string][]byte{"mcp.json": config, "policy/policy.rego": []byte(s.policy()), "policy/data.json": data} {
+	for name, text := range map[string][]byte{"mcp.json": config, "policy/policy.rego": []byte(benchPolicy), "policy/data.json": data} {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
 			return err
 		}

@@ -1,17 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 	"time"
 )
 
@@ -118,20 +116,23 @@ func (r results) compared(w row) (values []float64) {
 	return values
 }
 
-// line formats a row of the table.
+// line formats a row of the table, whose cells end with tabs.
 func (r results) line(w row) string {
 	name := w.title
 	if w.base != "" || w.figure.name == p50.name {
 		name += ": " + w.figure.name
 	}
+	cells := func(straight, base, own, ratio, errs string) string {
+		return strings.Join([]string{name, straight, base, own, ratio, w.goal, strconv.Itoa(len(r.Rounds)), errs}, "\t") + "\t"
+	}
 	if n, first := r.faults(w.lane); n > 0 {
-		return fmt.Sprintf("| %s | – | – | failed: %s | – | %s | %d | %d |", name, cell(first), w.goal, len(r.Rounds), n)
+		return cells("-", "-", "failed: "+cell(first), "-", strconv.Itoa(n))
 	}
 	own := spreadOf(r.of(w.lane, w.figure))
 	if w.base == "" {
-		return fmt.Sprintf("| %s | – | – | %s [%s–%s] | – | %s | %d | 0 |", name, w.figure.unit(own.Median), w.figure.unit(own.Low), w.figure.unit(own.High), w.goal, own.Rounds)
+		return cells("-", "-", fmt.Sprintf("%s [%s-%s]", w.figure.unit(own.Median), w.figure.unit(own.Low), w.figure.unit(own.High)), "-", "0")
 	}
-	straight := "–"
+	straight := "-"
 	if values := r.of("direct", w.figure); w.base != "direct" && spreadOf(values).Median > 0 {
 		straight = w.figure.unit(spreadOf(values).Median)
 	}
@@ -139,66 +140,31 @@ func (r results) line(w row) string {
 	if n, _ := r.faults(w.base); n > 0 {
 		errs = fmt.Sprintf("0, %s %d", w.base, n)
 	}
-	return fmt.Sprintf("| %s | %s | %s | %s | %.2f [%.2f–%.2f] | %s | %d | %s |", name, straight, w.figure.unit(base.Median), w.figure.unit(own.Median), ratio.Median, ratio.Low, ratio.High, w.goal, ratio.Rounds, errs)
+	return cells(straight, w.figure.unit(base.Median), w.figure.unit(own.Median), fmt.Sprintf("%.2f [%.2f-%.2f]", ratio.Median, ratio.Low, ratio.High), errs)
 }
 
 // cell makes a text fit for a cell of a table.
 func cell(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
-	return strings.ReplaceAll(text[:min(len(text), 120)], "|", `\|`)
+	return text[:min(len(text), 120)]
 }
 
-// report writes the measured part of docs/evidence/performance.md.
-func report(w io.Writer, m machine, o options, all []measured, plotted []curve) {
+// report writes the table.
+func report(w io.Writer, m machine, o options, all []measured) error {
 	fmt.Fprintf(w, "Measured on %s: %s, %d cores, %s, load average %s before the run. %s; toolgate %s; commit %s.\n%d rounds of %s for each lane, in turn.\n\n",
 		m.Day, m.Processor, m.Cores, m.System, m.LoadBefore, m.Go, m.Toolgate, m.Commit, o.rounds, o.duration)
-	fmt.Fprint(w, "| workload | direct | compared with | toolgate | ratio [lowest–highest] | goal | rounds | errors |\n|---|--:|--:|--:|--:|--:|--:|--:|\n")
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "WORKLOAD\tDIRECT\tCOMPARED WITH\tTOOLGATE\tRATIO [LOWEST-HIGHEST]\tGOAL\tROUNDS\tERRORS\t")
 	for _, x := range all {
 		for _, row := range x.rows {
-			fmt.Fprintln(w, x.line(row))
+			fmt.Fprintln(table, x.line(row))
 		}
 	}
-	for i, c := range plotted {
-		if i == 0 {
-			fmt.Fprintln(w)
-		}
-		fmt.Fprintf(w, "![%s](performance/%s.svg)\n", c.title, c.file)
-	}
+	return table.Flush()
 }
 
 // A measured workload has its results.
 type measured struct {
 	workload
 	results
-}
-
-// The markers of the measured part of a document.
-const (
-	beginMark = "<!-- bench:begin -->\n"
-	endMark   = "<!-- bench:end -->\n"
-)
-
-var errMarks = errors.New("the document lacks the line " + strings.TrimSpace(beginMark) + " or " + strings.TrimSpace(endMark))
-
-// between replaces what is between the markers of a document.
-func between(document, part []byte) ([]byte, error) {
-	head, rest, found := bytes.Cut(document, []byte(beginMark))
-	_, tail, ended := bytes.Cut(rest, []byte(endMark))
-	if !found || !ended {
-		return nil, errMarks
-	}
-	return bytes.Join([][]byte{head, []byte(beginMark), part, []byte(endMark), tail}, nil), nil
-}
-
-// rewrite replaces the measured part of a file.
-func rewrite(file string, part []byte) error {
-	document, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	document, err = between(document, part)
-	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
-	}
-	return os.WriteFile(file, document, 0o644)
 }

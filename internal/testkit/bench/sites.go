@@ -32,7 +32,6 @@ type running struct {
 	b     *bench
 	peers map[via]*peer
 	pipes map[via]*pipe
-	idle  []caller
 }
 
 // peer returns the peer of a kind, which it starts when it is not there.
@@ -45,10 +44,7 @@ func (r *running) peer(v via) (*peer, error) {
 		return nil, err
 	}
 	r.peers[v] = p
-	if v == gate {
-		err = r.prepare(p)
-	}
-	return p, err
+	return p, nil
 }
 
 // fresh starts one more peer of a kind and holds a first conversation with it.
@@ -125,63 +121,6 @@ func converse(e endpoint, tools int) error {
 	return echo("echo")(s, 0, 0)
 }
 
-// prepare gives a toolgate its history: agents that have called, calls in the trail,
-// idle sessions.
-func (r *running) prepare(p *peer) error {
-	for i := range r.keys {
-		e := p.endpoint
-		e.token = token(i + 1)
-		if err := callOnce(e); err != nil {
-			return err
-		}
-	}
-	if r.recorded > 0 {
-		if err := r.record(p); err != nil {
-			return err
-		}
-	}
-	for range r.sessions {
-		s, err := dial(p.endpoint)
-		if err != nil {
-			return err
-		}
-		r.idle = append(r.idle, s)
-	}
-	return nil
-}
-
-func callOnce(e endpoint) error {
-	s, err := dial(e)
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	return echo("echo")(s, 0, 0)
-}
-
-// record makes calls for the trail, on 64 connections.
-func (r *running) record(p *peer) error {
-	const clients = 64
-	failures := make(chan error, clients)
-	for range clients {
-		go func() {
-			s, err := dial(p.endpoint)
-			if err == nil {
-				for i := 0; i < r.recorded/clients && err == nil; i++ {
-					err = echo("echo")(s, 0, i)
-				}
-				s.close()
-			}
-			failures <- err
-		}()
-	}
-	var all error
-	for range clients {
-		all = errors.Join(all, <-failures)
-	}
-	return all
-}
-
 // pipe returns the peer of a kind on stdin and stdout.
 func (r *running) pipe(v via) (*pipe, error) {
 	if p := r.pipes[v]; p != nil {
@@ -210,9 +149,6 @@ func (r *running) pipe(v via) (*pipe, error) {
 
 // close ends all processes, toolgate before what it stands before.
 func (r *running) close() {
-	for _, c := range r.idle {
-		c.close()
-	}
 	for _, p := range r.pipes {
 		p.end()
 	}

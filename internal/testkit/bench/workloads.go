@@ -1,9 +1,5 @@
 package main
 
-import (
-	"strconv"
-)
-
 // A lane is one thing that a workload measures: clients of a revision before a peer.
 type lane struct {
 	name     string
@@ -80,7 +76,7 @@ func at(s site, lanes ...lane) []lane {
 	return moved
 }
 
-// workloads is everything that the table of docs/evidence/performance.md shows, in its order.
+// workloads is everything that make bench measures, in its order.
 // Every toolgate in the table has a token, a policy, a rate limit, the tools' schemas, the
 // trail and Signals; the policy has the tools of 100 roles, and durability is os unless
 // the workload says otherwise.
@@ -193,63 +189,3 @@ func rolesOrOne(b *bench, l lane) figures {
 func addedSyncs(round map[string]figures) float64 {
 	return (round["sync"].P50 - round["constant"].P50) / round["disk"].P50
 }
-
-// A curve is a workload that grows in one dimension, and a plot of it.
-type curve struct {
-	file, title, axis string
-	sizes             []int
-	lanes             func(size int) []lane // one for each line of the plot
-	measure           func(size int) measurement
-	log               bool // the cost grows with the size: both axes are logarithmic
-}
-
-// curves is everything that docs/performance shows as a plot.
-var curves = []curve{
-	{file: "tools", title: "A call, by tools of the server", axis: "tools", sizes: []int{3, 100, 1000, 10_000},
-		lanes: gateAt(func(n int) site { return site{tools: n} }), measure: calls},
-	{file: "list", title: "tools/list, by tools of the server", axis: "tools", sizes: []int{10, 100, 1000, 10_000}, log: true,
-		lanes: func(n int) []lane { return at(site{tools: n}, plainHTTP, constant) }, measure: func(int) measurement { return closed(1, lists) }},
-	{file: "roles", title: "A call judged on its arguments, by roles of the policy", axis: "roles", sizes: []int{1, 10, 100, 1000, 10_000},
-		lanes: judgedAt(func(n int) site { return site{roles: n} }), measure: calls},
-	{file: "rules", title: "A call judged on its arguments, by rules of the policy for other tools", axis: "rules", sizes: []int{1, 10, 100, 1000},
-		lanes: judgedAt(func(n int) site { return site{rules: n} }), measure: calls},
-	{file: "sessions", title: "A call, by idle sessions", axis: "idle sessions", sizes: []int{1, 10, 100, 1000, 5000},
-		lanes: gateAt(func(n int) site { return site{sessions: n} }), measure: calls},
-	{file: "keys", title: "A call, by agents whose rate limit is counted", axis: "agents", sizes: []int{1, 10, 100, 1000, 5000},
-		lanes: gateAt(func(n int) site { return site{keys: n} }), measure: calls},
-	{file: "tickets", title: "A held call, by tickets that have ended", axis: "tickets", sizes: []int{1, 1000, 30_000, 300_000},
-		lanes: gateAt(func(n int) site { return site{tickets: n} }), measure: func(int) measurement { return closed(1, holds) }},
-	{file: "trail", title: "A call, by calls in the trail", axis: "recorded calls", sizes: []int{64, 1024, 16_384, 131_072},
-		lanes: gateAt(func(n int) site { return site{recorded: n} }), measure: calls},
-	{file: "result", title: "A call, by size of its result", axis: "bytes", sizes: []int{1000, 10_000, 100_000, 1_000_000, 5_000_000}, log: true,
-		lanes: func(int) []lane { return []lane{plainHTTP, constant} }, measure: func(n int) measurement { return closed(1, texts(n)) }},
-}
-
-func calls(int) measurement { return closed(1, echoes) }
-
-// gateAt is a line of toolgate alone: what is before a plain proxy does not grow.
-func gateAt(grow func(int) site) func(int) []lane {
-	return func(n int) []lane { return at(grow(n), constant) }
-}
-
-func judgedAt(grow func(int) site) func(int) []lane {
-	return func(n int) []lane { return at(grow(n), arguments) }
-}
-
-// workload is the curve as a workload: its lanes are all sizes of all lines.
-func (c curve) workload() workload {
-	w := workload{name: "plot of " + c.file, rounds: 3}
-	measures := map[string]measurement{}
-	for _, n := range c.sizes {
-		for _, l := range c.lanes(n) {
-			l.name = pointName(l.via, n)
-			measures[l.name] = c.measure(n)
-			w.lanes = append(w.lanes, l)
-		}
-	}
-	w.measure = func(b *bench, l lane) figures { return measures[l.name](b, l) }
-	return w
-}
-
-// pointName is the name of the lane of a point.
-func pointName(v via, size int) string { return string(v) + " " + strconv.Itoa(size) }
