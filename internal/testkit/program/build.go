@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/toolgate/toolgate/internal/filelock"
+	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/testkit/corpus"
 )
 
@@ -49,7 +49,7 @@ func build(dir string, args []string) error {
 		return err
 	}
 	defer lock.Close() // unlocks
-	if err := filelock.Lock(lock); err != nil {
+	if err := files.Lock(lock); err != nil {
 		return err
 	}
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
