@@ -11,11 +11,13 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
 // A support bundle has the versions of the modules that the program was built from.
 func TestBundleNamesModules(t *testing.T) {
+	parts.Long(t, "builds a release")
 	dir := t.TempDir()
 	bundle := filepath.Join(dir, "bundle.tar.gz")
 	cmd := exec.Command(program.Toolgate(t), "support-bundle", "--config", "mcp.json", "--state", "state", bundle)
