@@ -66,7 +66,7 @@ func (all packages) find(path string) *pkg {
 }
 
 // whole are packages whose tests start built programs, which have no mutants.
-var whole = []string{"cmd/toolgate", "internal/peers", "internal/conformance", "internal/house"}
+var whole = []string{"cmd/toolgate/internal/cli", "internal/peers", "internal/conformance", "internal/house"}
 
 // importers returns p and the packages with tests that import it.
 func (all packages) importers(p *pkg) packages {
@@ -260,7 +260,7 @@ var failure = regexp.MustCompile(`(?m)^--- FAIL: (\w+)`)
 func (t *tester) test(tests []string, limit time.Duration, env ...string) (passed bool, failed string) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit+time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, t.binary, "-test.run", "^("+strings.Join(tests, "|")+")$", "-test.failfast", "-test.short", "-test.timeout", limit.String())
+	cmd := exec.CommandContext(ctx, t.binary, "-test.run", "^("+strings.Join(tests, "|")+")$", "-test.failfast", "-test.timeout", limit.String())
 	cmd.Dir = t.of.Dir
 	cmd.Env = append(os.Environ(), env...)
 	cmd.WaitDelay = time.Second
