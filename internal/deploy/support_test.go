@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/testkit/parts"
-	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
 // A support bundle has the versions of the modules that the program was built from.
@@ -20,7 +19,7 @@ func TestBundleNamesModules(t *testing.T) {
 	parts.Long(t, "builds a release")
 	dir := t.TempDir()
 	bundle := filepath.Join(dir, "bundle.tar.gz")
-	cmd := exec.Command(program.Toolgate(t), "support-bundle", "--config", "mcp.json", "--state", "state", bundle)
+	cmd := exec.Command(static(t), "support-bundle", "--config", "mcp.json", "--state", "state", bundle)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "HOME="+dir)
 	if err := os.WriteFile(filepath.Join(dir, "mcp.json"), []byte(`{"mcpServers": {}}`), 0o600); err != nil {
 		t.Fatal(err)
