@@ -59,7 +59,7 @@ func TestDocumentsNameTests(t *testing.T) {
 func TestLinksOfDocuments(t *testing.T) {
 	texts, anchors := documents(t), map[string]bool{}
 	code, heading := regexp.MustCompile("(?ms)^```.*?^```"), regexp.MustCompile(`(?m)^#+ (.+)$`)
-	dropped := regexp.MustCompile("[^\\pL\\pN_ -]")
+	dropped := regexp.MustCompile(`[^\pL\pN_ -]`)
 	for path, text := range texts {
 		for _, h := range heading.FindAllStringSubmatch(code.ReplaceAllString(text, ""), -1) {
 			anchor := path + "#" + strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-")
