@@ -18,6 +18,7 @@ import (
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/hold"
 	"github.com/toolgate/toolgate/registry"
 )
 
@@ -29,7 +30,7 @@ type meteredGate struct {
 	*limit.Usage
 	db              *store.DB
 	tickets         *approval.Tickets
-	worker          *proxy.TicketWorker
+	worker          *hold.Worker
 	most, tier, cap float64
 	meters          []policy.Meter
 
@@ -70,7 +71,7 @@ func newMeteredGate(t testing.TB, path string, s proxy.Settings, withWorker bool
 		t.Fatal(err)
 	}
 	if withWorker {
-		if u.worker, err = proxy.NewTicketWorker(proxy.TicketWorkerOptions{Gate: u.Gate, Ledger: u.tickets}); err != nil {
+		if u.worker, err = hold.NewWorker(hold.Options{Shutdown: proxy.ErrShutdown, Gate: u.Gate, Ledger: u.tickets}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -6,7 +6,9 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/hold"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -33,11 +35,14 @@ func TestNothingIsLeftOut(t *testing.T) {
 		}
 	}
 	d := newHoldingGate(t, 0, proxy.Settings{})
-	for name, o := range map[string]proxy.TicketWorkerOptions{"nothing": {}, "no ledger": {Gate: d.Gate}, "no book": {Gate: b.Gate}} {
-		if w, err := proxy.NewTicketWorker(o); err == nil {
+	for name, o := range map[string]hold.Options{"nothing": {}, "no ledger": {Gate: d.Gate}} {
+		if w, err := hold.NewWorker(o); err == nil {
 			_ = w.Close(t.Context())
 			t.Errorf("a worker with %s", name)
 		}
+	}
+	if _, err := b.Resume(t.Context(), approval.Ticket{}); err == nil {
+		t.Error("a gate without a book makes approved calls")
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/hold"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -30,7 +31,7 @@ type workerGate struct {
 	*bench
 	tickets *approval.Tickets
 	auth    *identity.Authenticator
-	worker  *proxy.TicketWorker
+	worker  *hold.Worker
 	current *registry.Catalogue
 	at      []time.Duration // of each arrival at the upstream, since the test began
 	forward func(context.Context) (json.RawMessage, error)
@@ -77,7 +78,7 @@ func newWorkerGate(t *testing.T, db *store.DB, secrets *keys.Dir, s proxy.Settin
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.worker, err = proxy.NewTicketWorker(proxy.TicketWorkerOptions{Gate: m.Gate, Ledger: m.tickets, OnDecided: func(s approval.State, d time.Duration) {
+	m.worker, err = hold.NewWorker(hold.Options{Shutdown: proxy.ErrShutdown, Gate: m.Gate, Ledger: m.tickets, OnDecided: func(s approval.State, d time.Duration) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.ended = append(m.ended, fmt.Sprint(s, " ", d.Round(time.Second)))

@@ -6,19 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-	"golang.org/x/sync/semaphore"
-
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/schema"
-	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -26,214 +21,41 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-const (
-	// grace is the head start of a call that waits for its own approval: the worker
-	// would take its result.
-	grace = 500 * time.Millisecond
-	// A call of which nothing was sent is tried again after twice the wait before the
-	// last try, but no later than lastRetry.
-	lastRetry = time.Minute
-	// lookOver is how soon the ticket worker finds what a process that died left behind.
-	lookOver = 5 * time.Second
-	// maxRuns is how many calls the ticket worker makes at once.
-	maxRuns = 16
-)
-
-// Ledger has the tickets that this process is responsible for: its own, and those of
-// processes that have died.
-type Ledger interface {
-	// Live returns the tickets that wait for people or for their call.
-	Live(ctx context.Context) ([]approval.Ticket, error)
-	// Runnable returns the approved tickets whose calls run without their agents.
-	Runnable(ctx context.Context) ([]approval.Ticket, error)
-	// Follow yields the changes of all processes after a number; < 0 means from now on.
-	Follow(ctx context.Context, after int64) iter.Seq2[approval.Event, error]
-}
-
-// TicketWorkerOptions are the parts of a TicketWorker. Gate, with a Book, and
-// Ledger are required.
-type TicketWorkerOptions struct {
-	Gate   *Gate
-	Ledger Ledger
-	// OnDecided is called once for each ticket that leaves state proposed, in this
-	// process or another, with its next state and how long it waited for people;
-	// nil = not called.
-	OnDecided func(ended approval.State, waited time.Duration)
-	// OnCreated is called with the requester of each new ticket, of this process or
-	// another; it must not block. nil = not called.
-	OnCreated func(who policy.Principal)
-	Log       hclog.Logger // nil = that of the gate
-}
-
-// TicketWorker works on tickets without their agents: it makes calls that run upon
-// approval, and supersedes tickets whose calls would no longer be held on the same
-// terms. No call is made twice: the worker claims a ticket like any call, and a
-// ticket grants one run. It is safe for concurrent use.
-type TicketWorker struct {
-	opts  TicketWorkerOptions
-	sweep chan struct{} // signals that all live tickets are to be reviewed
-	news  chan struct{} // signals that a call may be ready to run
-
-	stop   context.CancelFunc      // ends the loops
-	cancel context.CancelCauseFunc // ends the calls under way
-	life   context.Context         // of the calls
-	loops  sync.WaitGroup          // ready when the loops have ended
-	runs   sync.WaitGroup          // ready when no call is under way or waits for its time
-
-	slots *semaphore.Weighted // for calls under way
-	begun sync.Map            // ids of the tickets that have a run
-}
-
-// NewTicketWorker starts a TicketWorker that works until Close, first on what
-// earlier processes left.
-func NewTicketWorker(opts TicketWorkerOptions) (*TicketWorker, error) {
-	if opts.Gate == nil || opts.Ledger == nil || opts.Gate.opts.Book == nil {
-		return nil, errors.New("making the ticket worker: a gate with a book and a ledger are required")
-	}
-	opts.Log = cmp.Or(opts.Log, opts.Gate.opts.Log)
-	w := &TicketWorker{opts: opts, sweep: make(chan struct{}, 1), news: make(chan struct{}, 1), slots: semaphore.NewWeighted(maxRuns)}
-	w.life, w.cancel = context.WithCancelCause(context.Background())
-	ctx, stop := context.WithCancel(w.life)
-	w.stop = stop
-	w.Recheck()
-	w.loops.Go(func() { w.work(ctx) })
-	w.loops.Go(func() { w.follow(ctx) })
-	return w, nil
-}
-
-// Recheck has the ticket worker look at all live tickets again, because policy,
-// identities or the catalogue have changed. It does not block.
-func (w *TicketWorker) Recheck() { wait.Signal(w.sweep) }
-
-// Close begins no further call and waits for those under way; when ctx ends
-// before, they are cancelled with ErrShutdown, and its error is given. Closing again is
-// allowed.
-func (w *TicketWorker) Close(ctx context.Context) error {
-	w.stop()
-	w.loops.Wait()
-	cancel := func() { w.cancel(ErrShutdown) }
-	inTime := context.AfterFunc(ctx, cancel)
-	w.runs.Wait()
-	defer cancel()
-	if !inTime() {
-		return ctx.Err()
-	}
-	return nil
-}
-
-// work is the loop that sweeps and runs.
-func (w *TicketWorker) work(ctx context.Context) {
-	for {
-		w.dispatch(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.sweep:
-			w.reviewLive(ctx)
-		case <-w.news:
-		case <-time.After(wait.Beat(lookOver)):
-		}
-	}
-}
-
-// follow reads every change. After a failure of the store it starts again.
-func (w *TicketWorker) follow(ctx context.Context) {
-	for ctx.Err() == nil {
-		for e, err := range w.opts.Ledger.Follow(ctx, -1) {
-			if err != nil {
-				w.opts.Log.Error("following tickets", "error", err)
-				break
-			}
-			w.handleChange(e)
-		}
-		wait.For(ctx, lookOver)
-	}
-}
-
-func (w *TicketWorker) handleChange(e approval.Event) {
-	c := e.Change
-	if c.From == "" && w.opts.OnCreated != nil {
-		w.opts.OnCreated(e.Ticket.Principal)
-	}
-	if c.From == approval.StateProposed && c.To != approval.StateProposed && w.opts.OnDecided != nil {
-		w.opts.OnDecided(c.To, c.At.Sub(e.Ticket.Created))
-	}
-	if c.To == approval.StateApproved && e.Ticket.Execute {
-		wait.Signal(w.news)
-	}
-}
-
-// reviewLive supersedes the live tickets whose terms are gone.
-func (w *TicketWorker) reviewLive(ctx context.Context) {
-	tickets, err := w.opts.Ledger.Live(ctx)
-	if err != nil && ctx.Err() == nil {
-		w.opts.Log.Error("looking at live tickets", "error", err)
-	}
-	for _, t := range tickets {
-		w.reviewTicket(ctx, t)
-	}
-}
-
-// reviewTicket supersedes a ticket whose terms are gone, and reports whether the ticket
-// stands.
-func (w *TicketWorker) reviewTicket(ctx context.Context, t approval.Ticket) bool {
-	ok, reason := w.opts.Gate.review(ctx, t)
-	if reason != "" && w.opts.Gate.supersede(ctx, t.ID, reason) {
-		w.opts.Log.Info("superseded a ticket", "ticket", t.ID, "reason", reason)
+// Review supersedes a live ticket whose terms are gone, and reports whether the ticket stands.
+func (g *Gate) Review(ctx context.Context, t approval.Ticket) bool {
+	ok, reason := g.review(ctx, t)
+	if reason != "" && g.supersede(ctx, t.ID, reason) {
+		g.opts.Log.Info("superseded a ticket", "ticket", t.ID, "reason", reason)
 	}
 	return ok
 }
 
-// dispatch begins a run of each approved ticket that has none.
-func (w *TicketWorker) dispatch(ctx context.Context) {
-	tickets, err := w.opts.Ledger.Runnable(ctx)
-	if err != nil && ctx.Err() == nil {
-		w.opts.Log.Error("looking for approved calls", "error", err)
+// Resume takes the call of an approved ticket that stands down the road of every call; it may
+// spend this ticket only. It returns the ticket afterwards: approved as before if nothing was
+// sent, else in its end state. Without a Book no call is made.
+func (g *Gate) Resume(ctx context.Context, t approval.Ticket) (approval.Ticket, error) {
+	if g.opts.Book == nil {
+		return t, errors.New("making an approved call: the gate has no book")
 	}
-	for _, t := range tickets {
-		if _, begun := w.begun.LoadOrStore(t.ID, true); !begun {
-			w.runs.Go(func() { w.run(ctx, t) })
-		}
-	}
-}
-
-// run makes the call of an approved ticket, and makes it again as long as the ticket
-// stays approved and ctx lasts.
-func (w *TicketWorker) run(ctx context.Context, t approval.Ticket) {
-	defer w.begun.Delete(t.ID)
-	var err error
-	for after := grace; err == nil && t.State == approval.StateApproved && wait.For(ctx, after); after = min(lastRetry, 2*after) {
-		if w.slots.Acquire(ctx, 1) != nil {
-			return
-		}
-		w.call(t)
-		w.slots.Release(1)
-		t, err = w.opts.Gate.opts.Book.Get(ctx, t.ID)
-	}
-}
-
-// call takes one call, of an approved ticket, down the road of every call; it may
-// spend this ticket only. If nothing was sent, the ticket is approved as before and
-// is tried again; if something was, the ticket has its end state.
-func (w *TicketWorker) call(t approval.Ticket) {
-	if !w.reviewTicket(w.life, t) {
-		return
+	if !g.Review(ctx, t) {
+		return g.opts.Book.Get(ctx, t.ID)
 	}
 	var reply *Reply
 	in, err := callOf(t)
 	if err == nil {
 		var f *Failure
-		if reply, f = w.opts.Gate.Call(w.life, in); f != nil {
+		if reply, f = g.Call(ctx, in); f != nil {
 			err = f
 		}
 	}
 	switch {
 	case err != nil:
-		w.opts.Log.Warn("making an approved call", "ticket", t.ID, "tool", t.Exposed, "error", err)
+		g.opts.Log.Warn("making an approved call", "ticket", t.ID, "tool", t.Exposed, "error", err)
 	case signal.Compose(reply.Kernel).Retry: // somebody else is making it
 	default:
-		w.opts.Log.Info("made an approved call", "ticket", t.ID, "tool", t.Exposed, "decision", reply.DecisionID)
+		g.opts.Log.Info("made an approved call", "ticket", t.ID, "tool", t.Exposed, "decision", reply.DecisionID)
 	}
+	return g.opts.Book.Get(ctx, t.ID)
 }
 
 // callOf returns the call that a ticket was made for: the stored bytes, and the

@@ -43,6 +43,7 @@ var mayImport = map[string][]string{
 	"proxy/artifact":        {"policy"},
 	"proxy/bridge":          {"signal", "proxy/wire"},
 	"proxy/bus":             {"signal", "policy"},
+	"proxy/hold":            {"policy", "policy/approval"},
 	"proxy/wire":            {"signal", "audit", "docs/schemas"},
 	"proxy/mcp":             {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
 	"proxy/ndjson":          {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},

@@ -48,6 +48,7 @@ import (
 	"github.com/toolgate/toolgate/policy/rejudge/verify"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/bus"
+	"github.com/toolgate/toolgate/proxy/hold"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
@@ -100,7 +101,7 @@ type App struct {
 	upstreams *registry.Registry
 	confined  map[string]string // how each server is confined, as the trail has it
 	gate      *proxy.Gate
-	worker    *proxy.TicketWorker
+	worker    *hold.Worker
 	sampler   *verify.Sampler
 	bus       *bus.Bus
 	budget    *share.Budget        // of messages in flight
@@ -219,8 +220,8 @@ func (a *App) openGate(cfg *config.Config) (err error) {
 		return err
 	}
 	a.upstreams.OnListChanged(a.gate.ListChanged)
-	a.worker, err = proxy.NewTicketWorker(proxy.TicketWorkerOptions{
-		Gate: a.gate, Ledger: tickets, OnCreated: a.ticketOpened, Log: a.log.Named("tickets"),
+	a.worker, err = hold.NewWorker(hold.Options{
+		Gate: a.gate, Ledger: tickets, Shutdown: proxy.ErrShutdown, OnCreated: a.ticketOpened, Log: a.log.Named("tickets"),
 		OnDecided: func(ended approval.State, waited time.Duration) {
 			a.metrics.waits.WithLabelValues(string(ended)).Observe(max(0, waited.Seconds()))
 		},
