@@ -30,7 +30,7 @@ var mayImport = map[string][]string{
 	"policy/bundle":         {},
 	"policy/fact":           {},
 	"policy/rego":           {"policy", "policy/bundle", "policy/fact", "registry/contract", "docs/schemas"}, // policies are compiled against the published schema of input; facts of contracts
-	"policy/workbench":      {"policy", "policy/fact", "policy/rego"},
+	"policy/workbench":      {"policy", "policy/bundle", "policy/fact", "policy/rego"},
 	"policy/fetch":          {}, // it does not read the files that it fetches
 	"policy/identity":       {"policy", "signal"},
 	"policy/limit":          {"policy", "signal"},

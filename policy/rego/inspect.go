@@ -90,6 +90,23 @@ func (e *Engine) Compiler() *ast.Compiler { return e.program.compiler }
 // Data returns the data of the policy.
 func (e *Engine) Data() ast.Value { return e.program.data }
 
+// Source returns the data of the policy as it was written, with what lies over it, and the members
+// of data whose form a policy declares. The caller must not change them.
+func (e *Engine) Source() (data map[string]any, declared []string) {
+	return e.sources.data, declaredData(e.sources.modules)
+}
+
+// Answers reports whether the policy has the rule trail or operates, or any other of package toolgate.
+func (e *Engine) Answers(rule string) bool {
+	return len(e.program.compiler.GetRules(ast.MustParseRef("data.toolgate."+rule))) > 0
+}
+
+// PathOf returns the path of a member of data in words of Rego.
+func PathOf(path ...string) string { return "data" + dotted(path) }
+
+// MembersOf returns the members that an object has in the text of a rule, nil for any other term.
+func MembersOf(t *ast.Term) map[string]*ast.Term { return written(t) }
+
 // NewCompiler returns a compiler with the bounds of those of policies.
 func NewCompiler() *ast.Compiler { return newCompiler() }
 

@@ -134,3 +134,14 @@ func TestVerdictSetShapes(t *testing.T) {
 		}
 	}
 }
+
+// TestSamplesAreOfThisCentury holds that a load evaluates what a schedule depends on.
+func TestSamplesAreOfThisCentury(t *testing.T) {
+	_, err := tryLoad(t, "p.rego", module(`decision := {"effect": "allow"} if {
+startswith(input.request.time, "20")
+time.weekday([time.parse_rfc3339_ns(input.request.time), "Nowhere"]) == "Monday"
+}`))
+	if !strings.Contains(errorText(err), "unknown time zone Nowhere") {
+		t.Errorf("got %v", err)
+	}
+}

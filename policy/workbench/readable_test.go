@@ -64,7 +64,7 @@ func TestOutlineOfLists(t *testing.T) {
 	for _, b := range o.Branches {
 		t.Log(b.Decision.Rule, b.Decision.Approval, workbench.Readable(e.Facts("pay"), b.When))
 	}
-	if !e.KnowsRole("finance") {
+	if !workbench.KnowsRole(e, "finance") {
 		t.Error("the role finance is unknown")
 	}
 }

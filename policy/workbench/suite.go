@@ -1,6 +1,6 @@
 // Package workbench has what the authors of a policy work with. OutlineOf says what a policy answers
 // a principal about a tool, whatever the arguments; Explain says why one call is decided as it is, and
-// what else would be allowed; Test runs the tests of a policy, which are rules in Rego and decision
+// what else would be allowed; NamedTools, GivenRoles and Approvers list what the policy names; Test runs the tests of a policy, which are rules in Rego and decision
 // tables. All of that is for people: it judges by package rego, as the gate does, costs many times
 // what a decision does, and nothing in the gate imports it.
 //

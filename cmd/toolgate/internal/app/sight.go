@@ -12,6 +12,7 @@ import (
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/workbench"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -94,7 +95,7 @@ func (a *App) Sights() []console.Sight {
 
 // dutyOf returns what a caller may do besides calling tools, "" for nothing.
 func dutyOf(ctx context.Context, engine *rego.Engine, who policy.Principal) string {
-	if engine.Approvers()[who.Roles[0]] != "" {
+	if workbench.Approvers(engine)[who.Roles[0]] != "" {
 		return "decides on held calls"
 	}
 	if right, err := engine.TrailRight(ctx, who); err == nil && right != policy.TrailNone {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/workbench"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -36,7 +37,7 @@ func UnknownTools(cfg *config.Config, engine *rego.Engine, offered []policy.Tool
 		}
 	}
 	slices.Sort(known)
-	for _, t := range engine.NamedTools() {
+	for _, t := range workbench.NamedTools(engine) {
 		if _, ok := slices.BinarySearch(known, t.Name); ok || len(known) == 0 {
 			continue
 		}
@@ -59,7 +60,7 @@ func UnknownTools(cfg *config.Config, engine *rego.Engine, offered []policy.Tool
 // Where roles come from elsewhere too, from an issuer, from --role of the principal local, or
 // from a configuration that is not known (cfg is nil), a role of approvals is a warning only if it is nearly one of the known roles.
 func UnknownRoles(cfg *config.Config, engine *rego.Engine) (found []Finding) {
-	given := engine.GivenRoles()
+	given := workbench.GivenRoles(engine)
 	if given == nil {
 		return nil
 	}
@@ -68,14 +69,14 @@ func UnknownRoles(cfg *config.Config, engine *rego.Engine) (found []Finding) {
 		elsewhere = admitsLocal(cfg) || len(cfg.Identity.JWT) > 0 || cfg.Console.OIDC != nil
 		for i, t := range cfg.Identity.Tokens {
 			for _, role := range t.Roles {
-				if !slices.Contains(held, role) && !engine.KnowsRole(role) {
+				if !slices.Contains(held, role) && !workbench.KnowsRole(engine, role) {
 					found = append(found, warning("unknown-role", fmt.Sprintf("toolgate.identity.tokens[%d].roles", i), fmt.Sprintf("the policy does not know the role %q", role), nearRole(role, given)))
 				}
 			}
 			held = append(held, t.Roles...)
 		}
 	}
-	approvers := engine.Approvers()
+	approvers := workbench.Approvers(engine)
 	for _, role := range slices.Sorted(maps.Keys(approvers)) {
 		hint := nearRole(role, held)
 		if !slices.Contains(held, role) && (hint != "" || !elsewhere) {

@@ -1,4 +1,4 @@
-package rego
+package workbench
 
 import (
 	"maps"
@@ -10,6 +10,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/util"
 
 	defaults "github.com/toolgate/toolgate/policy/bundle"
+	"github.com/toolgate/toolgate/policy/rego"
 )
 
 // A NamedTool is a tool that the data of a policy names.
@@ -25,16 +26,17 @@ var keyedByTool = []string{"facts", "known", "models", "pixels", "thresholds", "
 // NamedTools returns the tools that data names in the form of docs/schemas/policy-data.json,
 // sorted by path, without those that the embedded default policy names: toolgate ships them,
 // and not everybody uses them. Of data in another form it returns those of usage and facts.
-func (e *Engine) NamedTools() []NamedTool {
+func NamedTools(e *rego.Engine) []NamedTool {
 	shipped := shippedTools()
-	return slices.DeleteFunc(namedTools(e.sources.data, declaredData(e.sources.modules)), func(t NamedTool) bool { return shipped[t.Name] })
+	data, declared := e.Source()
+	return slices.DeleteFunc(namedTools(data, declared), func(t NamedTool) bool { return shipped[t.Name] })
 }
 
 func namedTools(data map[string]any, declared []string) (named []NamedTool) {
 	add := func(v any, path ...string) {
 		members, _ := v.(map[string]any)
 		for _, name := range slices.Sorted(maps.Keys(members)) {
-			named = append(named, NamedTool{name, "data" + dotted(append(slices.Clone(path), name))})
+			named = append(named, NamedTool{name, rego.PathOf(append(slices.Clone(path), name)...)})
 		}
 	}
 	for _, name := range keyedByTool {
@@ -70,11 +72,12 @@ var shippedTools = sync.OnceValue(func() map[string]bool {
 
 // GivenRoles returns the roles that data.roles has, and that data.directory gives, sorted; nil
 // for a policy without data.roles, which may know any role.
-func (e *Engine) GivenRoles() []string {
-	if e.program.roles == nil {
+func GivenRoles(e *rego.Engine) []string {
+	data, _ := e.Source()
+	if roles, _ := data["roles"].(map[string]any); roles == nil {
 		return nil
 	}
-	directory, _ := e.sources.data["directory"].(map[string]any)
+	directory, _ := data["directory"].(map[string]any)
 	subjects, _ := directory["subjects"].(map[string]any)
 	inherits, _ := directory["inherits"].(map[string]any)
 	groups, _ := directory["groups"].(map[string]any)
@@ -92,25 +95,27 @@ func (e *Engine) GivenRoles() []string {
 
 // KnowsRole reports whether a role makes a difference to the policy: it is one of GivenRoles,
 // approves, has a right on the audit trail or on servers, or is a text in a rule.
-func (e *Engine) KnowsRole(role string) bool {
+func KnowsRole(e *rego.Engine, role string) bool {
+	data, _ := e.Source()
 	for _, name := range []string{"trail", "operators"} {
-		if members, _ := e.sources.data[name].(map[string]any); members[role] != nil {
+		if members, _ := data[name].(map[string]any); members[role] != nil {
 			return true
 		}
 	}
-	known := e.program.trail == nil && (role == "auditor" || role == "approver") || e.program.operates == nil && role == "operator"
-	for _, m := range e.sources.modules {
+	known := !e.Answers("trail") && (role == "auditor" || role == "approver") || !e.Answers("operates") && role == "operator"
+	for _, m := range e.Modules() {
 		ast.WalkTerms(m, func(t *ast.Term) bool {
 			known = known || t.Value.Compare(ast.String(role)) == 0
 			return known
 		})
 	}
-	return known || slices.Contains(e.GivenRoles(), role) || e.Approvers()[role] != ""
+	return known || slices.Contains(GivenRoles(e), role) || Approvers(e)[role] != ""
 }
 
 // Approvers returns the roles that approve held calls, with a place where the policy names
 // each: data.approval, the approval or a threshold of a tool, or a rule that writes them out.
-func (e *Engine) Approvers() map[string]string {
+func Approvers(e *rego.Engine) map[string]string {
+	data, _ := e.Source()
 	places := map[string]string{}
 	add := func(approval any, where string) {
 		members, _ := approval.(map[string]any)
@@ -119,9 +124,9 @@ func (e *Engine) Approvers() map[string]string {
 			places[role] = where
 		}
 	}
-	for name, m := range e.sources.modules {
+	for name, m := range e.Modules() {
 		ast.WalkTerms(m, func(t *ast.Term) bool {
-			if approval := written(t)["approval"]; approval != nil && approval.IsGround() {
+			if approval := rego.MembersOf(t)["approval"]; approval != nil && approval.IsGround() {
 				if v, err := ast.JSON(approval.Value); err == nil {
 					add(v, strings.TrimPrefix(name, "/"))
 				}
@@ -129,19 +134,19 @@ func (e *Engine) Approvers() map[string]string {
 			return false
 		})
 	}
-	tools, _ := e.sources.data["tools"].(map[string]any)
+	tools, _ := data["tools"].(map[string]any)
 	for name, v := range tools {
 		entry, _ := v.(map[string]any)
-		add(entry["approval"], "data"+dotted([]string{"tools", name, "approval"}))
+		add(entry["approval"], rego.PathOf("tools", name, "approval"))
 	}
-	thresholds, _ := e.sources.data["thresholds"].(map[string]any)
+	thresholds, _ := data["thresholds"].(map[string]any)
 	for name, v := range thresholds {
 		list, _ := v.([]any)
 		for _, entry := range list {
-			add(entry, "data"+dotted([]string{"thresholds", name}))
+			add(entry, rego.PathOf("thresholds", name))
 		}
 	}
-	add(e.sources.data["approval"], "data.approval")
+	add(data["approval"], "data.approval")
 	return places
 }
 
