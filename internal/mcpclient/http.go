@@ -77,7 +77,8 @@ type poster interface {
 // send implements wire. A poster returns the body of a plain answer. The head of an answer that
 // may open a session, or that is not the answer, is always read by net/http.
 func (w *httpWire) send(ctx context.Context, p *Call) error {
-	said, res := w.c.spoken.Load(), (*http.Response)(nil)
+	var res *http.Response
+	said := w.c.spoken.Load()
 	post, plain := keepalive.Post{}, said.head != nil && p.Method != methodInitialize && !w.shared
 	if plain {
 		post = keepalive.Post{Head: said.head, Body: p.line, Claim: p.claim, MaxBytes: w.c.limits.Bytes, Answer: p.Bytes}

@@ -101,7 +101,7 @@ func (s *secrets) redactText(text string) string {
 // redactError removes secrets from why a request has no result; s is not nil.
 func (s *secrets) redactError(e *Error) *Error {
 	if e == nil {
-		return e
+		return nil
 	}
 	e.RPC = s.redact(e.RPC)
 	if e.Err != nil && s.in([]byte(e.Err.Error())) {
