@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 )
 
 func TestMain(m *testing.M) {
@@ -205,6 +206,7 @@ func TestSegmentsFollowEachOther(t *testing.T) {
 
 // A record makes the same line whether its caller or the writer's goroutine writes it.
 func TestAloneAndTogetherWriteTheSame(t *testing.T) {
+	parts.Long(t, "writes thousands of records")
 	for _, durability := range []audit.Durability{audit.Sync, audit.OS} {
 		var files [2][][]byte
 		for i := range files {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 )
 
 // build writes a closed chain named one with the given number of records in
@@ -59,6 +60,7 @@ func edit(t *testing.T, path string, change func(lines [][]byte) [][]byte) {
 }
 
 func TestTamperings(t *testing.T) {
+	parts.Long(t, "changes every part of a trail")
 	clean := build(t, 10_002, 2<<20)
 	if chain := intact(t, clean); chain.Records != 10_002 || !chain.Closed || chain.Segments < 4 {
 		t.Fatalf("chain = %+v", chain)

@@ -220,6 +220,7 @@ func TestViewWithoutConnection(t *testing.T) {
 
 // A client whose connection waits for one that is busy sees what all see.
 func TestViewWithoutRoom(t *testing.T) {
+	parts.Long(t, "waits for a busy connection")
 	offered := choosy()
 	offered.Tools = append([]recorder.Tool{{Name: "hang", Does: recorder.Hang}}, offered.Tools...)
 	rec := recorder.HTTP(t, offered)

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/postgres"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -125,6 +126,7 @@ func (m *model) decide(c *call, quorum int, v approval.Vote) error {
 }
 
 func TestRandomHistories(t *testing.T) {
+	parts.Long(t, "plays random histories")
 	rapid.Check(t, history)
 }
 

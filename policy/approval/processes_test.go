@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
@@ -128,6 +129,7 @@ func rounds(whole int) int {
 
 // Two processes and 64 contenders for each of a thousand grants: a thousand runs.
 func TestOneGrantOverTwoProcesses(t *testing.T) {
+	parts.Long(t, "races processes")
 	w := newWorld(t)
 	p := start(t, "obey", w.path)
 	defer p.ends(t)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/proxy/bridge"
 )
 
@@ -274,6 +275,7 @@ func TestNewRefuses(t *testing.T) {
 // Lines that are no message are answered as at the stdio door, and the next
 // one is read.
 func TestBadLines(t *testing.T) {
+	parts.Long(t, "sends large lines")
 	e := misbehave(t, nil)
 	c := connect(t, e.URL, nil)
 	for _, test := range []struct{ line, id, code string }{

@@ -279,6 +279,7 @@ func TestQueueAnswers(t *testing.T) {
 // Requests that wait have at most the bytes of the largest message. So have the lines that
 // are read then, and after them none is read. Nothing is refused.
 func TestQueueBound(t *testing.T) {
+	parts.Long(t, "fills a queue")
 	synctest.Test(t, func(t *testing.T) {
 		c, _, release := bubble(t, nil, nil)
 		c.fill("")

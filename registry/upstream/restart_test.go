@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -80,6 +81,7 @@ func TestRestartOfAFailedServer(t *testing.T) {
 // them wait for the new server instead, at most for start_wait, and the processes that were
 // being started end.
 func TestRestartDuringOpening(t *testing.T) {
+	parts.Long(t, "waits for servers that start slowly")
 	const callers = 8
 	for _, tc := range []struct {
 		name      string

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/internal/span"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
@@ -149,6 +150,7 @@ func TestPages(t *testing.T) {
 // A server may list 10,000 tools on one page, larger than a client's message may be,
 // but not any number.
 func TestManyToolsOnOnePage(t *testing.T) {
+	parts.Long(t, "lists thousands of tools")
 	for n, fault := range map[int]string{10_000: "", 20_001: "more than 20000"} {
 		var list bytes.Buffer
 		list.WriteString(`{"tools":[{"name":"first"}`)
@@ -320,6 +322,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 // A thousand agents call at once, four for each place, and all are served. A stateless
 // server has no sessions, but each agent has a connection of its own.
 func TestThousandAgents(t *testing.T) {
+	parts.Long(t, "serves a thousand agents")
 	const agents = 1_000
 	rec := recorder.HTTP(t, recorder.Config{Stateless: &recorder.Stateless{Tools: []recorder.StatelessTool{{Name: "echo"}}}})
 	cfg := httpServer(rec)
