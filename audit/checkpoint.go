@@ -57,8 +57,9 @@ func (c Checkpoint) text() string {
 
 var errNotCheckpoint = errors.New("the note is not a checkpoint of an audit trail")
 
-// parseCheckpoint is the inverse of Checkpoint.text.
-func parseCheckpoint(text string) (c Checkpoint, err error) {
+// ParseCheckpoint reads the text of a note, whoever has signed it. The error reports a text that is not
+// the one form of a checkpoint.
+func ParseCheckpoint(text string) (c Checkpoint, err error) {
 	lines := strings.Split(text, "\n")
 	if len(lines) < 5 {
 		return c, errNotCheckpoint
@@ -97,7 +98,7 @@ func OpenCheckpoint(signed []byte, keys note.Verifiers) (Checkpoint, error) {
 	if err != nil {
 		return Checkpoint{}, fmt.Errorf("reading checkpoint: %w", err)
 	}
-	c, err := parseCheckpoint(n.Text)
+	c, err := ParseCheckpoint(n.Text)
 	if err != nil {
 		return c, fmt.Errorf("reading checkpoint: %w", err)
 	}

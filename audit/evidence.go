@@ -205,7 +205,7 @@ func (x *exhibits) readNote(n Note) error {
 // claimed returns the checkpoint of a note whoever has signed it.
 func claimed(signed []byte) (Checkpoint, error) {
 	text, _, _ := strings.Cut(string(signed), "\n\n")
-	return parseCheckpoint(text + "\n")
+	return ParseCheckpoint(text + "\n")
 }
 
 func (x *exhibits) addNote(c Checkpoint, q Question, source string) {

@@ -155,7 +155,7 @@ func (w *Witness) answer(rw http.ResponseWriter, r *http.Request) (status int, a
 	if err != nil {
 		return http.StatusForbidden, "no trusted key has signed the note", nil
 	}
-	c, err := audit.OpenCheckpoint(signed, w.trusted)
+	c, err := audit.ParseCheckpoint(n.Text)
 	if err != nil || c.Segment > 0 || !trailName.MatchString(c.Trail) {
 		return http.StatusBadRequest, "the note is not the checkpoint of a chain", nil
 	}

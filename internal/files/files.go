@@ -17,8 +17,8 @@
 //		return nil // a living process has it
 //	}
 //
-// All functions are safe for concurrent use, also by several processes; those that lock, on
-// different files.
+// All functions are safe for concurrent use, also by several processes. Lock, TryLock and TryShare must
+// not be called at the same time for one file.
 package files
 
 import (

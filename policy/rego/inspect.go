@@ -60,7 +60,8 @@ func (e *Engine) RunTests(ctx context.Context, modules map[string]*ast.Module, f
 }
 
 // Trace evaluates the policy for in, whole and without indexes of rules, while tracers watch. It
-// costs many times what Decide does. The error says why the policy failed; none to say is no error.
+// costs many times what Decide does. The error says why the policy failed. A policy without an answer
+// has not failed.
 func (e *Engine) Trace(ctx context.Context, in *policy.Input, tracers ...topdown.QueryTracer) error {
 	input, err := e.Input(in)
 	if err != nil {
@@ -84,10 +85,10 @@ func (e *Engine) Input(in *policy.Input) (*ast.Term, error) {
 	return termOf(e.program.withFacts(in), topdown.NewCancel())
 }
 
-// Compiler returns the compiled policy, and Data its data. The caller must change neither.
+// Compiler returns the compiled policy, which the caller must not change.
 func (e *Engine) Compiler() *ast.Compiler { return e.program.compiler }
 
-// Data returns the data of the policy.
+// Data returns the data of the policy, which the caller must not change.
 func (e *Engine) Data() ast.Value { return e.program.data }
 
 // Source returns the data of the policy as it was written, with what lies over it, and the members

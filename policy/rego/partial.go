@@ -36,7 +36,7 @@ type Partial struct {
 // A Residual is one verdict that partial evaluation leaves. Its bodies must not be changed.
 type Residual struct {
 	Decision policy.Decision // members that come from the arguments of a call are empty
-	When     ast.Body        // what must hold, all of it
+	When     ast.Body        // expressions that must all hold
 	Support  []*ast.Module   // the rules that conditions ask and that partial evaluation made
 }
 
@@ -92,7 +92,7 @@ func (e *Engine) outlined(p policy.Principal, t policy.Tool) (*pair, []*ast.Term
 
 var (
 	callMembers = []*ast.Term{ast.MustParseTerm("input.arguments"), ast.MustParseTerm("input.facts"), ast.MustParseTerm("input.request"), ast.MustParseTerm("input.usage")}
-	// callerMembers are unknown of a caller that is no one in particular.
+	// callerMembers are unknown where only the roles of the caller are given.
 	callerMembers = []*ast.Term{ast.MustParseTerm("input.principal.subject"), ast.MustParseTerm("input.principal.client"), ast.MustParseTerm("input.principal.tenant")}
 	verdictVar    = ast.Var("verdict")
 )
