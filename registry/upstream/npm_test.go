@@ -8,12 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/testkit/npm"
 	"github.com/toolgate/toolgate/internal/testkit/parts"
+	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -74,7 +74,7 @@ func TestRealServerHTTP(t *testing.T) {
 	} {
 		t.Run(tc.mode, func(t *testing.T) {
 			node, script := npmServer(t, "server-everything")
-			port := freePort(t)
+			_, port, _ := net.SplitHostPort(program.FreeAddress(t))
 			listen(t, exec.Command(node, script, tc.mode), port)
 			r := start(t, config.Server{
 				Name: "everything", Type: tc.kind, URL: "http://127.0.0.1:" + port + tc.path, Timeout: patience,
@@ -104,7 +104,7 @@ func TestRealServerAsks(t *testing.T) {
 			node, script := npmServer(t, "server-everything")
 			cfg := config.Server{Name: "everything", Type: tc.kind, Command: node, Args: []string{script, tc.mode}, Timeout: patience}
 			if tc.path != "" {
-				port := freePort(t)
+				_, port, _ := net.SplitHostPort(program.FreeAddress(t))
 				listen(t, exec.Command(node, script, tc.mode), port)
 				cfg.URL = "http://127.0.0.1:" + port + tc.path
 			}
@@ -142,17 +142,6 @@ func TestRealServerAsks(t *testing.T) {
 }
 
 const longRunning = "trigger-long-running-operation"
-
-// freePort finds a port that is free now.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
-}
 
 // listen starts an HTTP server and waits until it says that it listens.
 func listen(t *testing.T, cmd *exec.Cmd, port string) {

@@ -3,6 +3,8 @@ package program
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os/exec"
@@ -162,20 +164,22 @@ func Get(t testing.TB, url, accept string) *http.Response {
 }
 
 // FreeAddress returns a loopback address that was free a moment ago, for programs
-// that cannot report their port. It never returns one twice.
+// that cannot report their port. It never returns one twice. The port is below those that
+// systems give to connections (from 32768 on Linux), so that no connection takes it meanwhile.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
-	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
+	for range 1000 {
+		address := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(12000))
+		if _, again := freed.LoadOrStore(address, true); again {
+			continue
 		}
-		address := l.Addr().String()
-		_ = l.Close()
-		if _, again := freed.LoadOrStore(address, true); !again {
+		if l, err := net.Listen("tcp", address); err == nil {
+			_ = l.Close()
 			return address
 		}
 	}
+	t.Fatal("no port is free between 20000 and 32000")
+	return ""
 }
 
 // freed has the addresses that FreeAddress has returned.

@@ -387,7 +387,12 @@ func (f *fleet) lostTasks(t *testing.T, ids []string) {
 	t.Helper()
 	lost := 0
 	for _, id := range ids {
-		switch answer := f.task(t, "agent", "tasks/get", "taskId", id); {
+		answer := ""
+		program.Await(t, "the replicas know that one of them is gone", func() bool { // a connection to it may still look alive
+			answer = f.task(t, "agent", "tasks/get", "taskId", id)
+			return !strings.Contains(answer, "the replica that has the session or the call did not answer")
+		})
+		switch {
 		case strings.Contains(answer, "the replica that ran the task is gone, and the task with it; whether the task took effect is unknown"):
 			lost++
 		case !strings.Contains(answer, "working"):
