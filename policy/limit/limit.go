@@ -6,9 +6,8 @@
 // each bucket that it matches, or none at all. The default is one more bucket
 // per principal, shared by all calls that no rule matches.
 //
-// With a [Shared], the buckets are those of all replicas, on a Valkey or Redis
-// server. A replica leases tokens there in small batches and spends them without
-// a trip.
+// The buckets are those of this process, or those of all replicas when the Limiter is
+// made with [NewOn].
 package limit
 
 import (
@@ -78,11 +77,25 @@ type Exceeded struct {
 	RetryAfter time.Duration // until a like call would pass if nothing else is spent; 0 = not by waiting
 }
 
+// Buckets keep tokens that several replicas share. They are safe for concurrent use.
+type Buckets interface {
+	// Spend takes one token from each bucket, of at least one, and returns 0, 0, or it takes none
+	// and returns the bucket with the longest wait.
+	Spend(now time.Time, wanted []Bucket) (late int, wait time.Duration)
+}
+
+// Bucket is a bucket that replicas share. One whose rate alone has changed is still the same.
+type Bucket struct {
+	Rule            string // the limit's name; "policy" = the policy asks for the bucket
+	Key             string // under which it does
+	Subject, Tenant string
+	Rate            Rate
+}
+
 // Limiter holds the buckets. It is safe for concurrent use. It fails closed: an
 // invalid rate and a bucket for which there is no room refuse the call.
 type Limiter struct {
-	shared *Shared // nil = the buckets are this replica's own
-	name   string  // among the limiters of shared
+	shared Buckets // nil = the buckets are this process's own
 
 	mu         sync.Mutex // protects the fields below
 	rules      []*rule
@@ -109,8 +122,7 @@ type bucketKey struct {
 
 type bucket struct {
 	rate   Rate
-	tokens *xrate.Limiter // of a shared bucket: this replica's share, made when the server goes away
-	lease  *lease         // nil = not shared
+	tokens *xrate.Limiter
 }
 
 // demand is one bucket that a call needs.
@@ -119,15 +131,6 @@ type demand struct {
 	key    bucketKey
 	rate   Rate
 	bucket *bucket
-	leased bool // it has a token of the lease
-}
-
-// name names the limit in a refusal.
-func (d *demand) name() string {
-	if d.rule == nil {
-		return "policy " + d.key.policyKey
-	}
-	return d.rule.name
 }
 
 // New returns a Limiter with full buckets. A rule whose rate is invalid refuses
@@ -142,6 +145,13 @@ func NewSized(r Rules, maxBuckets int) *Limiter {
 	buckets, _ := simplelru.NewLRU[bucketKey, *bucket](maxBuckets+1, nil) // an error means a size below 1
 	l := &Limiter{buckets: buckets, maxBuckets: maxBuckets}
 	l.Apply(r)
+	return l
+}
+
+// NewOn is New with shared buckets.
+func NewOn(shared Buckets, r Rules) *Limiter {
+	l := New(r)
+	l.shared = shared
 	return l
 }
 
@@ -237,6 +247,9 @@ func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra 
 		d.rate.Burst = extra.Burst
 		wanted = append(wanted, d)
 	}
+	if l.shared != nil {
+		return l.spendSharedLocked(now, slices.Clone(wanted), &p) // a clone: the demands of other calls need no allocation
+	}
 	for i := range wanted {
 		d := &wanted[i]
 		d.key.subject, d.key.tenant = p.Subject, p.Tenant
@@ -244,39 +257,27 @@ func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra 
 		switch {
 		case known && b.rate == d.rate:
 		case !d.rate.valid():
-			return refusal{demand: *d}.exceeded()
+			return d.exceeded(0)
 		case known: // spent tokens stay spent: a larger bucket does not start full
 			b.adjust(d.rate, now)
 		default:
 			if wait := l.makeRoomLocked(now); wait > 0 {
-				return refusal{*d, wait}.exceeded()
+				return d.exceeded(wait)
 			}
-			b = &bucket{rate: d.rate}
-			if l.shared != nil {
-				b.lease = l.newLease(d)
-			} else {
-				b.tokens = xrate.NewLimiter(d.rate.limit(), d.rate.burst())
-			}
+			b = &bucket{d.rate, xrate.NewLimiter(xrate.Limit(d.rate.PerSecond()), d.rate.Size())}
 			l.buckets.Add(d.key, b)
 		}
 		d.bucket = b
 	}
-	if l.shared != nil {
-		return l.spendSharedLocked(slices.Clone(wanted), now) // a clone: the demands of other calls need no allocation
-	}
-	return spendTokens(wanted, now)
-}
-
-// spendTokens takes one token from every bucket, or none.
-func spendTokens(wanted []demand, now time.Time) *Exceeded {
-	var late refusal
+	var late *demand
+	var longest time.Duration
 	for i := range wanted {
-		if wait := wanted[i].bucket.until(1, now); wait > late.wait {
-			late = refusal{wanted[i], wait}
+		if wait := wanted[i].bucket.until(1, now); wait > longest {
+			late, longest = &wanted[i], wait
 		}
 	}
-	if late.wait > 0 {
-		return late.exceeded()
+	if late != nil {
+		return late.exceeded(longest)
 	}
 	for i := range wanted {
 		wanted[i].bucket.tokens.AllowN(now, 1)
@@ -284,21 +285,38 @@ func spendTokens(wanted []demand, now time.Time) *Exceeded {
 	return nil
 }
 
-// refusal is the demand with the longest wait; the zero refusal is none.
-type refusal struct {
-	demand demand
-	wait   time.Duration
-}
-
-func (r *refusal) add(d *demand, wait time.Duration) {
-	if wait > r.wait {
-		*r = refusal{*d, wait}
+// spendSharedLocked is Spend for shared buckets. The caller must hold l.mu, which is free meanwhile.
+func (l *Limiter) spendSharedLocked(now time.Time, wanted []demand, p *policy.Principal) *Exceeded {
+	l.mu.Unlock()
+	defer l.mu.Lock()
+	shared := make([]Bucket, len(wanted))
+	for i := range wanted {
+		d := &wanted[i]
+		d.key.subject = p.Subject
+		if !d.rate.valid() {
+			return d.exceeded(0)
+		}
+		shared[i] = Bucket{"policy", d.key.policyKey, p.Subject, p.Tenant, d.rate}
+		if d.rule != nil {
+			shared[i].Rule = d.rule.shared
+		}
 	}
+	if len(shared) == 0 {
+		return nil
+	}
+	if late, wait := l.shared.Spend(now, shared); wait > 0 {
+		return wanted[late].exceeded(wait)
+	}
+	return nil
 }
 
-func (r refusal) exceeded() *Exceeded {
-	d := r.demand
-	return &Exceeded{Rule: d.name(), Scope: d.key.subject, Limit: d.rate.String(), RetryAfter: r.wait}
+// exceeded is the refusal for d, which has a token after wait.
+func (d *demand) exceeded(wait time.Duration) *Exceeded {
+	name := "policy " + d.key.policyKey
+	if d.rule != nil {
+		name = d.rule.name
+	}
+	return &Exceeded{Rule: name, Scope: d.key.subject, Limit: d.rate.String(), RetryAfter: wait}
 }
 
 // until returns how long a bucket takes to hold so many tokens, 0 when it does.
@@ -310,12 +328,8 @@ func (b *bucket) until(tokens float64, now time.Time) time.Duration {
 // adjust gives b another rate.
 func (b *bucket) adjust(rate Rate, now time.Time) {
 	b.rate = rate
-	if b.lease != nil { // the server has what was spent
-		b.lease.empty, b.lease.divided = time.Time{}, 0
-		return
-	}
-	b.tokens.SetLimitAt(now, rate.limit())
-	b.tokens.SetBurstAt(now, rate.burst())
+	b.tokens.SetLimitAt(now, xrate.Limit(rate.PerSecond()))
+	b.tokens.SetBurstAt(now, rate.Size())
 }
 
 // evictionScan is how many of the least recently used buckets are examined for
@@ -331,7 +345,7 @@ func (l *Limiter) makeRoomLocked(now time.Time) (wait time.Duration) {
 	}
 	for range evictionScan {
 		key, b, _ := l.buckets.GetOldest()
-		full := b.idleIn(now)
+		full := b.until(float64(b.rate.Size()), now)
 		if full == 0 {
 			l.buckets.Remove(key)
 			return 0
@@ -342,18 +356,6 @@ func (l *Limiter) makeRoomLocked(now time.Time) (wait time.Duration) {
 		}
 	}
 	return wait
-}
-
-// idleIn returns how long it takes until the bucket can be forgotten. The server remembers
-// a shared one.
-func (b *bucket) idleIn(now time.Time) time.Duration {
-	switch {
-	case b.lease == nil:
-		return b.until(float64(b.rate.burst()), now)
-	case b.lease.spent > 0 || b.lease.taking:
-		return unknownWait
-	}
-	return 0
 }
 
 // Rate is the refill of a bucket: Count calls in every Per, Burst at once.
@@ -384,13 +386,8 @@ var zeroUnits = strings.NewReplacer("h0m0s", "h", "m0s", "m")
 
 func (r Rate) valid() bool { return r.Count > 0 && r.Per > 0 && r.Burst >= 0 }
 
-func (r Rate) burst() int {
-	if r.Burst > 0 {
-		return r.Burst
-	}
-	return r.Count
-}
+// Size returns how many tokens a bucket has when it is full.
+func (r Rate) Size() int { return cmp.Or(max(r.Burst, 0), r.Count) }
 
-func (r Rate) limit() xrate.Limit {
-	return xrate.Limit(float64(r.Count) / r.Per.Seconds())
-}
+// PerSecond returns how many tokens a bucket gets in a second.
+func (r Rate) PerSecond() float64 { return float64(r.Count) / r.Per.Seconds() }

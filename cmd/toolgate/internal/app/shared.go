@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet/valkey"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/registry/config"
@@ -17,7 +18,7 @@ import (
 // sharedServer is none.
 type sharedServer struct {
 	client *valkey.Client
-	limits *limit.Shared
+	limits *fleet.Limits
 }
 
 // openShared joins the replicas of toolgate.shared, if it is configured. A server that
@@ -30,7 +31,7 @@ func (a *App) openShared(ctx context.Context, cfg *config.Config) error {
 	if err != nil {
 		return configError(err)
 	}
-	limits := limit.NewShared(ctx, limit.SharedOptions{Server: client, Open: cfg.Shared.WhenDown == "open", Log: a.log.Named("shared")})
+	limits := fleet.NewLimits(ctx, fleet.LimitOptions{Server: client, Open: cfg.Shared.WhenDown == "open", Log: a.log.Named("shared")})
 	a.shared = &sharedServer{client, limits}
 	a.addSharedMetrics(limits)
 	return nil
@@ -57,7 +58,7 @@ func TryShared(ctx context.Context, s *config.Shared) (replicas int, took time.D
 	defer func() { err = errors.Join(err, client.Close()) }()
 	for range 2 { // the first one connects
 		began := time.Now()
-		if replicas, err = limit.Replicas(ctx, client); err != nil {
+		if replicas, err = fleet.Replicas(ctx, client); err != nil {
 			return 0, 0, err
 		}
 		took = time.Since(began)
@@ -107,7 +108,7 @@ func (s *sharedServer) close() error {
 }
 
 // addSharedMetrics adds the metrics of the server of toolgate.shared.
-func (a *App) addSharedMetrics(limits *limit.Shared) {
+func (a *App) addSharedMetrics(limits *fleet.Limits) {
 	a.metrics.addValue("toolgate_shared_up", "Whether limits are shared: 1 = the server of toolgate.shared answers, 0 = it is away.",
 		func(context.Context) float64 { return truth(limits.Status().Fault == nil) })
 	a.metrics.addValue("toolgate_shared_replicas", "Replicas that the server of toolgate.shared last knew, this one included; 0 = it was never reached.",

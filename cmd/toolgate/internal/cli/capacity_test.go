@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	limits "github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet/valkey"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
@@ -321,7 +322,7 @@ func scriptCost(t *testing.T) float64 {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	shared := limit.NewShared(t.Context(), limit.SharedOptions{Server: c, Patience: time.Second})
+	shared := limits.NewLimits(t.Context(), limits.LimitOptions{Server: c, Patience: time.Second})
 	defer shared.Close()
 	rate, err := limit.ParseRate("1000000/24h")
 	if err != nil {

@@ -17,11 +17,11 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/crash"
+	limits "github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/text"
-	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/lock"
 	"github.com/toolgate/toolgate/registry/upstream"
@@ -166,9 +166,9 @@ func (x *examination) shared(ctx context.Context, cfg *config.Config) {
 	switch replicas, took, err := app.TryShared(ctx, cfg.Shared); {
 	case err != nil:
 		x.fault(exitUnreachable, where, err.Error(), "start the server, or correct its URL and password")
-	case took > limit.DefaultPatience:
+	case took > limits.DefaultPatience:
 		x.found = append(x.found, finding{Level: levelWarning, Where: where, Hint: "move the server closer to its replicas",
-			Message: fmt.Sprintf("the server answers after %s, and calls wait for it, for %s at most", took.Round(time.Millisecond), limit.LongestPatience)})
+			Message: fmt.Sprintf("the server answers after %s, and calls wait for it, for %s at most", took.Round(time.Millisecond), limits.LongestPatience)})
 	default:
 		x.ok(where, fmt.Sprintf("the server answers; %s", text.Count(replicas, "replica")))
 	}

@@ -1,5 +1,6 @@
-// Package fleet serves the session of an MCP client, and a multi-round call of one
-// without a session, at whichever replica its requests arrive.
+// Package fleet has what several replicas do together: they share the buckets of rate limits, see
+// [Limits], and serve the session of an MCP client, and a multi-round call of one without a session, at
+// whichever replica its requests arrive, see [Router].
 //
 // A session is in the memory of one replica, its owner: there are its streams, the questions
 // that wait for the client, and its connections to servers. Any other replica passes the
@@ -19,6 +20,9 @@
 // A Keeper keeps the sessions of its replica on the server that the replicas share. When an owner
 // is gone, the door at which the next request of a session arrives loads its record, checks that
 // it is the sender's, and becomes the owner with Keep: of several, exactly one does.
+//
+// The buckets of limits are on that server too. A replica leases tokens there in small batches and
+// spends them without a trip. While the server is away, each replica allows its share of each limit.
 package fleet
 
 import (

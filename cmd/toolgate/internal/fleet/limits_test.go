@@ -1,4 +1,4 @@
-package limit_test
+package fleet_test
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/internal/testkit/redis"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
@@ -25,7 +26,7 @@ const patient = time.Minute
 
 // replica is one process that shares limits.
 type replica struct {
-	*limit.Shared
+	*fleet.Limits
 	*limit.Limiter
 	log *lines
 }
@@ -50,18 +51,18 @@ func (l *lines) all() []string {
 }
 
 // join starts a replica whose calls wait for so long.
-func join(t *testing.T, server *redis.Server, rules limit.Rules, o limit.SharedOptions) *replica {
+func join(t *testing.T, server *redis.Server, rules limit.Rules, o fleet.LimitOptions) *replica {
 	t.Helper()
 	r := &replica{log: &lines{}}
 	o.Server, o.Log = server.Client(), hclog.New(&hclog.LoggerOptions{Output: r.log})
-	r.Shared = limit.NewShared(t.Context(), o)
-	r.Limiter = r.Shared.New("calls", rules)
-	t.Cleanup(r.Shared.Close)
+	r.Limits = fleet.NewLimits(t.Context(), o)
+	r.Limiter = r.Limits.New("calls", rules)
+	t.Cleanup(r.Limits.Close)
 	return r
 }
 
 // joined starts n replicas that know of each other.
-func joined(t *testing.T, n int, server *redis.Server, rules limit.Rules, o limit.SharedOptions) (all []*replica) {
+func joined(t *testing.T, n int, server *redis.Server, rules limit.Rules, o fleet.LimitOptions) (all []*replica) {
 	t.Helper()
 	for range n {
 		all = append(all, join(t, server, rules, o))
@@ -135,7 +136,7 @@ func clock(s *redis.Server) time.Time {
 // A slow limit has leases of one token: three replicas admit what one would.
 func TestSharedLimitIsExact(t *testing.T) {
 	server := redis.Start(t, "")
-	replicas := joined(t, 3, server, everyCall("10/100h", 10), limit.SharedOptions{Patience: patient})
+	replicas := joined(t, 3, server, everyCall("10/100h", 10), fleet.LimitOptions{Patience: patient})
 	if n := race(replicas, 1000); n != 10 {
 		t.Errorf("%d of 1000 racing calls were admitted, want 10", n)
 	}
@@ -149,7 +150,7 @@ func TestSharedLimitIsExact(t *testing.T) {
 func TestSharedLimitByLeases(t *testing.T) {
 	server := redis.Start(t, "")
 	const rate, burst, leases = 1000, 300, 3 * 33
-	replicas := joined(t, 3, server, everyCall("1000/1s", burst), limit.SharedOptions{Patience: patient})
+	replicas := joined(t, 3, server, everyCall("1000/1s", burst), fleet.LimitOptions{Patience: patient})
 	for round := range 3 {
 		begun := clock(server)
 		n := race(replicas, 2000)
@@ -165,7 +166,7 @@ func TestSharedLimitByLeases(t *testing.T) {
 
 func TestLeaseIsSpentWithoutTrips(t *testing.T) {
 	server := redis.Start(t, "")
-	r := join(t, server, everyCall("1000/1s", 0), limit.SharedOptions{Patience: patient})
+	r := join(t, server, everyCall("1000/1s", 0), fleet.LimitOptions{Patience: patient})
 	now := time.Now()
 	call := func() *limit.Exceeded {
 		return r.Spend(now, policy.Principal{Subject: "agent"}, policy.Tool{Exposed: "tool"}, nil)
@@ -195,7 +196,7 @@ func TestLeaseIsSpentWithoutTrips(t *testing.T) {
 
 func TestRefusalIsRememberedWithoutTrips(t *testing.T) {
 	server := redis.Start(t, "")
-	r := join(t, server, everyCall("1/1h", 0), limit.SharedOptions{Patience: patient})
+	r := join(t, server, everyCall("1/1h", 0), fleet.LimitOptions{Patience: patient})
 	race([]*replica{r}, 2)
 	before := reads(server)
 	if n := race([]*replica{r}, 100); n != 0 {
@@ -214,11 +215,11 @@ func TestSharedCallTakesAllOrNothing(t *testing.T) {
 		{Principal: "agent", Rate: limit.Rate{Count: 1, Per: time.Hour}},
 	}}
 	for i, want := range []int{1, 0} { // the second replica does not know yet that the principal has no token
-		if n := join(t, server, rules, limit.SharedOptions{Patience: patient}).admitted(10); n != want {
+		if n := join(t, server, rules, fleet.LimitOptions{Patience: patient}).admitted(10); n != want {
 			t.Fatalf("replica %d admitted %d calls, want %d", i, n, want)
 		}
 	}
-	other := join(t, server, limit.Rules{Rules: rules.Rules[:1]}, limit.SharedOptions{Patience: patient})
+	other := join(t, server, limit.Rules{Rules: rules.Rules[:1]}, fleet.LimitOptions{Patience: patient})
 	if n := other.admitted(10); n != 4 {
 		t.Errorf("%d calls were left for the tool, want 4", n)
 	}
@@ -228,9 +229,9 @@ func TestSharedCallTakesAllOrNothing(t *testing.T) {
 // of their own.
 func TestSharedBucketsAreApart(t *testing.T) {
 	server := redis.Start(t, "")
-	r := join(t, server, everyCall("1/1h", 0), limit.SharedOptions{Patience: patient})
-	again := join(t, server, everyCall("1/1h", 0), limit.SharedOptions{Patience: patient})
-	refused := r.Shared.New("refused", everyCall("1/1h", 0))
+	r := join(t, server, everyCall("1/1h", 0), fleet.LimitOptions{Patience: patient})
+	again := join(t, server, everyCall("1/1h", 0), fleet.LimitOptions{Patience: patient})
+	refused := r.Limits.New("refused", everyCall("1/1h", 0))
 	now, tool := time.Now(), policy.Tool{Exposed: "tool"}
 	for _, tc := range []struct {
 		name    string
@@ -255,12 +256,12 @@ func TestSharedBucketsAreApart(t *testing.T) {
 func TestRestartKeepsWhatWasSpent(t *testing.T) {
 	server := redis.Start(t, "secret")
 	rules := everyCall("10/100h", 10)
-	first := join(t, server, rules, limit.SharedOptions{Patience: patient})
+	first := join(t, server, rules, fleet.LimitOptions{Patience: patient})
 	if n := first.admitted(7); n != 7 {
 		t.Fatal(n)
 	}
-	first.Shared.Close()
-	second := join(t, server, rules, limit.SharedOptions{Patience: patient})
+	first.Limits.Close()
+	second := join(t, server, rules, fleet.LimitOptions{Patience: patient})
 	if n := second.Status().Replicas; n != 1 {
 		t.Errorf("%d replicas after one has left, want 1", n)
 	}
@@ -283,7 +284,7 @@ func TestRestartKeepsWhatWasSpent(t *testing.T) {
 func TestRestartKeepsWhatWasSpentLocally(t *testing.T) {
 	server := redis.Start(t, "")
 	rules := everyCall("10/100h", 10)
-	first := join(t, server, rules, limit.SharedOptions{Patience: patient})
+	first := join(t, server, rules, fleet.LimitOptions{Patience: patient})
 	if n := first.admitted(3); n != 3 {
 		t.Fatal(n)
 	}
@@ -292,8 +293,8 @@ func TestRestartKeepsWhatWasSpentLocally(t *testing.T) {
 		t.Fatalf("%d calls were admitted without the server, want 7", n)
 	}
 	server.Restart()
-	first.Shared.Close()
-	if n := join(t, server, rules, limit.SharedOptions{Patience: patient}).admitted(10); n != 0 {
+	first.Limits.Close()
+	if n := join(t, server, rules, fleet.LimitOptions{Patience: patient}).admitted(10); n != 0 {
 		t.Errorf("%d calls were left, want 0", n)
 	}
 }
@@ -301,7 +302,7 @@ func TestRestartKeepsWhatWasSpentLocally(t *testing.T) {
 // Nothing that nobody uses stays on the server.
 func TestIdleBucketsExpire(t *testing.T) {
 	server := redis.Start(t, "")
-	r := join(t, server, everyCall("10/1s", 0), limit.SharedOptions{Patience: patient})
+	r := join(t, server, everyCall("10/1s", 0), fleet.LimitOptions{Patience: patient})
 	r.admitted(3)
 	forever := server.Run(`local n = 0
 for _, key in ipairs(redis.call('KEYS', '*')) do if redis.call('PTTL', key) < 0 then n = n + 1 end end
@@ -323,7 +324,7 @@ func TestServerIsKilled(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			server := redis.Start(t, "")
-			replicas := joined(t, 2, server, everyCall("10/100h", 10), limit.SharedOptions{Patience: patient, Open: tc.open})
+			replicas := joined(t, 2, server, everyCall("10/100h", 10), fleet.LimitOptions{Patience: patient, Open: tc.open})
 			for range 2 {
 				for _, r := range replicas {
 					if over := r.call(); over != nil {
@@ -363,7 +364,7 @@ func TestServerIsKilled(t *testing.T) {
 // its share of the whole burst.
 func TestServerHangs(t *testing.T) {
 	server := redis.Start(t, "")
-	replicas := joined(t, 2, server, everyCall("10/100h", 10), limit.SharedOptions{Patience: 2 * time.Second})
+	replicas := joined(t, 2, server, everyCall("10/100h", 10), fleet.LimitOptions{Patience: 2 * time.Second})
 	n := replicas[0].admitted(2)
 	server.Freeze()
 	n += race(replicas, 1000)
@@ -388,8 +389,8 @@ func TestServerHangs(t *testing.T) {
 func TestServerWasNeverReached(t *testing.T) {
 	server := redis.Start(t, "")
 	server.Kill()
-	closed := join(t, server, everyCall("10/100h", 10), limit.SharedOptions{})
-	open := join(t, server, everyCall("10/100h", 10), limit.SharedOptions{Open: true})
+	closed := join(t, server, everyCall("10/100h", 10), fleet.LimitOptions{})
+	open := join(t, server, everyCall("10/100h", 10), fleet.LimitOptions{Open: true})
 	if over := closed.call(); over == nil || over.RetryAfter != time.Second {
 		t.Errorf("closed: refused with %+v, want a wait of a second", over)
 	}
@@ -420,7 +421,7 @@ func TestServerIsSlow(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				slow, now := &slowServer{}, time.Now()
 				slow.by.Store(int64(tc.first))
-				s := limit.NewShared(t.Context(), limit.SharedOptions{Server: slow})
+				s := fleet.NewLimits(t.Context(), fleet.LimitOptions{Server: slow})
 				defer s.Close()
 				calls := s.New("calls", everyCall("1/1s", 0))
 				for i := range 101 {
@@ -444,7 +445,7 @@ func TestServerStopsAnswering(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			server, now := &slowServer{}, time.Now()
 			server.by.Store(int64(usual))
-			s := limit.NewShared(t.Context(), limit.SharedOptions{Server: server})
+			s := fleet.NewLimits(t.Context(), fleet.LimitOptions{Server: server})
 			defer s.Close()
 			calls := s.New("calls", everyCall("1/1s", 0))
 			took := func(who string) time.Duration {

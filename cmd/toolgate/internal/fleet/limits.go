@@ -1,4 +1,4 @@
-package limit
+package fleet
 
 import (
 	"context"
@@ -12,68 +12,30 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/internal/delivery"
+	"github.com/toolgate/toolgate/internal/wait"
+	"github.com/toolgate/toolgate/policy/limit"
 )
 
 const (
+	// DefaultPatience is how much longer than usual a call waits for the server, at least.
+	DefaultPatience = 25 * time.Millisecond
+	// LongestPatience bounds every wait. A server that usually takes longer counts as away.
+	LongestPatience = 500 * time.Millisecond
+
 	// beatEvery is the time between two signs of life of a replica, which counts as gone
 	// after missedBeats of them.
 	beatEvery   = 5 * time.Second
 	missedBeats = 3
 	// firstBeat bounds one sign of life, which may have to connect.
 	firstBeat = time.Second
-	// maxAsks is how many buckets one script takes from.
-	maxAsks = 64
-)
 
-// The keys of all replicas. Their tag keeps them in one slot of a cluster.
-const (
-	keyPrefix   = "toolgate:{limits}:"
-	replicasKey = keyPrefix + "replicas"
+	// The keys of all replicas. Their tag keeps them in one slot of a cluster.
+	limitsPrefix = "toolgate:{limits}:"
+	replicasKey  = limitsPrefix + "replicas"
 )
 
 // beats are the pauses between attempts to reach a server that is down.
 var beats = delivery.Backoff{First: 200 * time.Millisecond, Longest: beatEvery}
-
-// takeScript takes tokens from the buckets KEYS, all on the server's clock. For each it
-// reads five arguments: the tokens that a microsecond adds, the burst, the tokens that were spent
-// while the server was away, those that a call must have, and those that it takes if they are there.
-// It takes from no bucket unless each has what a call must have. For each it answers the
-// tokens taken, the whole tokens left, and the microseconds until one is left. A full
-// bucket has no key. When the clock steps back, nothing is added until it has caught up.
-const takeScript = `
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-local ok, buckets, answer = true, {}, {}
-for i, key in ipairs(KEYS) do
-	local a = i * 5 - 4
-	local b = {rate = tonumber(ARGV[a]), burst = tonumber(ARGV[a+1]), spent = tonumber(ARGV[a+2]),
-		must = tonumber(ARGV[a+3]), more = tonumber(ARGV[a+4]), at = now}
-	b.tokens = b.burst
-	local text = redis.call('GET', key)
-	if text then
-		local tokens, at = string.match(text, '^(%S+) (%d+)$')
-		tokens, at = tonumber(tokens) or 0, tonumber(at) or now
-		b.at = math.max(now, at)
-		b.tokens = math.min(b.burst, tokens + (b.at - at) * b.rate)
-	end
-	b.tokens = math.max(0, b.tokens - b.spent)
-	ok = ok and b.tokens >= b.must
-	buckets[i] = b
-end
-for i, key in ipairs(KEYS) do
-	local b, taken = buckets[i], 0
-	if ok then
-		taken = b.must + math.min(b.more, math.floor(b.tokens - b.must))
-		b.tokens = b.tokens - taken
-	end
-	if taken > 0 or b.spent > 0 then
-		local full = math.ceil((b.burst - b.tokens) / b.rate / 1000) + 1
-		redis.call('SET', key, string.format('%.17g %.0f', b.tokens, b.at), 'PX', string.format('%.0f', full))
-	end
-	answer[i*3-2], answer[i*3-1] = taken, math.floor(b.tokens)
-	answer[i*3] = math.ceil(math.max(0, 1 - b.tokens) / b.rate)
-end
-return answer`
 
 // beatScript notes that replica ARGV[1] lives, or leaves when ARGV[3] is 0, and answers how many have
 // lived within ARGV[2] milliseconds.
@@ -95,8 +57,8 @@ type Server interface {
 	Run(ctx context.Context, script string, keys []string, args ...any) ([]int64, error)
 }
 
-// SharedOptions say how limits are shared. Server is required.
-type SharedOptions struct {
+// LimitOptions say how limits are shared. Server is required.
+type LimitOptions struct {
 	Server Server
 	// Open keeps the whole rate in each replica while the server is away. Otherwise each
 	// has its share, and a replica that has never reached the server refuses.
@@ -107,10 +69,10 @@ type SharedOptions struct {
 	Log      hclog.Logger // nil = none
 }
 
-// Shared is what the limiters of one replica share with other replicas: the server with
+// Limits are what the limiters of one replica share with other replicas: the server with
 // the buckets, and the number of replicas. It is safe for concurrent use.
-type Shared struct {
-	opts SharedOptions
+type Limits struct {
+	opts LimitOptions
 	id   string // of this replica, among all
 
 	down     atomic.Bool
@@ -124,23 +86,24 @@ type Shared struct {
 	logged bool // that the server is away; for the loop alone
 	topUps sync.WaitGroup
 
-	mu       sync.Mutex // protects the fields below
-	limiters []*Limiter
-	usual    roundTrip
-	fault    error // why the server is away; nil = it is not
-	since    time.Time
+	mu      sync.Mutex // protects the fields below
+	buckets []*buckets // of each limiter
+	// How long the server usually takes to answer, and how much that varies (RFC 6298, section 2).
+	usual, variation time.Duration
+	fault            error // why the server is away; nil = it is not
+	since            time.Time
 }
 
-// NewShared returns a Shared after it has tried to reach the server, for two seconds at
+// NewLimits returns a Limits after it has tried to reach the server, for two seconds at
 // most. Close must be called.
-func NewShared(ctx context.Context, o SharedOptions) *Shared {
+func NewLimits(ctx context.Context, o LimitOptions) *Limits {
 	if o.Patience == 0 {
 		o.Patience = DefaultPatience
 	}
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()
 	}
-	s := &Shared{opts: o, id: rand.Text(), failed: make(chan struct{}, 1), since: time.Now()}
+	s := &Limits{opts: o, id: rand.Text(), failed: make(chan struct{}, 1), since: time.Now()}
 	s.down.Store(true)
 	pause := s.attend(ctx, 1)
 	s.loop.Start(func(ctx context.Context) { s.attendUntil(ctx, pause) })
@@ -148,21 +111,21 @@ func NewShared(ctx context.Context, o SharedOptions) *Shared {
 }
 
 // New returns a Limiter with shared buckets. Limiters of the same name share them, in all
-// replicas. With a nil Shared its buckets are its own.
-func (s *Shared) New(name string, r Rules) *Limiter {
-	l := New(r)
-	if s != nil {
-		l.shared, l.name = s, name
-		s.mu.Lock()
-		s.limiters = append(s.limiters, l)
-		s.mu.Unlock()
+// replicas. With a nil Limits its buckets are its own.
+func (s *Limits) New(name string, r limit.Rules) *limit.Limiter {
+	if s == nil {
+		return limit.New(r)
 	}
-	return l
+	b := newBuckets(s, name)
+	s.mu.Lock()
+	s.buckets = append(s.buckets, b)
+	s.mu.Unlock()
+	return limit.NewOn(b, r)
 }
 
 // Close leaves the replicas and waits for what is under way. What was spent without a server that
 // is still away is lost. The limiters of s must not be used after it.
-func (s *Shared) Close() {
+func (s *Limits) Close() {
 	s.loop.Stop()
 	s.topUps.Wait()
 	_ = s.repay() // which tries once, for as long as a call would wait
@@ -171,8 +134,8 @@ func (s *Shared) Close() {
 	}
 }
 
-// SharedStatus is what a Shared knows of the server.
-type SharedStatus struct {
+// LimitStatus is what a Limits knows of the server.
+type LimitStatus struct {
 	Replicas int           // that share, this one included; 0 = the server was never reached
 	Fault    error         // why limits are local; nil = they are shared
 	For      time.Duration // since Fault
@@ -182,10 +145,10 @@ type SharedStatus struct {
 }
 
 // Status returns what s knows of the server.
-func (s *Shared) Status() SharedStatus {
+func (s *Limits) Status() LimitStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := SharedStatus{Replicas: int(s.replicas.Load()), Fault: s.fault, Open: s.opts.Open, Local: s.local.Load(), Trips: s.trips.Load()}
+	st := LimitStatus{Replicas: int(s.replicas.Load()), Fault: s.fault, Open: s.opts.Open, Local: s.local.Load(), Trips: s.trips.Load()}
 	if s.fault != nil {
 		st.For = time.Since(s.since)
 	}
@@ -194,7 +157,7 @@ func (s *Shared) Status() SharedStatus {
 
 // share returns by how many replicas a rate is divided while the server is away; 0 = it is
 // not known.
-func (s *Shared) share() int {
+func (s *Limits) share() int {
 	if s.opts.Open {
 		return 1
 	}
@@ -203,7 +166,7 @@ func (s *Shared) share() int {
 
 // attendUntil sends signs of life until ctx ends, and an extra one when a call finds the
 // server away.
-func (s *Shared) attendUntil(ctx context.Context, pause time.Duration) {
+func (s *Limits) attendUntil(ctx context.Context, pause time.Duration) {
 	failures := 1
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -226,7 +189,7 @@ func (s *Shared) attendUntil(ctx context.Context, pause time.Duration) {
 // attend sends a sign of life, and returns the pause until the next one. failures counts
 // the signs of life that have failed in a row if this one does. The first failure is not logged: it may
 // be a connection that broke, and the next attempt follows at once.
-func (s *Shared) attend(ctx context.Context, failures int) time.Duration {
+func (s *Limits) attend(ctx context.Context, failures int) time.Duration {
 	err := s.beat(ctx, 1)
 	if err == nil && s.down.Load() {
 		err = s.repay()
@@ -247,7 +210,7 @@ func (s *Shared) attend(ctx context.Context, failures int) time.Duration {
 }
 
 // side says what limits do while the server is away.
-func (s *Shared) side() string {
+func (s *Limits) side() string {
 	switch n := s.share(); {
 	case s.opts.Open:
 		return "each replica allows the whole rate of each limit"
@@ -266,7 +229,7 @@ var errSlow = errors.New("its answers are too slow")
 
 // beat sends a sign of life, or with alive 0 the end of it. A slow answer may be that of a new
 // connection, so the second one is measured then.
-func (s *Shared) beat(ctx context.Context, alive int) error {
+func (s *Limits) beat(ctx context.Context, alive int) error {
 	var took time.Duration
 	for range 2 {
 		began := time.Now()
@@ -304,7 +267,7 @@ func Replicas(ctx context.Context, server Server) (int, error) {
 }
 
 // fail notes that the server is away.
-func (s *Shared) fail(err error) {
+func (s *Limits) fail(err error) {
 	s.mu.Lock()
 	if s.fault == nil {
 		s.since = time.Now()
@@ -313,15 +276,12 @@ func (s *Shared) fail(err error) {
 	s.mu.Unlock()
 	if s.down.CompareAndSwap(false, true) {
 		s.outage.Add(1)
-		select {
-		case s.failed <- struct{}{}:
-		default:
-		}
+		wait.Signal(s.failed)
 	}
 }
 
 // back notes that the server answers.
-func (s *Shared) back() {
+func (s *Limits) back() {
 	s.mu.Lock()
 	since := s.since
 	s.fault = nil
@@ -332,3 +292,39 @@ func (s *Shared) back() {
 		s.opts.Log.Info("the server of toolgate.shared is back: limits are shared", "away", time.Since(since).Round(time.Millisecond), "replicas", s.replicas.Load())
 	}
 }
+
+// repay takes from the buckets on the server what was spent while it was away.
+func (s *Limits) repay() error {
+	s.mu.Lock()
+	all := s.buckets
+	s.mu.Unlock()
+	for _, b := range all {
+		if err := b.repay(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measured adds the time of one trip.
+func (s *Limits) measured(took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.usual == 0 {
+		s.usual, s.variation = took, took/2
+		return
+	}
+	s.variation += ((s.usual - took).Abs() - s.variation) / 4
+	s.usual += (took - s.usual) / 8
+}
+
+// patience returns how long a trip may take: what is usual and four times its variation, which counts
+// as LimitOptions.Patience at least.
+func (s *Limits) patience() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return min(s.usual+max(s.opts.Patience, 4*s.variation), s.longest())
+}
+
+// longest returns the most that patience can be.
+func (s *Limits) longest() time.Duration { return max(s.opts.Patience, LongestPatience) }
