@@ -20,8 +20,7 @@ var mayImport = map[string][]string{
 	"signal":                {},
 	"audit":                 {"signal"},
 	"audit/notary":          {"audit"},
-	"registry/config":       {"docs/schemas", "registry/dialect", "registry/lock"}, // the published schema is the one that files are checked against
-	"registry/dialect":      {},
+	"registry/config":       {"docs/schemas", "registry/lock"}, // the published schema is the one that files are checked against
 	"registry/lock":         {},
 	"registry/contract":     {},
 	"registry/upstream":     {"signal", "registry/config"},
@@ -77,9 +76,9 @@ var onlyIn = map[string][]string{
 	"github.com/go-json-experiment/json":     nil,
 	"github.com/coreos/go-oidc":              {"policy/identity"},
 	"golang.org/x/oauth2":                    {"policy/identity"},
-	"github.com/agnivade/levenshtein":        {"policy/rego", "proxy", "registry/config"},
-	"go.yaml.in/yaml":                        {"policy/rego", "policy/workbench", "registry/config", "cmd/toolgate/internal/clients/clientfile", "cmd/toolgate/internal/cli/report"},
-	"github.com/pelletier/go-toml":           {"registry/config", "cmd/toolgate/internal/clients/clientfile"},
+	"github.com/agnivade/levenshtein":        {"policy/rego", "proxy", "internal/text"},
+	"go.yaml.in/yaml":                        {"policy/rego", "policy/workbench", "internal/tree", "cmd/toolgate/internal/clients/clientfile", "cmd/toolgate/internal/cli/report"},
+	"github.com/pelletier/go-toml":           {"internal/tree", "cmd/toolgate/internal/clients/clientfile"},
 	"github.com/wneessen/go-mail":            {"cmd/toolgate/internal/ship/notice"},
 	"github.com/standard-webhooks":           {"cmd/toolgate/internal/ship/notice"},
 	"github.com/redis/go-redis":              {"cmd/toolgate/internal/fleet/valkey", "internal/testkit/redis"},

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/toolgate/toolgate/internal/schema"
+	"github.com/toolgate/toolgate/internal/tree"
 )
 
 var backendsSchema = sync.OnceValue(func() *schema.Own { return compile("backends.json", "", formats) })
@@ -35,18 +36,14 @@ var backendMembers = map[string][]string{
 func LoadBackends(opts Options, into any) error {
 	l := &loader{opts: opts.withDefaults()}
 	if root := l.open(l.opts.Path, "", "write one, or leave out --backends"); root != nil {
-		l.expandAll(root, false)
-		l.checkShape(root, backendsSchema())
-		l.checkBackend(root.get("search"))
-		l.checkBackend(root.get("media"))
-		l.checkSigner(root.get("wallet").get("signer"))
+		l.expandAll(root, nil)
+		l.Check(root, backendsSchema())
+		l.checkBackend(root.Get("search"))
+		l.checkBackend(root.Get("media"))
+		l.checkSigner(root.Get("wallet").Get("signer"))
 		l.decode(root, into)
 	}
-	if len(l.faults) == 0 {
-		return nil
-	}
-	slices.SortStableFunc(l.faults, l.before)
-	return &Faults{List: l.faults}
+	return l.Err()
 }
 
 // onlyReference is a text that is one reference and nothing else. A default would be a secret
@@ -54,60 +51,60 @@ func LoadBackends(opts Options, into any) error {
 var onlyReference = regexp.MustCompile(`^\$\{(?:env:|file:)?[^}:]+\}$`)
 
 // checkSigner wants one signer, whose secrets are references.
-func (l *loader) checkSigner(n *node) {
-	if n == nil || n.faulty {
+func (l *loader) checkSigner(n *tree.Node) {
+	if n == nil || n.Faulty {
 		return
 	}
-	keystore, private, command := n.get("keystore"), n.get("private_key"), n.get("command")
+	keystore, private, command := n.Get("keystore"), n.Get("private_key"), n.Get("command")
 	kinds := 0
-	for _, kind := range []*node{keystore, private, command} {
+	for _, kind := range []*tree.Node{keystore, private, command} {
 		if kind != nil {
 			kinds++
 		}
 	}
-	if kinds != 1 || (keystore == nil) != (n.get("password") == nil) || (command == nil) != (n.get("address") == nil) {
-		l.fault(n, "needs one signer", "write keystore and password, or private_key, or command and address")
+	if kinds != 1 || (keystore == nil) != (n.Get("password") == nil) || (command == nil) != (n.Get("address") == nil) {
+		l.Fault(n, "needs one signer", "write keystore and password, or private_key, or command and address")
 	}
-	for _, secret := range []*node{private, n.get("password")} {
-		if secret != nil && !onlyReference.MatchString(secret.text) {
+	for _, secret := range []*tree.Node{private, n.Get("password")} {
+		if secret != nil && !onlyReference.MatchString(secret.Text) {
 			l.plain(secret)
 		}
 	}
 	if keystore != nil {
-		keystore.value = keystore.resolve(keystore.value)
+		keystore.Value = keystore.Resolve(keystore.Value)
 	}
 }
 
 // plain reports a secret that is in the file.
-func (l *loader) plain(secret *node) {
-	if !secret.faulty {
-		l.fault(secret, "is a key in plain text", `write "${NAME}", and set NAME in the environment`)
+func (l *loader) plain(secret *tree.Node) {
+	if !secret.Faulty {
+		l.Fault(secret, "is a key in plain text", `write "${NAME}", and set NAME in the environment`)
 	}
 }
 
 // checkBackend says what the schema cannot: which members a provider supports, and that
 // keys are neither in the file nor on a network in plain.
-func (l *loader) checkBackend(n *node) {
-	provider := n.get("provider")
-	if provider == nil || provider.faulty {
+func (l *loader) checkBackend(n *tree.Node) {
+	provider := n.Get("provider")
+	if provider == nil || provider.Faulty {
 		return
 	}
-	supports, ok := backendMembers[provider.value]
-	for _, m := range n.each() {
-		if ok && m.key != "provider" && !m.faulty && !slices.Contains(supports, m.key) {
-			l.fault(m.named(), fmt.Sprintf("has no effect with provider %s", provider.value), "it supports "+cmp.Or(strings.Join(supports, ", "), "no other member"))
+	supports, ok := backendMembers[provider.Value]
+	for _, m := range n.Each() {
+		if ok && m.Key != "provider" && !m.Faulty && !slices.Contains(supports, m.Key) {
+			l.Fault(m.Named(), fmt.Sprintf("has no effect with provider %s", provider.Value), "it supports "+cmp.Or(strings.Join(supports, ", "), "no other member"))
 		}
 	}
-	key, base, folder := n.get("api_key"), n.get("base_url"), n.get("folder")
-	if key != nil && !strings.Contains(key.text, "${") {
+	key, base, folder := n.Get("api_key"), n.Get("base_url"), n.Get("folder")
+	if key != nil && !strings.Contains(key.Text, "${") {
 		l.plain(key)
 	}
-	if key != nil && base != nil && !base.faulty {
-		if u, err := url.Parse(base.value); err == nil && secure(u) != nil {
-			l.fault(base, "would carry the key without TLS", hintURL)
+	if key != nil && base != nil && !base.Faulty {
+		if u, err := url.Parse(base.Value); err == nil && secure(u) != nil {
+			l.Fault(base, "would carry the key without TLS", hintURL)
 		}
 	}
 	if folder != nil {
-		folder.value = folder.resolve(folder.value)
+		folder.Value = folder.Resolve(folder.Value)
 	}
 }

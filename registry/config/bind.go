@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/guard"
+	"github.com/toolgate/toolgate/internal/tree"
 )
 
 // defaultListen is the address of the agents' listener.
@@ -46,7 +47,7 @@ func checkBind(addr string, id Identity, plain bool) (message, hint string) {
 // checks the two listeners and the state directory.
 func (l *loader) overrides() {
 	c := l.cfg
-	c.State = cmp.Or(absolute(l.opts.State), c.State, l.root.resolve(".toolgate"))
+	c.State = cmp.Or(absolute(l.opts.State), c.State, l.root.Resolve(".toolgate"))
 	l.keysDir()
 	good := l.listens("listen", &c.Listen, l.opts.Listen, c.TLS)
 	good = l.listens("admin", &c.Admin, l.opts.Admin, c.AdminTLS) && good
@@ -54,14 +55,14 @@ func (l *loader) overrides() {
 		l.bindFault("admin", l.opts.Admin, c.Admin, "is where agents are listened to", "give the two listeners different ports")
 	}
 	if r := c.Replica; good && r != nil && (collide(c.Listen, r.Listen) || collide(c.Admin, r.Listen)) {
-		l.fault(l.settings().at("replica", "listen"), "is where agents or people are listened to", "give each listener a port of its own")
+		l.Fault(l.settings().At("replica", "listen"), "is where agents or people are listened to", "give each listener a port of its own")
 	}
 }
 
 // keysDir settles the key directory. It must lie outside the state directory, which
 // upstreams are not trusted with and which backups hold.
 func (l *loader) keysDir() {
-	c, at := l.cfg, l.settings().get("keys")
+	c, at := l.cfg, l.settings().Get("keys")
 	if l.opts.Keys != "" {
 		at = nil
 	}
@@ -71,11 +72,11 @@ func (l *loader) keysDir() {
 		return
 	}
 	const message, hint = "the key directory lies in the state directory: a backup would hold the keys", "choose a directory outside the state directory"
-	if at != nil && !at.faulty {
-		l.fault(at, message, hint)
+	if at != nil && !at.Faulty {
+		l.Fault(at, message, hint)
 		return
 	}
-	l.faults = append(l.faults, Fault{File: "--keys", Message: message, Hint: hint})
+	l.Faults = append(l.Faults, Fault{File: "--keys", Message: message, Hint: hint})
 }
 
 // DefaultKeys returns the key directory where none is configured; "" when the user has
@@ -106,15 +107,15 @@ func (l *loader) listens(name string, addr *string, flag string, secure *TLS) bo
 // bindFault reports an address where it was named: flag, file, or default. What
 // comes from a file is quoted as it is written there.
 func (l *loader) bindFault(name, flag, addr, message, hint string) {
-	n := l.settings().get(name)
+	n := l.settings().Get(name)
 	switch {
 	case flag != "":
-		l.faults = append(l.faults, Fault{File: "--" + name, Message: fmt.Sprintf("%q %s", clip(flag), message), Hint: hint})
-	case n != nil && !n.faulty:
-		l.fault(n, fmt.Sprintf("%q %s", clip(n.text), message), hint)
+		l.Faults = append(l.Faults, Fault{File: "--" + name, Message: fmt.Sprintf("%q %s", tree.Clip(flag), message), Hint: hint})
+	case n != nil && !n.Faulty:
+		l.Fault(n, fmt.Sprintf("%q %s", tree.Clip(n.Text), message), hint)
 	default:
-		l.faults = append(l.faults, Fault{
-			File: l.files[0].name, Path: "toolgate." + name,
+		l.Faults = append(l.Faults, Fault{
+			File: l.Files[0].Name, Path: "toolgate." + name,
 			Message: fmt.Sprintf("the default %q %s", addr, message), Hint: hint,
 		})
 	}

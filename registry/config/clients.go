@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/schema"
+	"github.com/toolgate/toolgate/internal/tree"
 )
 
 // Client says how long one kind of client may be kept waiting for a decision, and how
@@ -30,55 +31,55 @@ var knownClients []byte
 // The caller must not change them.
 var KnownClients = sync.OnceValue(func() []Client {
 	l := &loader{cfg: defaults(), opts: Options{Getenv: func(string) (string, bool) { return "", false }}}
-	clients := l.profiles(&file{name: "clients.json", data: knownClients}, nil)
-	if len(l.faults) > 0 { // a test reads the embedded file
-		panic("reading the embedded client profiles: " + (&Faults{List: l.faults}).Error())
+	clients := l.profiles(&tree.File{Name: "clients.json", Data: knownClients}, nil)
+	if len(l.Faults) > 0 { // a test reads the embedded file
+		panic("reading the embedded client profiles: " + (&Faults{List: l.Faults}).Error())
 	}
 	return clients
 })
 
 // profiles reads a file of client profiles, which must meet s; nil = a test has checked
 // that. It gives an empty list, never nil, when the file has none or is refused.
-func (l *loader) profiles(f *file, s *schema.Own) []Client {
+func (l *loader) profiles(f *tree.File, s *schema.Own) []Client {
 	var read struct {
 		Clients []Client `json:"clients"`
 	}
-	if root := l.parse(f, ""); root != nil {
-		l.expandAll(root, false)
+	if root := l.Parse(f, ""); root != nil {
+		l.expandAll(root, nil)
 		if s != nil {
-			l.checkShape(root, s)
+			l.Check(root, s)
 		}
 		l.decode(root, &read)
 		for i, c := range read.Clients {
-			l.checkProfile(root.at("clients", strconv.Itoa(i)), c)
+			l.checkProfile(root.At("clients", strconv.Itoa(i)), c)
 		}
 	}
 	return append([]Client{}, read.Clients...)
 }
 
-func (l *loader) checkProfile(n *node, c Client) {
-	if n.kind != kindObject {
+func (l *loader) checkProfile(n *tree.Node, c Client) {
+	if n.Kind != tree.Object {
 		return
 	}
-	if (n.get("name") == nil || c.Name == "*") && n.get("transport") == nil {
-		l.fault(n, "fits every client", "give it a name or a transport; approvals.hold is for all")
+	if (n.Get("name") == nil || c.Name == "*") && n.Get("transport") == nil {
+		l.Fault(n, "fits every client", "give it a name or a transport; approvals.hold is for all")
 	}
 	if c.Hold != nil && c.Longest != nil && *c.Hold > *c.Longest {
-		l.fault(n.get("hold"), "is longer than longest", "hold less, or raise longest")
+		l.Fault(n.Get("hold"), "is longer than longest", "hold less, or raise longest")
 	}
 }
 
 // openNamed reads the file that n names, relative to n's own. It gives nil, with
 // a fault at the name, when that fails.
-func (l *loader) openNamed(n *node) *file {
-	f, cause := l.readNamed(n.resolve(n.value))
+func (l *loader) openNamed(n *tree.Node) *tree.File {
+	f, cause := l.readNamed(n.Resolve(n.Value))
 	if cause != "" {
-		l.fault(n, "names a file that cannot be used: "+cause, "")
+		l.Fault(n, "names a file that cannot be used: "+cause, "")
 		return nil
 	}
-	f.name = n.text // as written: a variable in it is not for people
-	if !filepath.IsAbs(f.name) {
-		f.name = filepath.Join(filepath.Dir(n.file.name), f.name)
+	f.Name = n.Text // as written: a variable in it is not for people
+	if !filepath.IsAbs(f.Name) {
+		f.Name = filepath.Join(filepath.Dir(n.File.Name), f.Name)
 	}
 	return f
 }

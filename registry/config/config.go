@@ -7,11 +7,8 @@
 // its member toolgate, or the same object alone in a second file, the overlay.
 // Both are JSON with comments and trailing commas.
 //
-// In place of mcp.json, Load reads the file of any client in the table of
-// registry/dialect, in JSON, TOML or YAML. Before the schema is checked, one pass
-// rewrites its entries into the form above, by the table, and warns once of each
-// thing that it reads in another way. Filters of clients only narrow what is offered.
-// Normalise returns the same for commands that import a file.
+// In place of mcp.json, Load reads the file of another client where Options.Translate
+// rewrites it into the form above, before the schema is checked.
 //
 // The published schema docs/schemas/config.json says which keys there are and
 // what each value looks like; editors complete from it and Load checks against
@@ -34,7 +31,15 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/tree"
 	"github.com/toolgate/toolgate/registry/lock"
+)
+
+// What Load finds in a file, and the error that it returns.
+type (
+	Fault   = tree.Fault
+	Faults  = tree.Faults
+	Warning = tree.Fault // a setting that was accepted and should be looked at
 )
 
 // Kinds of upstream, the values of Server.Type.
@@ -462,6 +467,12 @@ type Options struct {
 	// ReadFile reads one file whole, given its absolute path; nil = from disk,
 	// regular files up to 1 MiB.
 	ReadFile func(string) ([]byte, error)
+	// Translate turns the tree of another client's file into toolgate's own form, in place: its
+	// servers become the member mcpServers or servers. It returns the names of the servers that it
+	// leaves out, and reports each. nil = only toolgate's own form is read.
+	Translate func(root *tree.Node, r *tree.Report) (leftOut []string)
+	// Workspace returns what ${workspaceFolder} stands for in a file; nil = the file's directory.
+	Workspace func(path string) string
 
 	State  string // overrides the file's state; "" = does not
 	Keys   string // overrides the file's keys; "" = does not

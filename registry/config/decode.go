@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/toolgate/toolgate/internal/tree"
 )
 
 // decoding reads durations as they are written: a string with a unit, or the
@@ -30,25 +32,25 @@ var decoding = json.WithUnmarshalers(json.UnmarshalFunc(func(text []byte, d *tim
 // decode reads n into a struct, without the values at which a fault is reported.
 // The schema has checked everything else, but for whole numbers that are written
 // with a fraction or an exponent: those are reported here.
-func (l *loader) decode(n *node, to any) {
-	for n != nil && !n.faulty {
-		err := json.Unmarshal(n.json(false), to, decoding)
+func (l *loader) decode(n *tree.Node, to any) {
+	for n != nil && !n.Faulty {
+		err := json.Unmarshal(n.JSON(false), to, decoding)
 		if err == nil {
 			return
 		}
 		at := n
 		if where, ok := errors.AsType[*json.SemanticError](err); ok {
-			at = cmp.Or(n.at(slices.Collect(where.JSONPointer.Tokens())...), n)
+			at = cmp.Or(n.At(slices.Collect(where.JSONPointer.Tokens())...), n)
 		}
-		if at.faulty {
+		if at.Faulty {
 			at = n
 		}
 		message := "cannot be read"
-		if at.kind == kindNumber {
-			message = "want a whole number, got " + clip(at.text)
+		if at.Kind == tree.Number {
+			message = "want a whole number, got " + tree.Clip(at.Text)
 		}
-		at.faulty = true
-		l.fault(at, message, "")
+		at.Faulty = true
+		l.Fault(at, message, "")
 	}
 }
 

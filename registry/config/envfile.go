@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/toolgate/toolgate/internal/tree"
 )
 
 // environmentFile reads the file that envFile names: one NAME=value per line,
@@ -13,28 +15,28 @@ import (
 // a comment. A value in single quotes is taken literally, one in double quotes
 // knows \n \r \t \" \\ \$, any other ends before its trailing spaces. Nothing
 // is expanded. The file of a disabled server is not read.
-func (l *loader) environmentFile(n *node) map[string]string {
+func (l *loader) environmentFile(n *tree.Node) map[string]string {
 	env := map[string]string{}
 	if f := l.openNamed(n); f != nil {
-		f.data = bytes.TrimPrefix(f.data, []byte("\ufeff"))
+		f.Data = bytes.TrimPrefix(f.Data, []byte("\ufeff"))
 		l.dotenv(f, env)
 	}
 	return env
 }
 
 // dotenv reads the lines of f. No fault quotes a value.
-func (l *loader) dotenv(f *file, to map[string]string) {
+func (l *loader) dotenv(f *tree.File, to map[string]string) {
 	offset := 0
-	for line := range strings.Lines(string(f.data)) {
+	for line := range strings.Lines(string(f.Data)) {
 		text := strings.TrimSpace(line)
 		if text != "" && text[0] != '#' {
 			name, value, fault := assignment(text)
 			_, twice := to[name]
 			switch {
 			case fault != "":
-				l.fault(f.at(offset), fault, `write NAME=value, NAME='value' or NAME="value"`)
+				l.Fault(f.At(offset), fault, `write NAME=value, NAME='value' or NAME="value"`)
 			case twice:
-				l.fault(f.at(offset), fmt.Sprintf("%s is set twice", name), "keep one of them")
+				l.Fault(f.At(offset), fmt.Sprintf("%s is set twice", name), "keep one of them")
 			default:
 				to[name] = value
 			}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/toolgate/toolgate/registry/dialect"
+	"github.com/toolgate/toolgate/internal/tree"
 )
 
 var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -16,39 +16,40 @@ var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // expandRoot expands every string of the servers and the settings. In a disabled
 // server, a variable that is not set is only a warning.
 func (l *loader) expandRoot() {
-	entries, settings := l.root.get(l.entries), l.settings()
-	for _, m := range entries.each() {
-		if m.isTrue("disabled") {
-			m.lenient = true
-			if own := settings.at("servers", m.key); own != nil {
-				own.lenient = true
-			}
-		}
+	disabled := map[*tree.Node]bool{}
+	for _, m := range l.servers.Each() {
+		disabled[m] = m.IsTrue("disabled")
+		disabled[l.settings().At("servers", m.Key)] = disabled[m]
 	}
-	l.expandAll(entries, false)
-	l.expandAll(settings, false)
+	l.expandAll(l.servers, disabled)
+	l.expandAll(l.settings(), disabled)
 }
 
-func (l *loader) expandAll(n *node, lenient bool) {
+// expandAll expands n and what is below it. A variable that is not set is only a warning in
+// what is disabled.
+func (l *loader) expandAll(n *tree.Node, disabled map[*tree.Node]bool) {
 	if n == nil {
 		return
 	}
-	for child := range n.children() {
-		l.expandAll(child, lenient || child.lenient)
+	for child := range n.Children() {
+		if disabled[n] {
+			disabled[child] = true
+		}
+		l.expandAll(child, disabled)
 	}
-	if n.kind != kindString {
+	if n.Kind != tree.String {
 		return
 	}
-	value, gap := l.expand(n.text, n.file)
-	if n.value = value; gap == nil {
+	value, gap := l.expand(n.Text, n.File)
+	if n.Value = value; gap == nil {
 		return
 	}
-	n.value, n.faulty = n.text, true
-	if lenient && gap.absent {
-		l.warn(n, gap.message, gap.hint)
+	n.Value, n.Faulty = n.Text, true
+	if gap.absent && disabled[n] {
+		l.Warn(n, gap.message, gap.hint)
 		return
 	}
-	n.unset = faultAt(n, gap.message, gap.hint)
+	n.Unset = tree.FaultAt(n, gap.message, gap.hint)
 }
 
 // gap is why a text cannot be expanded. The message never has a value in it.
@@ -61,7 +62,7 @@ type gap struct {
 // clients know of themselves in text, once: what a variable holds is taken literally. As
 // in a shell, the default replaces an empty variable too. A bare $VAR is no variable.
 // Paths are relative to the file that has the text.
-func (l *loader) expand(text string, in *file) (string, *gap) {
+func (l *loader) expand(text string, in *tree.File) (string, *gap) {
 	var out strings.Builder
 	for {
 		before, after, found := strings.Cut(text, "${")
@@ -83,7 +84,7 @@ func (l *loader) expand(text string, in *file) (string, *gap) {
 }
 
 // lookup gives the value of what stands between ${ and }.
-func (l *loader) lookup(body string, in *file) (string, *gap) {
+func (l *loader) lookup(body string, in *tree.File) (string, *gap) {
 	if id, ok := strings.CutPrefix(body, "input:"); ok {
 		return l.input(id)
 	}
@@ -120,12 +121,12 @@ func (l *loader) lookup(body string, in *file) (string, *gap) {
 
 // place gives what clients put into a text of their own knowledge: the directory of the
 // project or the file, its name, the home directory, the separator of paths.
-func (l *loader) place(name string, in *file) (value string, ok bool) {
+func (l *loader) place(name string, in *tree.File) (value string, ok bool) {
 	switch name {
 	case "workspaceFolder":
-		return dialect.Workspace(in.path), true
+		return l.opts.Workspace(in.Path), true
 	case "workspaceFolderBasename":
-		return filepath.Base(dialect.Workspace(in.path)), true
+		return filepath.Base(l.opts.Workspace(in.Path)), true
 	case "pathSeparator", "/":
 		return string(filepath.Separator), true
 	case "userHome":
@@ -141,31 +142,48 @@ func (l *loader) place(name string, in *file) (value string, ok bool) {
 // input gives the value of an input, which clients ask people for: that of the variable
 // named after it, for a daemon has nobody to ask.
 func (l *loader) input(id string) (string, *gap) {
-	name := dialect.InputVariable(id)
+	name := InputVariable(id)
 	if !variable.MatchString(name) {
 		return "", &gap{message: "has a ${input:…} without an id of letters, digits, \"-\" and \"_\"", hint: "write ${env:NAME}"}
 	}
 	value, gap := l.lookup("env:"+name, nil)
 	if gap != nil && gap.absent {
-		gap.message = fmt.Sprintf("input %q has no value: %s", clip(id), gap.message)
+		gap.message = fmt.Sprintf("input %q has no value: %s", tree.Clip(id), gap.message)
 		gap.hint = fmt.Sprintf("set %s: toolgate does not ask", name)
 	}
 	return value, gap
 }
 
+// inputChars are the characters of an input's ID that no variable has.
+var inputChars = regexp.MustCompile(`[^A-Za-z0-9_]`)
+
+// InputVariable returns the variable that has the value of an input.
+func InputVariable(id string) string { return strings.ToUpper(inputChars.ReplaceAllString(id, "_")) }
+
 // contents gives the text of a file, without the line end after it.
-func (l *loader) contents(path string, in *file) (string, *gap) {
+func (l *loader) contents(path string, in *tree.File) (string, *gap) {
 	where := path
 	if below, ok := strings.CutPrefix(path, "~/"); ok {
 		home, _ := l.place("userHome", in) // "" = not known: no such file
 		where = filepath.Join(home, below)
 	}
-	f, cause := l.readNamed(in.at(0).resolve(where))
-	if cause == "" && (!utf8.Valid(f.data) || bytes.ContainsRune(f.data, 0)) {
+	f, cause := l.readNamed(in.At(0).Resolve(where))
+	if cause == "" && (!utf8.Valid(f.Data) || bytes.ContainsRune(f.Data, 0)) {
 		cause = "it is not text in UTF-8"
 	}
 	if cause != "" {
-		return "", &gap{message: fmt.Sprintf("names file %s, which cannot be used: %s", clip(path), cause), absent: true}
+		return "", &gap{message: fmt.Sprintf("names file %s, which cannot be used: %s", tree.Clip(path), cause), absent: true}
 	}
-	return strings.TrimSuffix(strings.TrimSuffix(string(f.data), "\n"), "\r"), nil
+	return strings.TrimSuffix(strings.TrimSuffix(string(f.Data), "\n"), "\r"), nil
+}
+
+// Expand returns a text with its references replaced by what they stand for. The error names
+// a variable that is not set, or a file that cannot be read.
+func Expand(opts Options, text string) (string, error) {
+	l := &loader{opts: opts.withDefaults()}
+	value, gap := l.expand(text, &tree.File{Path: opts.Path})
+	if gap != nil {
+		return "", fmt.Errorf("%s\nhint: %s", gap.message, gap.hint)
+	}
+	return value, nil
 }

@@ -1,6 +1,10 @@
 package config
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/toolgate/toolgate/internal/tree"
+)
 
 // CheckBind is checkBind with an error.
 func CheckBind(addr string, id Identity, plain bool) error {
@@ -8,17 +12,5 @@ func CheckBind(addr string, id Identity, plain bool) error {
 	if message == "" {
 		return nil
 	}
-	return fmt.Errorf("%q %s\nhint: %s", clip(addr), message, hint)
-}
-
-// Tree reads TOML or YAML, by the name of the file, and returns it as JSON; nil when there
-// are faults.
-func Tree(name string, data []byte) []byte {
-	l := &loader{cfg: defaults()}
-	n := l.parseObject(&file{name: name, data: data}, "")
-	if n == nil || len(l.faults) > 0 {
-		return nil
-	}
-	n.literal()
-	return n.json(true)
+	return fmt.Errorf("%q %s\nhint: %s", tree.Clip(addr), message, hint)
 }

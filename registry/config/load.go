@@ -10,30 +10,23 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/files"
-	"github.com/toolgate/toolgate/registry/dialect"
+	"github.com/toolgate/toolgate/internal/text"
+	"github.com/toolgate/toolgate/internal/tree"
 	"github.com/toolgate/toolgate/registry/lock"
 )
 
-// loader is one reading. It collects everything that is wrong.
+// loader is one reading. Its Report collects everything that is wrong.
 type loader struct {
-	opts        Options
-	files       []*file // in the order of reading
-	faults      []Fault
-	warnings    []Warning
-	cfg         *Config
-	root        *node           // what mcp.json and the overlay say to us
-	entries     string          // the member of root with the servers; "" = none
-	client      dialect.Client  // whose form the servers have; zero = not known
-	own         bool            // the file of the servers has settings too
-	given       []string        // variables of inputs that somebody gives a value
-	inputs      []Input         // that the file describes
-	asked       string          // ID of the dialect that somebody says the file has; "" = none
-	foreignFile bool            // the file is a client's, and names of servers are made to fit
-	leftOut     []string        // servers whose transport toolgate does not have
-	noted       map[string]bool // what has been said of a file and need not be said again
+	tree.Report
+	opts    Options
+	cfg     *Config
+	root    *tree.Node // what mcp.json and the overlay say to us
+	servers *tree.Node // of root; nil = none
+	leftOut []string   // servers that Translate leaves out
 }
 
 // Load reads mcp.json and the overlay, and fills in the defaults. The error is
@@ -41,18 +34,16 @@ type loader struct {
 func Load(opts Options) (*Config, error) {
 	l := &loader{opts: opts.withDefaults(), cfg: defaults()}
 	l.read()
-	if len(l.faults) > 0 {
-		slices.SortStableFunc(l.faults, l.before)
-		return nil, &Faults{List: l.faults}
+	if err := l.Err(); err != nil {
+		return nil, err
 	}
-	slices.SortStableFunc(l.warnings, l.before)
-	l.cfg.Warnings, l.cfg.SecretFiles = l.warnings, l.secretFiles()
+	l.cfg.Warnings, l.cfg.SecretFiles = l.Warnings, l.secretFiles()
 	sum := sha256.New()
-	for _, f := range l.files {
-		if !slices.Contains(l.cfg.Files, f.path) {
-			l.cfg.Files = append(l.cfg.Files, f.path)
+	for _, f := range l.Files {
+		if !slices.Contains(l.cfg.Files, f.Path) {
+			l.cfg.Files = append(l.cfg.Files, f.Path)
 		}
-		one := sha256.Sum256(f.data)
+		one := sha256.Sum256(f.Data)
 		sum.Write(one[:])
 	}
 	l.cfg.SHA256 = hex.EncodeToString(sum.Sum(nil))
@@ -66,6 +57,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.ReadFile == nil {
 		o.ReadFile = ReadFile
+	}
+	if o.Workspace == nil {
+		o.Workspace = filepath.Dir
 	}
 	return o
 }
@@ -96,7 +90,7 @@ func defaults() *Config {
 func (l *loader) read() {
 	l.readRoot()
 	l.expandRoot()
-	l.checkShape(l.root, fileSchema())
+	l.Check(l.root, fileSchema())
 	l.decode(l.settings(), l.cfg)
 	l.finishSettings()
 	l.readServers()
@@ -104,12 +98,34 @@ func (l *loader) read() {
 	l.overrides()
 }
 
-// readRoot reads both files into one tree.
+// Document reads mcp.json and the overlay into one tree in toolgate's own form, which is
+// neither expanded nor checked. The Report has what was found on the way.
+func Document(opts Options) (root *tree.Node, r *tree.Report) {
+	l := &loader{opts: opts.withDefaults()}
+	l.readRoot()
+	return l.root, &l.Report
+}
+
+// readRoot reads both files into one tree. What other programs keep in mcp.json is left out.
 func (l *loader) readRoot() {
 	mcp := l.open(l.opts.Path, "", "toolgate init makes one; --config names another file")
-	l.root = &node{kind: kindObject, file: l.files[0]}
+	l.root = &tree.Node{Kind: tree.Object, File: l.Files[0]}
 	if mcp != nil {
-		l.root.members = l.ours(mcp)
+		if l.opts.Translate != nil {
+			l.leftOut = l.opts.Translate(mcp, &l.Report)
+		} else {
+			l.refuseOthers(mcp)
+		}
+		l.root.Members = slices.DeleteFunc(mcp.Members, func(m *tree.Node) bool {
+			return m.Key != "toolgate" && m.Key != "$schema" && m.Key != "mcpServers" && m.Key != "servers"
+		})
+		l.servers = cmp.Or(l.root.Get("mcpServers"), l.root.Get("servers"))
+		switch s := l.servers; {
+		case s == nil:
+			l.Warnings = append(l.Warnings, Warning{File: mcp.File.Name, Message: "no server is configured", Hint: `add one under "mcpServers"`})
+		case s.Kind == tree.Object && len(s.Members) == 0 && len(l.leftOut) == 0:
+			l.Warn(s, "no server is configured", `add one: "name": { "command": "…" } or { "url": "…" }`)
+		}
 	}
 	if l.opts.Overlay != "" {
 		overlay := l.open(l.opts.Overlay, "toolgate", "write one, or leave out --overlay")
@@ -117,16 +133,36 @@ func (l *loader) readRoot() {
 	}
 }
 
+// EntryKeys are the keys of a server's entry in toolgate's own form.
+var EntryKeys = []string{"type", "command", "args", "env", "cwd", "envFile", "url", "headers", "disabled", "timeout", "expose", "exclude"}
+
+// refuseOthers reports keys of entries that toolgate's own form does not have: a filter of
+// another client would be lost.
+func (l *loader) refuseOthers(mcp *tree.Node) {
+	for _, s := range slices.Concat(mcp.Get("mcpServers").Each(), mcp.Get("servers").Each()) {
+		for _, m := range s.Members {
+			if slices.Contains(EntryKeys, m.Key) {
+				continue
+			}
+			hint := "the keys here are " + strings.Join(EntryKeys, ", ")
+			if near := text.Nearest(m.Key, EntryKeys); near != "" {
+				hint = fmt.Sprintf("did you mean %q?", near)
+			}
+			l.Fault(m.Named(), "unknown key", hint)
+		}
+	}
+}
+
 // readLock reads the lock next to mcp.json, if there is one. A server that is
 // pinned by it makes the file one to watch before it exists.
 func (l *loader) readLock() {
-	l.cfg.LockPath = filepath.Join(filepath.Dir(l.files[0].path), lock.Name)
+	l.cfg.LockPath = filepath.Join(filepath.Dir(l.Files[0].Path), lock.Name)
 	data, err := l.opts.ReadFile(l.cfg.LockPath)
 	missing := errors.Is(err, fs.ErrNotExist)
 	if missing && !slices.ContainsFunc(l.cfg.Servers, func(s Server) bool { return s.Pin == PinStrict }) {
 		return
 	}
-	l.files = append(l.files, &file{name: lock.Name, path: l.cfg.LockPath, data: slices.Clone(data)})
+	l.Files = append(l.Files, &tree.File{Name: lock.Name, Path: l.cfg.LockPath, Data: slices.Clone(data)})
 	if missing {
 		return
 	}
@@ -134,40 +170,40 @@ func (l *loader) readLock() {
 		l.cfg.Lock, err = lock.Parse(data)
 	}
 	if err != nil {
-		l.faults = append(l.faults, Fault{File: lock.Name, Message: err.Error(), Hint: "toolgate lock writes it"})
+		l.Faults = append(l.Faults, Fault{File: lock.Name, Message: err.Error(), Hint: "toolgate lock writes it"})
 	}
 }
 
 // settings gives the toolgate object, or nil.
-func (l *loader) settings() *node { return l.root.get("toolgate") }
+func (l *loader) settings() *tree.Node { return l.root.Get("toolgate") }
 
 // addOverlay joins the overlay with the member toolgate.
-func (l *loader) addOverlay(overlay *node) {
+func (l *loader) addOverlay(overlay *tree.Node) {
 	switch own := l.settings(); {
 	case overlay == nil:
 	case own == nil:
-		overlay.key = "toolgate"
-		l.root.members = append(l.root.members, overlay)
-	case own.kind == kindObject:
-		l.merge(own, overlay)
+		overlay.Key = "toolgate"
+		l.root.Members = append(l.root.Members, overlay)
+	case own.Kind == tree.Object:
+		l.Merge(own, overlay)
 	}
 }
 
 // open reads and parses a file that must be one object; nil when it is not.
-func (l *loader) open(name, root, hint string) *node {
+func (l *loader) open(name, root, hint string) *tree.Node {
 	f, cause := l.readNamed(name)
 	if cause != "" {
-		l.faults = append(l.faults, Fault{File: name, Message: cause, Hint: hint})
+		l.Faults = append(l.Faults, Fault{File: name, Message: cause, Hint: hint})
 		return nil
 	}
-	return l.parseObject(f, root)
+	return l.ParseObject(f, root)
 }
 
 // readNamed reads a file. The cause says why it cannot be read, "" if it can.
-func (l *loader) readNamed(name string) (f *file, cause string) {
-	f = &file{name: name, path: absolute(name)}
-	l.files = append(l.files, f)
-	data, err := l.opts.ReadFile(f.path)
+func (l *loader) readNamed(name string) (f *tree.File, cause string) {
+	f = &tree.File{Name: name, Path: absolute(name)}
+	l.Files = append(l.Files, f)
+	data, err := l.opts.ReadFile(f.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return f, "there is no such file"
 	}
@@ -177,32 +213,13 @@ func (l *loader) readNamed(name string) (f *file, cause string) {
 	if err != nil {
 		return f, fmt.Sprintf("reading it: %v", err)
 	}
-	f.data = slices.Clone(data)
+	f.Data = slices.Clone(data)
 	return f, ""
 }
 
 // ReadFile reads a regular file of at most 1 MiB. Load reads with it unless Options say
 // otherwise.
-func ReadFile(path string) ([]byte, error) { return files.Read(path, maxFileBytes) }
-
-// merge adds the members of the overlay to the member toolgate, key by key. A key
-// that both have is a fault, even with equal values.
-func (l *loader) merge(to, from *node) {
-	for _, m := range from.members {
-		i := slices.IndexFunc(to.members, func(o *node) bool { return fold(o.key) == fold(m.key) })
-		if i < 0 {
-			to.members = append(to.members, m)
-			continue
-		}
-		first := to.members[i]
-		if first.key == m.key && first.kind == kindObject && m.kind == kindObject {
-			l.merge(first, m)
-			continue
-		}
-		line, _ := first.file.position(first.keyAt)
-		l.fault(m.named(), fmt.Sprintf("is set in %s:%d too", first.file.name, line), "keep one of them")
-	}
-}
+func ReadFile(path string) ([]byte, error) { return files.Read(path, 1<<20) }
 
 // absolute gives the absolute form of a path that comes from a flag; "" stays "".
 func absolute(path string) string {
@@ -210,43 +227,4 @@ func absolute(path string) string {
 		return abs
 	}
 	return path
-}
-
-// resolve gives the absolute form of a path that n names; "" stays "".
-func (n *node) resolve(path string) string {
-	switch {
-	case path == "":
-		return ""
-	case filepath.IsAbs(path):
-		return filepath.Clean(path)
-	}
-	return filepath.Join(filepath.Dir(n.file.path), path)
-}
-
-// fault reports a value; nothing when there is none.
-func (l *loader) fault(n *node, message, hint string) {
-	if n == nil {
-		return
-	}
-	l.faults = append(l.faults, *faultAt(n, message, hint))
-}
-
-func (l *loader) warn(n *node, message, hint string) {
-	l.warnings = append(l.warnings, *faultAt(n, message, hint))
-}
-
-func faultAt(n *node, message, hint string) *Fault {
-	line, column := n.file.position(n.offset)
-	return &Fault{File: n.file.name, Line: line, Column: column, Path: n.path, Message: message, Hint: hint}
-}
-
-// before orders by file in the order of reading, then by position.
-func (l *loader) before(a, b Fault) int {
-	rank := func(f Fault) int {
-		if i := slices.IndexFunc(l.files, func(o *file) bool { return o.name == f.File }); i >= 0 {
-			return i
-		}
-		return len(l.files) // a flag is no file
-	}
-	return cmp.Or(rank(a)-rank(b), a.Line-b.Line, a.Column-b.Column)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/toolgate/toolgate/internal/tree"
 	"github.com/toolgate/toolgate/registry/lock"
 )
 
@@ -28,7 +29,7 @@ var (
 var hiddenMembers = []string{"env", "headers", "data"}
 
 // Masked returns what mcp.json and the overlay say, without comments and without secrets:
-// values of env, headers and policy.data, and of every member, flag and member of a query
+// values of env, headers and policy.Data, and of every member, flag and member of a query
 // whose name looks like a secret's, passwords, paths of webhooks, defaults of variables,
 // and texts that look random. References to variables are shown and not expanded.
 //
@@ -38,11 +39,11 @@ var hiddenMembers = []string{"env", "headers", "data"}
 func Masked(opts Options) (document json.RawMessage, secrets []string, err error) {
 	m := &masker{l: &loader{opts: opts.withDefaults(), cfg: defaults()}}
 	m.l.readRoot()
-	if len(m.l.faults) > 0 {
-		err = &Faults{List: m.l.faults}
+	if len(m.l.Faults) > 0 {
+		err = &Faults{List: m.l.Faults}
 	}
 	m.mask(m.l.root, "", false)
-	return m.l.root.json(true), m.secrets, err
+	return m.l.root.JSON(true), m.secrets, err
 }
 
 // masker masks the nodes of a configuration, and collects what it masks.
@@ -53,71 +54,71 @@ type masker struct {
 
 // mask masks what is below n, whose member or list is called name. It shows no value when
 // hidden is set.
-func (m *masker) mask(n *node, name string, hidden bool) {
-	for _, c := range n.members {
-		m.mask(c, c.key, hidden || slices.Contains(hiddenMembers, c.key))
+func (m *masker) mask(n *tree.Node, name string, hidden bool) {
+	for _, c := range n.Members {
+		m.mask(c, c.Key, hidden || slices.Contains(hiddenMembers, c.Key))
 	}
-	for i, c := range n.items {
+	for i, c := range n.Items {
 		m.mask(c, name, hidden)
-		if _, secret, ok := lock.SecretArg(texts(n.items), i); ok {
+		if _, secret, ok := lock.SecretArg(texts(n.Items), i); ok {
 			m.hide(c, secret, true)
 		}
 	}
 	switch {
-	case n.kind == kindObject || n.kind == kindArray:
-	case lock.Secret(name) || name == "sha256" || random.MatchString(n.text) && digit.MatchString(n.text):
-		m.hide(n, n.text, true)
+	case n.Kind == tree.Object || n.Kind == tree.Array:
+	case lock.Secret(name) || name == "sha256" || random.MatchString(n.Text) && digit.MatchString(n.Text):
+		m.hide(n, n.Text, true)
 	case hidden:
-		m.hide(n, n.text, !plainWord.MatchString(n.text))
-	case n.kind == kindString:
+		m.hide(n, n.Text, !plainWord.MatchString(n.Text))
+	case n.Kind == tree.String:
 		m.show(n, name == "webhook")
 	}
 }
 
-func texts(nodes []*node) (all []string) {
+func texts(nodes []*tree.Node) (all []string) {
 	for _, n := range nodes {
-		all = append(all, n.text)
+		all = append(all, n.Text)
 	}
 	return all
 }
 
 // hide masks the secret with which a scalar ends, unless it refers to a variable. One that is
 // not sure is not collected.
-func (m *masker) hide(n *node, secret string, sure bool) {
+func (m *masker) hide(n *tree.Node, secret string, sure bool) {
 	if m.collect(n); sure {
 		m.add(secret)
 	}
-	before := defaultValue.ReplaceAllString(strings.TrimSuffix(n.text, secret), "$1"+masked+"}")
+	before := defaultValue.ReplaceAllString(strings.TrimSuffix(n.Text, secret), "$1"+masked+"}")
 	secret = defaultValue.ReplaceAllString(secret, "$1"+masked+"}")
 	if !onlyVariable.MatchString(secret) {
 		secret = masked
 	}
-	n.kind, n.value = kindString, before+secret
+	n.Kind, n.Value = tree.String, before+secret
 }
 
 // show masks the parts of a text that are secrets wherever they are: what is before the
 // host of an address, its query, and with bare all that follows its host.
-func (m *masker) show(n *node, bare bool) {
+func (m *masker) show(n *tree.Node, bare bool) {
 	m.collect(n)
-	n.value = lock.NewOrigin("", "", nil, defaultValue.ReplaceAllString(n.text, "$1"+masked+"}")).URL
-	scheme, rest, _ := strings.Cut(n.value, "://")
+	n.Value = lock.NewOrigin("", "", nil, defaultValue.ReplaceAllString(n.Text, "$1"+masked+"}")).URL
+	scheme, rest, _ := strings.Cut(n.Value, "://")
 	switch end := strings.LastIndexByte(rest, '@'); {
 	case bare && rest != "":
 		host, _, _ := strings.Cut(rest, "/")
-		n.value = scheme + "://" + host + "/" + masked
+		n.Value = scheme + "://" + host + "/" + masked
 	case end > 0 && database(scheme): // a password may have a / as it is written
-		n.value = scheme + "://" + masked + rest[end:]
+		n.Value = scheme + "://" + masked + rest[end:]
 	}
 }
 
 // collect collects what the references in n stand for, and the secrets in an address.
-func (m *masker) collect(n *node) {
-	for _, ref := range anyReference.FindAllString(n.text, -1) {
-		value, _ := m.l.expand(ref, n.file) // without a value there is nothing to collect
+func (m *masker) collect(n *tree.Node) {
+	for _, ref := range anyReference.FindAllString(n.Text, -1) {
+		value, _ := m.l.expand(ref, n.File) // without a value there is nothing to collect
 		m.add(value)
 	}
-	whole, _ := m.l.expand(n.text, n.file) // as above
-	if n.key == "envFile" {
+	whole, _ := m.l.expand(n.Text, n.File) // as above
+	if n.Key == "envFile" {
 		m.addFile(n, whole)
 	}
 	u, err := url.Parse(whole)
@@ -135,7 +136,7 @@ func (m *masker) collect(n *node) {
 			m.add(values[0])
 		}
 	}
-	if n.key == "webhook" {
+	if n.Key == "webhook" {
 		for part := range strings.SplitSeq(u.Path, "/") {
 			if !plainWord.MatchString(part) {
 				m.add(part)
@@ -145,9 +146,9 @@ func (m *masker) collect(n *node) {
 }
 
 // addFile adds the values in an envFile.
-func (m *masker) addFile(n *node, name string) {
-	at := n.as(kindString, n.text)
-	at.value = name
+func (m *masker) addFile(n *tree.Node, name string) {
+	at := n.As(tree.String, n.Text)
+	at.Value = name
 	for name, value := range m.l.environmentFile(at) { // what is wrong with it is for Load
 		if lock.Secret(name) || !plainWord.MatchString(value) {
 			m.add(value)

@@ -17,6 +17,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/toolgate/toolgate/internal/guard"
+	"github.com/toolgate/toolgate/internal/tree"
 )
 
 // Remote reports whether the policy is at a URL.
@@ -33,7 +34,7 @@ func (s *PolicySource) DataAt(path []string) string {
 			return at
 		}
 	}
-	return "toolgate.policy.data"
+	return "toolgate.policy.Data"
 }
 
 // pointer writes a path as a JSON Pointer (RFC 6901).
@@ -45,29 +46,29 @@ func pointer(path []string) string {
 	return string(p)
 }
 
-func (l *loader) finishPolicy(n *node) {
+func (l *loader) finishPolicy(n *tree.Node) {
 	p := &l.cfg.Policy
 	l.finishSource(n, &p.PolicySource)
 	if p.Shadow != nil {
-		l.finishSource(n.get("shadow"), p.Shadow)
+		l.finishSource(n.Get("shadow"), p.Shadow)
 		p.Shadow.Timeout = cmp.Or(p.Shadow.Timeout, p.Timeout)
 	}
-	log := n.get("log")
+	log := n.Get("log")
 	if log == nil {
 		return
 	}
-	p.Log.File = log.get("file").resolve(p.Log.File)
+	p.Log.File = log.Get("file").Resolve(p.Log.File)
 	p.Log.MaxLag = cmp.Or(p.Log.MaxLag, 5*time.Minute)
-	l.checkHeaders(log.get("headers"))
+	l.checkHeaders(log.Get("headers"))
 	if at := authorization(log); at != nil && p.Log.Token != "" {
-		l.fault(at, `conflicts with "token", which is sent in that header`, "keep one of them")
+		l.Fault(at, `conflicts with "token", which is sent in that header`, "keep one of them")
 	}
 }
 
 // authorization gives the header Authorization of a section, in any case.
-func authorization(n *node) *node {
-	headers := n.get("headers").each()
-	i := slices.IndexFunc(headers, func(m *node) bool { return strings.EqualFold(m.key, "authorization") })
+func authorization(n *tree.Node) *tree.Node {
+	headers := n.Get("headers").Each()
+	i := slices.IndexFunc(headers, func(m *tree.Node) bool { return strings.EqualFold(m.Key, "authorization") })
 	if i < 0 {
 		return nil
 	}
@@ -75,22 +76,22 @@ func authorization(n *node) *node {
 }
 
 // finishSource completes a section that says where a policy comes from.
-func (l *loader) finishSource(n *node, s *PolicySource) {
-	if n == nil || n.faulty {
+func (l *loader) finishSource(n *tree.Node, s *PolicySource) {
+	if n == nil || n.Faulty {
 		return
 	}
 	if !s.Remote() {
-		s.Path = n.get("path").resolve(s.Path)
+		s.Path = n.Get("path").Resolve(s.Path)
 	}
-	if data := n.get("data"); data != nil && !data.faulty {
+	if data := n.Get("data"); data != nil && !data.Faulty {
 		s.Places = map[string]string{}
 		s.place(data, nil)
 	}
-	l.checkHeaders(n.get("headers"))
-	if token := n.get("token"); token != nil && authorization(n) != nil {
-		l.fault(token, `conflicts with the header "Authorization"`, "keep one of them")
-	} else if token != nil && !token.faulty {
-		bearer := map[string]string{"Authorization": "Bearer " + token.value}
+	l.checkHeaders(n.Get("headers"))
+	if token := n.Get("token"); token != nil && authorization(n) != nil {
+		l.Fault(token, `conflicts with the header "Authorization"`, "keep one of them")
+	} else if token != nil && !token.Faulty {
+		bearer := map[string]string{"Authorization": "Bearer " + token.Value}
 		maps.Copy(bearer, s.Headers)
 		s.Headers = bearer
 	}
@@ -99,45 +100,45 @@ func (l *loader) finishSource(n *node, s *PolicySource) {
 }
 
 // place notes where each member of n is written.
-func (s *PolicySource) place(n *node, path []string) {
-	for _, m := range n.members {
-		at := append(slices.Clip(path), m.key)
-		line, column := m.file.position(m.keyAt)
-		s.Places[pointer(at)] = fmt.Sprintf("%s:%d:%d", m.file.name, line, column)
+func (s *PolicySource) place(n *tree.Node, path []string) {
+	for _, m := range n.Members {
+		at := append(slices.Clip(path), m.Key)
+		line, column := m.File.Position(m.KeyAt)
+		s.Places[pointer(at)] = fmt.Sprintf("%s:%d:%d", m.File.Name, line, column)
 		s.place(m, at)
 	}
 }
 
 // finishFetching checks what is said about a URL.
-func (l *loader) finishFetching(n *node, s *PolicySource) {
-	path := n.get("path")
+func (l *loader) finishFetching(n *tree.Node, s *PolicySource) {
+	path := n.Get("path")
 	if !s.Remote() {
 		for _, key := range []string{"poll", "token", "headers"} {
-			if path == nil || !path.faulty {
-				l.fault(n.get(key), "means nothing for a policy that is not fetched", "leave it out, or give path a URL")
+			if path == nil || !path.Faulty {
+				l.Fault(n.Get(key), "means nothing for a policy that is not fetched", "leave it out, or give path a URL")
 			}
 		}
 		s.Poll = Poll{}
 		return
 	}
-	l.settlePoll(n.get("poll"), &s.Poll)
+	l.settlePoll(n.Get("poll"), &s.Poll)
 	u, err := url.Parse(s.Path)
 	if err != nil || u.Scheme != "http" || guard.Loopback(u.Hostname()) {
 		return
 	}
 	if len(s.Headers) > 0 {
-		l.fault(path, "would be sent secrets without TLS", hintURL)
+		l.Fault(path, "would be sent secrets without TLS", hintURL)
 	}
-	if n.get("keys") == nil {
-		l.fault(path, "is a policy that is neither fetched over https nor signed: who can change it in transit decides what is allowed",
+	if n.Get("keys") == nil {
+		l.Fault(path, "is a policy that is neither fetched over https nor signed: who can change it in transit decides what is allowed",
 			`write https://HOST/PATH, or sign it and name the keys in "keys"`)
 	}
 }
 
 // settlePoll fills in the defaults: who says one end beyond the other's default
 // moves the other.
-func (l *loader) settlePoll(n *node, p *Poll) {
-	least, most := n.get("min"), n.get("max")
+func (l *loader) settlePoll(n *tree.Node, p *Poll) {
+	least, most := n.Get("min"), n.Get("max")
 	p.Min, p.Max = cmp.Or(p.Min, 30*time.Second), cmp.Or(p.Max, 60*time.Second)
 	switch {
 	case p.Min <= p.Max:
@@ -146,67 +147,67 @@ func (l *loader) settlePoll(n *node, p *Poll) {
 	case least == nil:
 		p.Min = p.Max / 2
 	default:
-		l.fault(least, fmt.Sprintf("is more than max: %s and %s", p.Min, p.Max), "min is the shorter one")
+		l.Fault(least, fmt.Sprintf("is more than max: %s and %s", p.Min, p.Max), "min is the shorter one")
 	}
 }
 
 // finishKeys reads the keys that sign the policy.
-func (l *loader) finishKeys(n *node, s *PolicySource) {
-	for _, m := range n.get("keys").each() {
-		if m.kind != kindObject || m.faulty {
+func (l *loader) finishKeys(n *tree.Node, s *PolicySource) {
+	for _, m := range n.Get("keys").Each() {
+		if m.Kind != tree.Object || m.Faulty {
 			continue
 		}
-		k := s.Keys[m.key]
+		k := s.Keys[m.Key]
 		k.Algorithm = cmp.Or(k.Algorithm, "RS256")
-		at := m.get("key")
+		at := m.Get("key")
 		if at == nil {
-			at = m.get("path")
+			at = m.Get("path")
 			k.Key = l.keyFile(at)
 		}
-		if k.Key != "" && m.get("key") != nil != (m.get("path") != nil) {
+		if k.Key != "" && m.Get("key") != nil != (m.Get("path") != nil) {
 			l.checkKey(at, k)
 		}
-		s.Keys[m.key] = k
+		s.Keys[m.Key] = k
 	}
-	if id := n.at("signing", "keyid"); id != nil && len(s.Keys) > 0 && s.Signing.KeyID != "" {
+	if id := n.At("signing", "keyid"); id != nil && len(s.Keys) > 0 && s.Signing.KeyID != "" {
 		if _, ok := s.Keys[s.Signing.KeyID]; !ok {
-			l.fault(id, fmt.Sprintf("no key is named %q", clip(id.text)), "")
+			l.Fault(id, fmt.Sprintf("no key is named %q", tree.Clip(id.Text)), "")
 		}
 	}
 }
 
 // keyFile reads a key from a file, whose changes are followed as those of every
 // file that was read.
-func (l *loader) keyFile(n *node) string {
-	if n == nil || n.faulty {
+func (l *loader) keyFile(n *tree.Node) string {
+	if n == nil || n.Faulty {
 		return ""
 	}
-	f, cause := l.readNamed(n.resolve(n.value))
+	f, cause := l.readNamed(n.Resolve(n.Value))
 	if cause != "" {
-		l.faults = append(l.faults, Fault{File: f.name, Message: cause})
-	} else if len(bytes.TrimSpace(f.data)) == 0 {
-		l.fault(n, "is an empty file", "")
+		l.Faults = append(l.Faults, Fault{File: f.Name, Message: cause})
+	} else if len(bytes.TrimSpace(f.Data)) == 0 {
+		l.Fault(n, "is an empty file", "")
 		return ""
 	}
-	return string(f.data) // unchanged, as opa sign reads it
+	return string(f.Data) // unchanged, as opa sign reads it
 }
 
 // checkKey refuses what could verify nothing, and private keys: who has this
 // file could sign policies with them.
-func (l *loader) checkKey(n *node, k PolicyKey) {
+func (l *loader) checkKey(n *tree.Node, k PolicyKey) {
 	if strings.HasPrefix(k.Algorithm, "HS") {
 		if len(k.Key) < fewSecretBytes {
-			l.warn(n, "is a secret of less than 24 bytes", "openssl rand -base64 32 makes one that nobody guesses; better is a key pair")
+			l.Warn(n, "is a secret of less than 24 bytes", "openssl rand -base64 32 makes one that nobody guesses; better is a key pair")
 		}
 		return
 	}
 	block, _ := pem.Decode([]byte(k.Key))
 	if block == nil {
-		l.fault(n, "is no PEM", "a public key begins with -----BEGIN PUBLIC KEY-----")
+		l.Fault(n, "is no PEM", "a public key begins with -----BEGIN PUBLIC KEY-----")
 		return
 	}
 	if strings.Contains(block.Type, "PRIVATE") {
-		l.fault(n, "is a private key: with it policies are signed", "give the public one: openssl pkey -in PRIVATE.pem -pubout")
+		l.Fault(n, "is a private key: with it policies are signed", "give the public one: openssl pkey -in PRIVATE.pem -pubout")
 		return
 	}
 	key, err := publicKey(block)
@@ -214,9 +215,9 @@ func (l *loader) checkKey(n *node, k PolicyKey) {
 	_, isEC := key.(*ecdsa.PublicKey)
 	switch {
 	case err != nil:
-		l.fault(n, "is no public key or certificate", "openssl pkey -in PRIVATE.pem -pubout makes one")
+		l.Fault(n, "is no public key or certificate", "openssl pkey -in PRIVATE.pem -pubout makes one")
 	case strings.HasPrefix(k.Algorithm, "ES") && !isEC, !strings.HasPrefix(k.Algorithm, "ES") && !isRSA:
-		l.fault(n, "is a key of another kind than "+k.Algorithm+" needs", "RS… and PS… need an RSA key, ES… an elliptic one")
+		l.Fault(n, "is a key of another kind than "+k.Algorithm+" needs", "RS… and PS… need an RSA key, ES… an elliptic one")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/toolgate/toolgate/internal/tree"
 	"github.com/toolgate/toolgate/registry/lock"
 )
 
@@ -64,7 +65,7 @@ func (s Server) isSecret(name string) bool {
 
 // checkSecrets reports names that no variable and no header of the server has, and
 // values that are too short to be found.
-func (l *loader) checkSecrets(s *Server, n *node) {
+func (l *loader) checkSecrets(s *Server, n *tree.Node) {
 	if s.Disabled {
 		return // its envFile was not read
 	}
@@ -77,11 +78,11 @@ func (l *loader) checkSecrets(s *Server, n *node) {
 				}
 			}
 		}
-		switch at := n.at(strconv.Itoa(i)); {
+		switch at := n.At(strconv.Itoa(i)); {
 		case !found:
-			l.fault(at, "names no variable and no header of this server", "name members of its env, envFile or headers")
+			l.Fault(at, "names no variable and no header of this server", "name members of its env, envFile or headers")
 		case short:
-			l.warn(at, fmt.Sprintf("has a value of fewer than %d bytes, which is not redacted", minSecret), "")
+			l.Warn(at, fmt.Sprintf("has a value of fewer than %d bytes, which is not redacted", minSecret), "")
 		}
 	}
 }
@@ -120,11 +121,11 @@ func (l *loader) secretFiles() (paths []string) {
 		secrets = append(secrets, s.Secrets()...)
 	}
 	secrets = append(secrets, l.cfg.secrets()...)
-	for _, f := range l.files {
-		text := string(f.data)
+	for _, f := range l.Files {
+		text := string(f.Data)
 		if slices.ContainsFunc(secrets, func(s string) bool { return len(s) >= minSecret && strings.Contains(text, s) }) ||
 			slices.ContainsFunc(l.cfg.Identity.Tokens, func(t Token) bool { return t.Demo() == "" && strings.Contains(strings.ToLower(text), t.SHA256) }) {
-			paths = append(paths, f.path)
+			paths = append(paths, f.Path)
 		}
 	}
 	return paths

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 )
@@ -14,7 +15,7 @@ import (
 // what is not.
 func (s Server) Offers(tool string) bool {
 	in := func(list []string) bool {
-		return slices.ContainsFunc(list, func(pattern string) bool { return globs(pattern, tool) })
+		return slices.ContainsFunc(list, func(pattern string) bool { return Fits(pattern, tool) })
 	}
 	return (s.Expose == nil || in(s.Expose)) && (s.Only == nil || in(s.Only)) && !in(s.Exclude)
 }
@@ -38,4 +39,14 @@ func (s Server) Identity() string {
 	data, _ := json.Marshal([]any{s.Type, s.Command, s.Args, s.Env, s.Dir, s.URL, s.Headers, s.Isolation, s.MaxSessions, s.Spare, s.Revision, s.ClientInfo, s.Sandbox, s.User, s.Network, s.RLimits, s.Resources, s.SecretNames, s.MaxMessage, s.MaxDepth})
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
+}
+
+// escape keeps path.Match to * and ?, and lets * stand for slashes too.
+var escape = strings.NewReplacer("/", "\x00", `\`, `\\`, "[", `\[`)
+
+// Fits reports whether the name of a tool, or an address, fits a pattern, in which * stands
+// for anything and ? for one character.
+func Fits(pattern, text string) bool {
+	ok, err := path.Match(escape.Replace(pattern), strings.ReplaceAll(text, "/", "\x00"))
+	return ok && err == nil
 }

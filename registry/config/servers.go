@@ -6,18 +6,19 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/toolgate/toolgate/registry/dialect"
+	"github.com/toolgate/toolgate/internal/text"
+	"github.com/toolgate/toolgate/internal/tree"
 	"github.com/toolgate/toolgate/registry/lock"
 )
 
 // readServers reads the servers and the settings of each.
 func (l *loader) readServers() {
-	servers := l.root.get(l.entries)
-	settings := l.settings().get("servers")
+	servers := l.servers
+	settings := l.settings().Get("servers")
 	l.checkServed(settings, servers)
-	for _, m := range servers.each() {
+	for _, m := range servers.Each() {
 		s := Server{
-			Name: m.key, Prefix: m.key + "__", Isolation: IsolationSession, ClientInfo: "toolgate", MaxSessions: 256, Spare: true, MaxMessage: DefaultMaxMessage, MaxDepth: DefaultMaxDepth,
+			Name: m.Key, Prefix: m.Key + "__", Isolation: IsolationSession, ClientInfo: "toolgate", MaxSessions: 256, Spare: true, MaxMessage: DefaultMaxMessage, MaxDepth: DefaultMaxDepth,
 			Timeout: DefaultTimeout, Pin: PinFirst, InputSchema: "enforce", OutputSchema: "warn", CaseVariants: "refuse", HiddenText: "report",
 			Sandbox: l.cfg.Sandbox, Network: "host", Resources: DefaultResources,
 		}
@@ -27,19 +28,19 @@ func (l *loader) readServers() {
 		s.Only, s.Expose = s.Expose, nil
 		excluded := s.Exclude
 		s.Exclude = nil
-		l.decode(settings.get(m.key), &s)
-		l.finishTimeouts(&s, settings.get(m.key))
-		l.checkClientInfo(&s, settings.get(m.key).get("client_info"))
+		l.decode(settings.Get(m.Key), &s)
+		l.finishTimeouts(&s, settings.Get(m.Key))
+		l.checkClientInfo(&s, settings.Get(m.Key).Get("client_info"))
 		s.Exclude = append(s.Exclude, excluded...)
 		s.Methods = append(s.Methods, l.cfg.Methods...)
-		l.checkSecrets(&s, settings.get(m.key).get("secrets"))
+		l.checkSecrets(&s, settings.Get(m.Key).Get("secrets"))
 		l.cfg.Servers = append(l.cfg.Servers, s)
 	}
 }
 
 // finishTimeouts fills in the bounds that depend on others, and sees to it that a
 // call may take at least as long in all as without progress.
-func (l *loader) finishTimeouts(s *Server, n *node) {
+func (l *loader) finishTimeouts(s *Server, n *tree.Node) {
 	if s.MaxTimeout == 0 {
 		s.MaxTimeout = max(s.Timeout, DefaultMaxTimeout)
 	}
@@ -49,41 +50,41 @@ func (l *loader) finishTimeouts(s *Server, n *node) {
 			s.StartWait = DefaultStartWait
 		}
 	}
-	if most := n.get("max_timeout"); most != nil && !most.faulty && s.MaxTimeout < s.Timeout {
-		l.fault(most, fmt.Sprintf("%s is shorter than timeout: %s", s.MaxTimeout, s.Timeout), "raise max_timeout, or lower timeout")
+	if most := n.Get("max_timeout"); most != nil && !most.Faulty && s.MaxTimeout < s.Timeout {
+		l.Fault(most, fmt.Sprintf("%s is shorter than timeout: %s", s.MaxTimeout, s.Timeout), "raise max_timeout, or lower timeout")
 	}
 }
 
 // checkClientInfo refuses to name one client to a server whose connections many share.
-func (l *loader) checkClientInfo(s *Server, n *node) {
+func (l *loader) checkClientInfo(s *Server, n *tree.Node) {
 	if s.ClientInfo == "client" && (s.Isolation == IsolationShared || s.Type == TypeNDJSON) {
-		l.fault(n, "is client, and clients share the connection of this server", "use toolgate, or isolation session with a server that speaks MCP")
+		l.Fault(n, "is client, and clients share the connection of this server", "use toolgate, or isolation session with a server that speaks MCP")
 	}
 }
 
 // checkServed reports settings of servers that mcp.json does not name.
-func (l *loader) checkServed(settings, servers *node) {
+func (l *loader) checkServed(settings, servers *tree.Node) {
 	var known []string
-	for _, m := range servers.each() {
-		known = append(known, m.key)
+	for _, m := range servers.Each() {
+		known = append(known, m.Key)
 	}
-	for _, m := range settings.each() {
-		if slices.Contains(known, m.key) || slices.Contains(l.leftOut, m.key) {
+	for _, m := range settings.Each() {
+		if slices.Contains(known, m.Key) || slices.Contains(l.leftOut, m.Key) {
 			continue
 		}
 		hint := "add it to mcpServers, or remove these settings"
-		if near := Nearest(m.key, known); near != "" {
+		if near := text.Nearest(m.Key, known); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
-		l.fault(m.named(), "no server has this name", hint)
+		l.Fault(m.Named(), "no server has this name", hint)
 	}
 }
 
 // finishEntry completes what an entry of mcp.json says.
-func (l *loader) finishEntry(s *Server, n *node) {
-	s.Dir = n.get("cwd").resolve(s.Dir)
-	l.checkHeaders(n.get("headers"))
-	if file := n.get("envFile"); file != nil && !file.faulty && !s.Disabled {
+func (l *loader) finishEntry(s *Server, n *tree.Node) {
+	s.Dir = n.Get("cwd").Resolve(s.Dir)
+	l.checkHeaders(n.Get("headers"))
+	if file := n.Get("envFile"); file != nil && !file.Faulty && !s.Disabled {
 		env := l.environmentFile(file)
 		maps.Copy(env, s.Env) // the entry itself takes precedence
 		if len(env) > 0 {
@@ -92,20 +93,21 @@ func (l *loader) finishEntry(s *Server, n *node) {
 	}
 	l.settleType(s, n)
 	var args []string
-	for _, arg := range n.get("args").elements() {
-		args = append(args, arg.written())
+	for _, arg := range n.Get("args").Elements() {
+		args = append(args, arg.Written())
 	}
-	s.Origin = lock.NewOrigin(s.Type, n.get("command").written(), args, n.get("url").written())
+	s.Origin = lock.NewOrigin(s.Type, n.Get("command").Written(), args, n.Get("url").Written())
 }
 
 // settleType finds out whether a server is a command or an address, and warns of
 // keys that mean nothing for it. The schema has seen to it that it is one of
 // them, and that the type agrees.
-func (l *loader) settleType(s *Server, n *node) {
-	switch kind := n.get("type"); {
+func (l *loader) settleType(s *Server, n *tree.Node) {
+	switch kind := n.Get("type"); {
+	case strings.HasPrefix(s.Type, "streamable"): // its other names
+		s.Type = TypeHTTP
 	case kind != nil:
-		s.Type = dialect.Types()[s.Type]
-	case n.get("command") != nil:
+	case n.Get("command") != nil:
 		s.Type = TypeStdio
 	default:
 		s.Type = TypeHTTP
@@ -121,8 +123,8 @@ func (l *loader) settleType(s *Server, n *node) {
 		s.Args, s.Env, s.Dir = nil, nil, ""
 	}
 	for _, key := range idle {
-		if v := n.get(key); v != nil {
-			l.warn(v, fmt.Sprintf("has no meaning for a server of type %s", s.Type), "")
+		if v := n.Get(key); v != nil {
+			l.Warn(v, fmt.Sprintf("has no meaning for a server of type %s", s.Type), "")
 		}
 	}
 }
@@ -133,10 +135,10 @@ var reserved = []string{
 	"mcp-session-id", "te", "trailer", "transfer-encoding", "upgrade",
 }
 
-func (l *loader) checkHeaders(n *node) {
-	for _, m := range n.each() {
-		if slices.Contains(reserved, strings.ToLower(m.key)) {
-			l.fault(m.named(), "is a header that the transport sets itself", "remove it")
+func (l *loader) checkHeaders(n *tree.Node) {
+	for _, m := range n.Each() {
+		if slices.Contains(reserved, strings.ToLower(m.Key)) {
+			l.Fault(m.Named(), "is a header that the transport sets itself", "remove it")
 		}
 	}
 }

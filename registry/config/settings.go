@@ -10,30 +10,31 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/guard"
+	"github.com/toolgate/toolgate/internal/tree"
 )
 
 // finishSettings completes the settings of toolgate, and checks what the schema
 // cannot say of them.
 func (l *loader) finishSettings() {
 	n := l.settings()
-	l.cfg.State = n.get("state").resolve(l.cfg.State)
-	l.cfg.Keys = n.get("keys").resolve(l.cfg.Keys)
+	l.cfg.State = n.Get("state").Resolve(l.cfg.State)
+	l.cfg.Keys = n.Get("keys").Resolve(l.cfg.Keys)
 	for key, t := range map[string]*TLS{"tls": l.cfg.TLS, "admin_tls": l.cfg.AdminTLS} {
 		if t != nil {
-			at := n.get(key)
-			t.Cert, t.Key, t.ClientCA = at.get("cert").resolve(t.Cert), at.get("key").resolve(t.Key), at.get("client_ca").resolve(t.ClientCA)
+			at := n.Get(key)
+			t.Cert, t.Key, t.ClientCA = at.Get("cert").Resolve(t.Cert), at.Get("key").Resolve(t.Key), at.Get("client_ca").Resolve(t.ClientCA)
 		}
 	}
 	for i := range l.cfg.Audit.Anchors {
-		a, at := &l.cfg.Audit.Anchors[i], n.at("audit", "anchors", strconv.Itoa(i))
-		a.Directory, a.WitnessKey = at.get("directory").resolve(a.Directory), at.get("witness_key").resolve(a.WitnessKey)
+		a, at := &l.cfg.Audit.Anchors[i], n.At("audit", "anchors", strconv.Itoa(i))
+		a.Directory, a.WitnessKey = at.Get("directory").Resolve(a.Directory), at.Get("witness_key").Resolve(a.WitnessKey)
 	}
 	if s := l.cfg.Audit.Signer; s != nil {
-		s.PublicKey = n.at("audit", "signer", "public_key").resolve(s.PublicKey)
+		s.PublicKey = n.At("audit", "signer", "public_key").Resolve(s.PublicKey)
 	}
 	for i, a := range l.cfg.Audit.Arguments {
 		if len(a.Mask) > 0 && a.Keep != "masked" {
-			l.fault(n.at("audit", "arguments", strconv.Itoa(i), "mask"), "has no effect with keep "+strconv.Quote(a.Keep), `set "keep": "masked"`)
+			l.Fault(n.At("audit", "arguments", strconv.Itoa(i), "mask"), "has no effect with keep "+strconv.Quote(a.Keep), `set "keep": "masked"`)
 		}
 	}
 	for _, r := range []**Rate{&l.cfg.Limits.Default, &l.cfg.Limits.Refused} {
@@ -41,53 +42,53 @@ func (l *loader) finishSettings() {
 			*r = nil
 		}
 	}
-	l.finishShared(n.get("shared"))
-	l.finishReplica(n.get("replica"))
-	l.finishIdentity(n.get("identity"))
-	l.finishApprovals(n.get("approvals"))
-	l.finishConsole(n.get("console"))
-	l.finishPolicy(n.get("policy"))
-	l.finishTelemetry(n.get("telemetry"))
-	servers := l.root.get(l.entries)
+	l.finishShared(n.Get("shared"))
+	l.finishReplica(n.Get("replica"))
+	l.finishIdentity(n.Get("identity"))
+	l.finishApprovals(n.Get("approvals"))
+	l.finishConsole(n.Get("console"))
+	l.finishPolicy(n.Get("policy"))
+	l.finishTelemetry(n.Get("telemetry"))
+	servers := l.servers
 	for i, r := range l.cfg.Limits.Rules {
-		at := n.at("limits", "rules", strconv.Itoa(i), "server")
-		if r.Server != "" && servers != nil && servers.get(r.Server) == nil {
-			l.warn(at, fmt.Sprintf("no server is named %q: the rule limits nothing", clip(at.text)), "")
+		at := n.At("limits", "rules", strconv.Itoa(i), "server")
+		if r.Server != "" && servers != nil && servers.Get(r.Server) == nil {
+			l.Warn(at, fmt.Sprintf("no server is named %q: the rule limits nothing", tree.Clip(at.Text)), "")
 		}
 	}
 }
 
-func (l *loader) finishShared(n *node) {
+func (l *loader) finishShared(n *tree.Node) {
 	s := l.cfg.Shared
 	if s == nil {
 		return
 	}
-	s.CA = n.get("ca").resolve(s.CA)
+	s.CA = n.Get("ca").Resolve(s.CA)
 	if u, err := url.Parse(s.URL); err == nil && u.Scheme == "redis" && !guard.Loopback(u.Hostname()) {
-		l.warn(cmp.Or(n.get("url"), n), "has no TLS: whoever is on the way reads the password, and can lift the limits", "write rediss://")
+		l.Warn(cmp.Or(n.Get("url"), n), "has no TLS: whoever is on the way reads the password, and can lift the limits", "write rediss://")
 	}
 }
 
 // finishReplica checks the addresses of the listener for other replicas. It needs no
 // identity: who has no certificate of their authority cannot connect.
-func (l *loader) finishReplica(n *node) {
+func (l *loader) finishReplica(n *tree.Node) {
 	r := l.cfg.Replica
 	if r == nil {
 		return
 	}
-	files := n.get("tls")
-	r.TLS.Cert, r.TLS.Key, r.TLS.CA = files.get("cert").resolve(r.TLS.Cert), files.get("key").resolve(r.TLS.Key), files.get("ca").resolve(r.TLS.CA)
+	files := n.Get("tls")
+	r.TLS.Cert, r.TLS.Key, r.TLS.CA = files.Get("cert").Resolve(r.TLS.Cert), files.Get("key").Resolve(r.TLS.Key), files.Get("ca").Resolve(r.TLS.CA)
 	r.Address = cmp.Or(r.Address, r.Listen)
 	good := true
 	for key, address := range map[string]string{"listen": r.Listen, "address": r.Address} {
-		at := n.get(key)
-		if message, hint := checkBind(address, Identity{Configured: true}, false); message != "" && at != nil && !at.faulty {
-			l.fault(at, fmt.Sprintf("%q %s", clip(at.text), message), hint)
+		at := n.Get(key)
+		if message, hint := checkBind(address, Identity{Configured: true}, false); message != "" && at != nil && !at.Faulty {
+			l.Fault(at, fmt.Sprintf("%q %s", tree.Clip(at.Text), message), hint)
 			good = false
 		}
 	}
 	if _, ip, _ := splitAddress(r.Address); good && ip.IsUnspecified() {
-		l.fault(cmp.Or(n.get("address"), n.get("listen")), "names no host at which other replicas reach this one", `set "address" to HOST:PORT, with a host that the certificate names`)
+		l.Fault(cmp.Or(n.Get("address"), n.Get("listen")), "names no host at which other replicas reach this one", `set "address" to HOST:PORT, with a host that the certificate names`)
 	}
 }
 
@@ -95,36 +96,36 @@ func (l *loader) finishReplica(n *node) {
 // token may pose as it.
 const localSubject = "local"
 
-func (l *loader) finishIdentity(n *node) {
+func (l *loader) finishIdentity(n *tree.Node) {
 	id := &l.cfg.Identity
 	if id.Configured = n != nil; !id.Configured {
 		return
 	}
 	if len(id.Tokens) == 0 && len(id.JWT) == 0 {
-		l.warn(n, "knows no token and no issuer: nobody can come in over the network", "make a token with toolgate token create")
+		l.Warn(n, "knows no token and no issuer: nobody can come in over the network", "make a token with toolgate token create")
 	}
-	seen := map[string]*node{}
+	seen := map[string]*tree.Node{}
 	for i := range id.Tokens {
-		t, at := &id.Tokens[i], n.at("tokens", strconv.Itoa(i))
+		t, at := &id.Tokens[i], n.At("tokens", strconv.Itoa(i))
 		t.SHA256 = strings.ToLower(t.SHA256)
 		if t.Subject == localSubject {
-			l.fault(at.get("subject"), `"local" is whoever runs toolgate on this machine`, "choose another name")
+			l.Fault(at.Get("subject"), `"local" is whoever runs toolgate on this machine`, "choose another name")
 		}
 		if t.Owner != "" && t.Person != "" {
-			l.fault(at.get("owner"), "person and owner mean the same", "keep one of them")
+			l.Fault(at.Get("owner"), "person and owner mean the same", "keep one of them")
 		}
 		t.Person, t.Owner = cmp.Or(t.Person, t.Owner), ""
 		if first := slices.IndexFunc(id.Tokens[:i], func(other Token) bool { return other.Subject == t.Subject }); first >= 0 && !id.Tokens[first].samePrincipal(t) {
-			l.fault(at.get("subject"), "another token of this subject has other roles, another person or another tenant", "tokens of one subject differ in sha256, expires, errors and results only")
+			l.Fault(at.Get("subject"), "another token of this subject has other roles, another person or another tenant", "tokens of one subject differ in sha256, expires, errors and results only")
 		}
 		if first := seen["hash "+t.SHA256]; first != nil && t.SHA256 != "" {
-			line, _ := first.file.position(first.offset)
-			l.fault(at.get("sha256"), fmt.Sprintf("the token at line %d has this hash: they are one token", line), "make another token with toolgate token create")
+			line, _ := first.File.Position(first.Offset)
+			l.Fault(at.Get("sha256"), fmt.Sprintf("the token at line %d has this hash: they are one token", line), "make another token with toolgate token create")
 		}
 		seen["hash "+t.SHA256] = at
 	}
 	for i := range id.JWT {
-		j, at := &id.JWT[i], n.at("jwt", strconv.Itoa(i), "issuer")
+		j, at := &id.JWT[i], n.At("jwt", strconv.Itoa(i), "issuer")
 		j.RolesClaim = cmp.Or(j.RolesClaim, "roles")
 		j.MaxLifetime, j.Skew = cmp.Or(j.MaxLifetime, 24*time.Hour), cmp.Or(j.Skew, time.Minute)
 		l.unique(seen, "issuer "+j.Issuer, at, "another entry has this issuer", "join their audiences in one entry")
@@ -138,12 +139,12 @@ func (t *Token) samePrincipal(other *Token) bool {
 }
 
 // unique reports a value that an earlier one equals.
-func (l *loader) unique(seen map[string]*node, key string, n *node, message, hint string) {
-	if n == nil || n.faulty {
+func (l *loader) unique(seen map[string]*tree.Node, key string, n *tree.Node, message, hint string) {
+	if n == nil || n.Faulty {
 		return
 	}
 	if seen[key] != nil {
-		l.fault(n, message, hint)
+		l.Fault(n, message, hint)
 	}
 	seen[key] = n
 }
@@ -151,51 +152,51 @@ func (l *loader) unique(seen map[string]*node, key string, n *node, message, hin
 // fewSecretBytes is the least length of a secret that nobody guesses.
 const fewSecretBytes = 24
 
-func (l *loader) finishApprovals(n *node) {
+func (l *loader) finishApprovals(n *tree.Node) {
 	a := &l.cfg.Approvals
 	if a.Hold != nil && *a.Hold > a.TTL {
-		l.fault(cmp.Or(n.get("hold"), n.get("ttl")), fmt.Sprintf("a call would be held for %s, longer than its ticket lives: %s", *a.Hold, a.TTL), "hold less, or raise ttl")
+		l.Fault(cmp.Or(n.Get("hold"), n.Get("ttl")), fmt.Sprintf("a call would be held for %s, longer than its ticket lives: %s", *a.Hold, a.TTL), "hold less, or raise ttl")
 	}
-	if file := n.get("clients"); file != nil && !file.faulty {
+	if file := n.Get("clients"); file != nil && !file.Faulty {
 		if f := l.openNamed(file); f != nil {
 			a.Clients = l.profiles(f, profileSchema())
 		}
 	}
-	seen := map[string]*node{}
+	seen := map[string]*tree.Node{}
 	for i := range a.Notify {
-		e, at := &a.Notify[i], n.at("notify", strconv.Itoa(i))
-		if at.get("webhook") != nil {
+		e, at := &a.Notify[i], n.At("notify", strconv.Itoa(i))
+		if at.Get("webhook") != nil {
 			e.Format = cmp.Or(e.Format, "json")
 		}
-		l.unique(seen, "webhook "+e.Webhook, at.get("webhook"), "another entry has this webhook", "join them")
+		l.unique(seen, "webhook "+e.Webhook, at.Get("webhook"), "another entry has this webhook", "join them")
 		for j, address := range e.Email {
-			l.unique(seen, "email "+address, at.at("email", strconv.Itoa(j)), "another entry has this address", "keep one of them")
+			l.unique(seen, "email "+address, at.At("email", strconv.Itoa(j)), "another entry has this address", "keep one of them")
 		}
 		if key, err := secretKey(e.Secret); err == nil && e.Secret != "" && len(key) < fewSecretBytes {
-			l.warn(at.get("secret"), "is a secret of less than 24 bytes", "openssl rand -base64 32 makes one that nobody guesses")
+			l.Warn(at.Get("secret"), "is a secret of less than 24 bytes", "openssl rand -base64 32 makes one that nobody guesses")
 		}
 	}
 }
 
-func (l *loader) finishTelemetry(n *node) {
+func (l *loader) finishTelemetry(n *tree.Node) {
 	t := l.cfg.Telemetry
 	if t == nil {
 		return
 	}
-	t.CA, t.Cert, t.Key = n.get("ca").resolve(t.CA), n.get("cert").resolve(t.Cert), n.get("key").resolve(t.Key)
-	l.checkHeaders(n.get("headers"))
-	if n.at("traces", "ratio") == nil {
+	t.CA, t.Cert, t.Key = n.Get("ca").Resolve(t.CA), n.Get("cert").Resolve(t.Cert), n.Get("key").Resolve(t.Key)
+	l.checkHeaders(n.Get("headers"))
+	if n.At("traces", "ratio") == nil {
 		t.Traces.Ratio = 1
 	}
-	t.Traces.ParentBased = t.Traces.ParentBased || n.at("traces", "parent_based") == nil
+	t.Traces.ParentBased = t.Traces.ParentBased || n.At("traces", "parent_based") == nil
 	t.Metrics.Interval = cmp.Or(t.Metrics.Interval, time.Minute)
 }
 
-func (l *loader) finishConsole(n *node) {
+func (l *loader) finishConsole(n *tree.Node) {
 	c := &l.cfg.Console
 	if u, err := url.Parse(c.URL); err == nil && c.URL != "" {
 		if u.Scheme == "http" && !guard.Loopback(u.Hostname()) {
-			l.warn(n.get("url"), "has no TLS: browsers keep no session there, so nobody can sign in", "set toolgate.admin_tls, or put a proxy that speaks TLS in front, and write https://HOST")
+			l.Warn(n.Get("url"), "has no TLS: browsers keep no session there, so nobody can sign in", "set toolgate.admin_tls, or put a proxy that speaks TLS in front, and write https://HOST")
 		}
 		c.URL = u.Scheme + "://" + u.Host
 	}

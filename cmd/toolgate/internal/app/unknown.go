@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/policy/workbench"
@@ -41,7 +42,7 @@ func UnknownTools(cfg *config.Config, engine *rego.Engine, offered []policy.Tool
 		if _, ok := slices.BinarySearch(known, t.Name); ok || len(known) == 0 {
 			continue
 		}
-		near, hint := config.Nearest(t.Name, known), "toolgate tool list shows the names"
+		near, hint := text.Nearest(t.Name, known), "toolgate tool list shows the names"
 		if near != "" {
 			hint = fmt.Sprintf("did you mean %s?", near)
 		} else if slices.ContainsFunc(quiet, func(prefix string) bool { return strings.HasPrefix(t.Name, prefix) }) {
@@ -88,7 +89,7 @@ func UnknownRoles(cfg *config.Config, engine *rego.Engine) (found []Finding) {
 
 // nearRole is the hint for a role that is not known, "" when no known role is near.
 func nearRole(role string, known []string) string {
-	if near := config.Nearest(role, known); near != "" {
+	if near := text.Nearest(role, known); near != "" {
 		return fmt.Sprintf("did you mean %s?", near)
 	}
 	return ""

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -135,7 +136,7 @@ func benchServer(b *testing.B, upstream, durability string) string {
 	write("policy/p.rego", "package toolgate\nimport rego.v2\ndecision := {\"effect\": \"allow\", \"rule\": \"OK\"} if input.tool.name == \"echo\"\n")
 	write("mcp.json", fmt.Sprintf(`{"mcpServers": {"up": {"type": "http", "url": %q}}, "toolgate": {"state": "state", "policy": {"path": "policy", "timeout": "10s"},
 		"limits": {"default": "1000000000/1m"}, "audit": {"durability": %q}, "servers": {"up": {"isolation": "shared"}}}}`, upstream, durability))
-	cfg, err := config.Load(config.Options{Path: filepath.Join(dir, "mcp.json"), Getenv: os.LookupEnv, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0"})
+	cfg, err := config.Load(clients.Options(config.Options{Path: filepath.Join(dir, "mcp.json"), Getenv: os.LookupEnv, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0"}))
 	if err != nil {
 		b.Fatal(err)
 	}

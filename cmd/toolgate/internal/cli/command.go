@@ -15,6 +15,7 @@ import (
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
@@ -22,7 +23,6 @@ import (
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
-	"github.com/toolgate/toolgate/registry/dialect"
 )
 
 // command returns a command that runs run. Its Use line says which arguments it takes.
@@ -282,7 +282,7 @@ func (e *env) toolValues(ctx context.Context, _ *cobra.Command, args []string) (
 // serverValues are the names of the servers in the configuration, whose variables may be
 // unset in the shell.
 func (e *env) serverValues(_ context.Context, _ *cobra.Command, _ []string) (found []string) {
-	n, err := config.Entries(config.Options{Path: e.config, Overlay: e.overlay, Getenv: e.lookup})
+	n, err := clients.Entries(config.Options{Path: e.config, Overlay: e.overlay, Getenv: e.lookup})
 	if err != nil {
 		return nil
 	}
@@ -355,7 +355,7 @@ func (e *env) keyValues(context.Context, *cobra.Command, []string) (found []stri
 }
 
 func clientValues() (found []string) {
-	for _, c := range dialect.Clients() {
+	for _, c := range clients.Clients() {
 		found = append(found, described(c.ID, c.Name))
 	}
 	return found

@@ -18,6 +18,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry/config"
@@ -196,7 +197,7 @@ func TestVerdicts(t *testing.T) {
 
 // What is shipped loads, and the banner's tokens are those that it has.
 func TestShippedConfiguration(t *testing.T) {
-	cfg, err := config.Load(config.Options{Path: filepath.Join(repository(t), "mcp.json"), Getenv: os.LookupEnv})
+	cfg, err := config.Load(clients.Options(config.Options{Path: filepath.Join(repository(t), "mcp.json"), Getenv: os.LookupEnv}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,9 +21,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients/clientfile"
-	"github.com/toolgate/toolgate/registry/config"
-	"github.com/toolgate/toolgate/registry/dialect"
 )
 
 // clientFlags are the flags of commands that change files of clients.
@@ -76,7 +75,7 @@ func disconnectCommand(e *env) *cobra.Command {
 
 // changeClient carries out a plan for the file of a client, or undoes the file's last change
 // and what was changed together with it in others.
-func (e *env) changeClient(id string, f *clientFlags, plan func(dialect.Client, string, *clientFlags) (*clientPlan, error), others ...string) error {
+func (e *env) changeClient(id string, f *clientFlags, plan func(clients.Client, string, *clientFlags) (*clientPlan, error), others ...string) error {
 	c, path, err := e.clientFile(id, f)
 	if err != nil {
 		return err
@@ -92,8 +91,8 @@ func (e *env) changeClient(id string, f *clientFlags, plan func(dialect.Client, 
 }
 
 // clientFile returns a client and the place of its file.
-func (e *env) clientFile(id string, f *clientFlags) (c dialect.Client, path string, err error) {
-	c, ok := dialect.Lookup(id)
+func (e *env) clientFile(id string, f *clientFlags) (c clients.Client, path string, err error) {
+	c, ok := clients.Lookup(id)
 	if !ok {
 		return c, "", unknown("client", id, clientIDs())
 	}
@@ -138,18 +137,18 @@ func present(path, project string) error {
 }
 
 func clientIDs() (ids []string) {
-	for _, c := range dialect.Clients() {
+	for _, c := range clients.Clients() {
 		ids = append(ids, c.ID)
 	}
 	return ids
 }
 
 // machine returns what places of files depend on, from the environment of the command.
-func (e *env) machine(project string) dialect.Machine {
+func (e *env) machine(project string) clients.Machine {
 	if project != "" {
 		project, _ = filepath.Abs(project) // "" = no project
 	}
-	m := dialect.System(project)
+	m := clients.System(project)
 	m.Getenv = func(name string) string {
 		value, _ := e.lookup(name)
 		return value
@@ -158,7 +157,7 @@ func (e *env) machine(project string) dialect.Machine {
 }
 
 // listKey is the member that names the entries of a client that has a list of them.
-func listKey(c dialect.Client) string {
+func listKey(c clients.Client) string {
 	if c.List {
 		return "name"
 	}
@@ -174,7 +173,7 @@ func entryName(f *clientFlags) string {
 }
 
 // planConnect plans to enter toolgate into a client's file.
-func (e *env) planConnect(c dialect.Client, path string, f *clientFlags) (*clientPlan, error) {
+func (e *env) planConnect(c clients.Client, path string, f *clientFlags) (*clientPlan, error) {
 	edits, notes, err := e.connectEdits(c, f)
 	if err != nil {
 		return nil, err
@@ -183,7 +182,7 @@ func (e *env) planConnect(c dialect.Client, path string, f *clientFlags) (*clien
 }
 
 // connectEdits returns the edits that enter toolgate into a client's file.
-func (e *env) connectEdits(c dialect.Client, f *clientFlags) (edits []clientfile.Edit, notes []string, err error) {
+func (e *env) connectEdits(c clients.Client, f *clientFlags) (edits []clientfile.Edit, notes []string, err error) {
 	a, variable, err := e.reach(f)
 	if err != nil {
 		return nil, nil, err
@@ -201,7 +200,7 @@ func (e *env) connectEdits(c dialect.Client, f *clientFlags) (edits []clientfile
 
 // planDisconnect plans to remove toolgate from a client's file. A prompt (VS Code's inputs) to
 // which the rest of the file still refers stays.
-func planDisconnect(c dialect.Client, path string, f *clientFlags) (*clientPlan, error) {
+func planDisconnect(c clients.Client, path string, f *clientFlags) (*clientPlan, error) {
 	entry := clientfile.Edit{Container: c.Container, Key: listKey(c), Name: entryName(f)}
 	without, err := clientfile.Plan(path, c.Format, entry)
 	if err != nil {
@@ -219,7 +218,7 @@ func planDisconnect(c dialect.Client, path string, f *clientFlags) (*clientPlan,
 
 // reach returns where a client reaches toolgate, and the variable with its token, ""
 // where agents need none.
-func (e *env) reach(f *clientFlags) (a dialect.Address, variable string, err error) {
+func (e *env) reach(f *clientFlags) (a clients.Address, variable string, err error) {
 	a.URL, variable = f.url, f.tokenEnv
 	if _, missing := os.Stat(e.config); a.URL == "" && errors.Is(missing, fs.ErrNotExist) {
 		a.URL = "http://127.0.0.1:8787/mcp" // the default of a file that is to be made
@@ -244,7 +243,7 @@ func (e *env) reach(f *clientFlags) (a dialect.Address, variable string, err err
 // entry returns toolgate's entry for a client. A client that expands no variables gets
 // the bridge, which takes the token from its environment, unless the token itself is
 // asked for.
-func (e *env) entry(c dialect.Client, a dialect.Address, variable string, f *clientFlags) (_ json.RawMessage, notes []string, err error) {
+func (e *env) entry(c clients.Client, a clients.Address, variable string, f *clientFlags) (_ json.RawMessage, notes []string, err error) {
 	if variable != "" {
 		a.Token = "${" + variable + "}"
 	}
@@ -283,7 +282,7 @@ func (e *env) entry(c dialect.Client, a dialect.Address, variable string, f *cli
 }
 
 // tokenSource says where a client looks for the token.
-func tokenSource(c dialect.Client, variable string) string {
+func tokenSource(c clients.Client, variable string) string {
 	if len(c.Connect.Root) > 0 {
 		return "its prompt when it starts toolgate"
 	}
@@ -291,7 +290,7 @@ func tokenSource(c dialect.Client, variable string) string {
 }
 
 // fileEdits returns what a client wants in its file besides entries.
-func fileEdits(c dialect.Client) (edits []clientfile.Edit) {
+func fileEdits(c clients.Client) (edits []clientfile.Edit) {
 	if c.Write != nil && c.Write.Schema != "" {
 		edits = append(edits, clientfile.Edit{Name: "$schema", Value: json.RawMessage(strconv.Quote(c.Write.Schema)), Keep: true})
 	}
@@ -300,7 +299,7 @@ func fileEdits(c dialect.Client) (edits []clientfile.Edit) {
 
 // rootEdits returns what a client's file needs besides the entry: lists whose elements
 // have an id.
-func rootEdits(c dialect.Client) (edits []clientfile.Edit) {
+func rootEdits(c clients.Client) (edits []clientfile.Edit) {
 	if c.Connect == nil {
 		return nil
 	}
@@ -340,7 +339,7 @@ type plannedChange struct {
 }
 
 // planEdits plans edits of a client's file.
-func planEdits(c dialect.Client, path string, edits []clientfile.Edit, notes []string) (*clientPlan, error) {
+func planEdits(c clients.Client, path string, edits []clientfile.Edit, notes []string) (*clientPlan, error) {
 	change, err := clientfile.Plan(path, c.Format, edits...)
 	if err != nil {
 		return nil, err
@@ -351,11 +350,11 @@ func planEdits(c dialect.Client, path string, edits []clientfile.Edit, notes []s
 }
 
 // hideSecrets keeps the secrets of a client's file out of what is printed.
-func (p *clientPlan) hideSecrets(path string, file *clientfile.Change, c dialect.Client) {
+func (p *clientPlan) hideSecrets(path string, file *clientfile.Change, c clients.Client) {
 	if len(bytes.TrimSpace(file.Before)) == 0 {
 		return
 	}
-	n, err := config.Normalise(config.ClientFile{Name: path, Path: file.Path, Data: file.Before, Client: c.ID})
+	n, err := clients.Read(clients.Source{Name: path, Path: file.Path, Data: file.Before, Client: c.ID})
 	if err != nil {
 		p.bare = true
 		fault, _, _ := strings.Cut(err.Error(), "\n")

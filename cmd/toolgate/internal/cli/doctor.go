@@ -18,6 +18,7 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/crash"
 	limits "github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/store"
@@ -292,7 +293,7 @@ func (f *clientOnDisk) reaches(cfg *config.Config) (connected bool, past []strin
 
 // sameOrigin reports whether an entry reaches the server o: in the same way, or under its
 // name with the same command or address, since arguments may hold secrets that were moved.
-func sameOrigin(o config.Server, s config.Entry) bool {
+func sameOrigin(o config.Server, s clients.Entry) bool {
 	origin := originOf(s.Server)
 	return origin.Equal(o.Origin) || s.Name == o.Name && origin.Command == o.Origin.Command && origin.URL == o.Origin.URL
 }

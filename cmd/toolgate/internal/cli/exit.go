@@ -14,7 +14,7 @@ import (
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
-	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 // The exit codes of every command.
@@ -125,7 +125,7 @@ func (e *env) fail(err error) int {
 // didYouMean is a hint line with the known word that is nearest to what was typed, or
 // else "".
 func didYouMean(typed string, known []string) string {
-	if near := config.Nearest(typed, known); near != "" && near != typed {
+	if near := text.Nearest(typed, known); near != "" && near != typed {
 		return fmt.Sprintf("\nhint: did you mean %s?", near)
 	}
 	return ""

@@ -15,9 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients/clientfile"
 	"github.com/toolgate/toolgate/registry/config"
-	"github.com/toolgate/toolgate/registry/dialect"
 )
 
 func exportCommand(e *env) *cobra.Command {
@@ -32,12 +32,12 @@ func exportCommand(e *env) *cobra.Command {
 }
 
 // planExport plans the merge of the servers of mcp.json into the file of a client.
-func (e *env) planExport(c dialect.Client, path string, f *clientFlags) (*clientPlan, error) {
+func (e *env) planExport(c clients.Client, path string, f *clientFlags) (*clientPlan, error) {
 	if c.Write == nil {
 		return nil, fmt.Errorf("%s calls no servers: there is nothing to export to", c.Name)
 	}
-	opts := config.Options{Path: e.config, Overlay: e.overlay, Getenv: e.lookup}
-	own, err := config.Entries(opts)
+	opts := clients.Options(config.Options{Path: e.config, Overlay: e.overlay, Getenv: e.lookup})
+	own, err := clients.Entries(opts)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (e *env) planExport(c dialect.Client, path string, f *clientFlags) (*client
 
 // export collects the edits of a client's file.
 type export struct {
-	client dialect.Client
+	client clients.Client
 	before []byte // the client's file
 	plan   *clientPlan
 	moved  *secretFile // nil = secrets stay in the entries
@@ -129,7 +129,7 @@ func (x *export) moveTexts(server string, entry json.RawMessage) json.RawMessage
 }
 
 // add plans one server under a name.
-func (x *export) add(s config.Entry, name string) error {
+func (x *export) add(s clients.Entry, name string) error {
 	planned := newPlanned(s, name)
 	server := s
 	if x.moved != nil {
@@ -193,7 +193,7 @@ func inputEdits(ids []string) (edits []clientfile.Edit) {
 }
 
 // report says what the client's file does not say of a server, filters first.
-func (x *export) report(name string, losses []dialect.Loss) {
+func (x *export) report(name string, losses []clients.Loss) {
 	for _, loss := range losses {
 		text := fmt.Sprintf("%s: %s: %s", name, loss.Key, loss.Message)
 		if loss.Wider {

@@ -16,11 +16,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/tailscale/hujson"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients/clientfile"
 	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/text"
+	"github.com/toolgate/toolgate/internal/tree"
 	"github.com/toolgate/toolgate/registry/config"
-	"github.com/toolgate/toolgate/registry/dialect"
 )
 
 func importCommand(e *env) *cobra.Command {
@@ -86,7 +87,7 @@ func adoptCommand(e *env) *cobra.Command {
 }
 
 // planAdopt plans to import the servers of a client, and to put toolgate in their place.
-func (e *env) planAdopt(c dialect.Client, path string, f *clientFlags) (*clientPlan, error) {
+func (e *env) planAdopt(c clients.Client, path string, f *clientFlags) (*clientPlan, error) {
 	p, taken, err := e.planImport(c.ID, path, f)
 	if err != nil {
 		return nil, err
@@ -108,12 +109,12 @@ func (e *env) planAdopt(c dialect.Client, path string, f *clientFlags) (*clientP
 // importSource returns the dialect and the path of what is imported.
 func (e *env) importSource(args []string, f *clientFlags) (id, path string, err error) {
 	if f.from != "" {
-		if _, ok := dialect.Lookup(f.from); !ok {
+		if _, ok := clients.Lookup(f.from); !ok {
 			return "", "", unknown("client", f.from, clientIDs())
 		}
 	}
 	if len(args) == 1 {
-		if _, known := dialect.Lookup(args[0]); !known {
+		if _, known := clients.Lookup(args[0]); !known {
 			return f.from, args[0], nil
 		}
 		f.from = args[0]
@@ -131,7 +132,7 @@ type plannedServer struct {
 	Entry  json.RawMessage `json:"-"`
 }
 
-func newPlanned(s config.Entry, name string) plannedServer {
+func newPlanned(s clients.Entry, name string) plannedServer {
 	p := plannedServer{Name: s.Name, Status: "new"}
 	if name != s.Name {
 		p.As = name
@@ -150,7 +151,7 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the client's file %s: %w", path, err)
 	}
-	n, err := config.Normalise(config.ClientFile{Name: path, Path: absolute, Data: data, Client: id, Given: setNames(f.set)})
+	n, err := clients.Read(clients.Source{Name: path, Path: absolute, Data: data, Client: id, Given: setNames(f.set)})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -188,7 +189,7 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	}
 	p.secrets = append(secrets, secretValues(servers)...)
 	edits, taken := p.merge(servers, own, n.Inputs, env, f.as)
-	change, err := clientfile.Plan(e.config, dialect.JSON, edits...)
+	change, err := clientfile.Plan(e.config, tree.JSON, edits...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -205,7 +206,7 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 
 // lacks returns the servers that are neither in mcp.json, by their names there, nor
 // toolgate itself.
-func (o ownServers) lacks(servers []config.Entry, as string) (found []*config.Entry) {
+func (o ownServers) lacks(servers []clients.Entry, as string) (found []*clients.Entry) {
 	for i, s := range servers {
 		if _, exists := o.servers[cmp.Or(as, s.Name)]; !exists && s.Name != "toolgate" && !o.isToolgate(s.Server) {
 			found = append(found, &servers[i])
@@ -215,7 +216,7 @@ func (o ownServers) lacks(servers []config.Entry, as string) (found []*config.En
 }
 
 // chooseServers returns the servers of a file that the flags choose.
-func chooseServers(servers []config.Entry, path string, f *clientFlags) (found []config.Entry, err error) {
+func chooseServers(servers []clients.Entry, path string, f *clientFlags) (found []clients.Entry, err error) {
 	unknown := slices.Clone(f.only)
 	for _, s := range servers {
 		if len(f.only) == 0 || slices.Contains(f.only, s.Name) {
@@ -234,7 +235,7 @@ func chooseServers(servers []config.Entry, path string, f *clientFlags) (found [
 
 // merge returns the edits of mcp.json and the servers that they take, by their names in
 // the client's file, and says what becomes of each server.
-func (p *clientPlan) merge(servers []config.Entry, own ownServers, inputs []config.Input, env *secretFile, as string) (edits []clientfile.Edit, taken []string) {
+func (p *clientPlan) merge(servers []clients.Entry, own ownServers, inputs []clients.Input, env *secretFile, as string) (edits []clientfile.Edit, taken []string) {
 	for _, s := range servers {
 		name := cmp.Or(as, s.Name)
 		planned := newPlanned(s, name)
@@ -362,9 +363,9 @@ func (e *env) detectClients(f *clientFlags) error {
 
 // A clientOnDisk is a client's file on this machine, read.
 type clientOnDisk struct {
-	dialect.Client
-	dialect.Place
-	read *config.Normalised
+	clients.Client
+	clients.Place
+	read *clients.Reading
 	err  error // why read is nil
 }
 
@@ -376,13 +377,13 @@ func (e *env) clientFiles(project string) (files []clientOnDisk, err error) {
 	if err = errors.Join(err, failed); err != nil {
 		return nil, err
 	}
-	for _, c := range dialect.Clients() {
+	for _, c := range clients.Clients() {
 		if c.ID == "server-json" || c.ID == "docker" {
 			continue // they describe servers that are installed
 		}
 		places := c.Places(e.machine(project))
 		for _, place := range places {
-			if place.Scope == "project" && slices.Contains(places, dialect.Place{Scope: "user", Path: place.Path}) {
+			if place.Scope == "project" && slices.Contains(places, clients.Place{Scope: "user", Path: place.Path}) {
 				continue // the project is the user's home
 			}
 			if place.Path == own || place.Path == here {
@@ -400,7 +401,7 @@ func (e *env) clientFiles(project string) (files []clientOnDisk, err error) {
 			case err != nil:
 				f.err = fmt.Errorf("reading %s: %w", place.Path, err)
 			default:
-				f.read, f.err = config.Normalise(config.ClientFile{Name: place.Path, Path: place.Path, Data: data, Client: c.ID})
+				f.read, f.err = clients.Read(clients.Source{Name: place.Path, Path: place.Path, Data: data, Client: c.ID})
 			}
 			files = append(files, f)
 		}

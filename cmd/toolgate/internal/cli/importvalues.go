@@ -15,8 +15,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients/clientfile"
-	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/lock"
 )
 
@@ -24,7 +24,7 @@ import (
 const minSecretBytes = 6
 
 // secretValues returns the secrets that entries hold as they are, not as variables.
-func secretValues(entries []config.Entry) (values []string) {
+func secretValues(entries []clients.Entry) (values []string) {
 	for _, s := range entries {
 		replaceSecrets(s.Server, func(_, value string) string {
 			if len(value) >= minSecretBytes {
@@ -195,10 +195,10 @@ func quoteVariable(value string) string {
 // secret goes to the file for secrets, where there is one; any other value takes the place of
 // its references. Values of ask are added to given. fillInputs returns the secrets that it
 // wrote, and says which inputs have no value.
-func (e *env) fillInputs(inputs []config.Input, servers []*config.Entry, env *secretFile, given map[string]string, ask func(config.Input) string) (secrets []string, missing string, err error) {
+func (e *env) fillInputs(inputs []clients.Input, servers []*clients.Entry, env *secretFile, given map[string]string, ask func(clients.Input) string) (secrets []string, missing string, err error) {
 	var without []string
 	for _, in := range inputs {
-		if !slices.ContainsFunc(servers, func(s *config.Entry) bool { return bytes.Contains(s.Server, quoted(in.Reference)) }) {
+		if !slices.ContainsFunc(servers, func(s *clients.Entry) bool { return bytes.Contains(s.Server, quoted(in.Reference)) }) {
 			continue // it is filled in, or its server is not imported
 		}
 		value, ok := given[in.Variable]
@@ -237,11 +237,11 @@ func setNames(set []string) (names []string) {
 }
 
 // givenValues returns the values of --set, by variable.
-func givenValues(inputs []config.Input, set []string) (map[string]string, error) {
+func givenValues(inputs []clients.Input, set []string) (map[string]string, error) {
 	given := map[string]string{}
 	for _, text := range set {
 		name, value, ok := strings.Cut(text, "=")
-		i := slices.IndexFunc(inputs, func(in config.Input) bool { return in.Variable == name })
+		i := slices.IndexFunc(inputs, func(in clients.Input) bool { return in.Variable == name })
 		switch {
 		case !ok || value == "":
 			return nil, fmt.Errorf("--set %s: want NAME=VALUE", name)
@@ -258,7 +258,7 @@ func givenValues(inputs []config.Input, set []string) (map[string]string, error)
 }
 
 // describeInput says to people what an input is.
-func describeInput(in config.Input) string {
+func describeInput(in clients.Input) string {
 	var parts []string
 	if in.Secret {
 		parts = append(parts, "secret")
@@ -276,7 +276,7 @@ func describeInput(in config.Input) string {
 }
 
 // askInput asks for a value on a terminal, "" for none. A secret is not shown.
-func (e *env) askInput(in config.Input) string {
+func (e *env) askInput(in clients.Input) string {
 	if e.Structured() || !e.terminal() {
 		return ""
 	}
@@ -295,7 +295,7 @@ func (e *env) askInput(in config.Input) string {
 }
 
 // fillInput puts the value of an input where it belongs.
-func fillInput(in config.Input, value string, servers []*config.Entry, env *secretFile) error {
+func fillInput(in clients.Input, value string, servers []*clients.Entry, env *secretFile) error {
 	switch {
 	case len(in.Choices) > 0 && !slices.Contains(in.Choices, value):
 		return fmt.Errorf("%s has an invalid value: want one of %s", in.Variable, strings.Join(in.Choices, ", "))
@@ -315,7 +315,7 @@ func fillInput(in config.Input, value string, servers []*config.Entry, env *secr
 const anyText = `(?:[^"\\]|\\.)*`
 
 // sameFilled reports whether a server is that of an entry, whatever values its inputs have.
-func sameFilled(server, entry json.RawMessage, inputs []config.Input) bool {
+func sameFilled(server, entry json.RawMessage, inputs []clients.Input) bool {
 	var values [2]any
 	if json.Unmarshal(server, &values[0]) != nil || json.Unmarshal(entry, &values[1]) != nil {
 		return false

@@ -16,12 +16,12 @@ import (
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients/clientfile"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
-	"github.com/toolgate/toolgate/registry/dialect"
 	"github.com/toolgate/toolgate/registry/lock"
 )
 
@@ -310,7 +310,7 @@ func (e *env) nextSteps(s *setup) (commands []string) {
 	for _, o := range s.taken() {
 		client := o.Client
 		if o.Scope == "project" {
-			client += " --project " + dialect.Workspace(o.File)
+			client += " --project " + clients.Workspace(o.File)
 		}
 		if o.File != "" {
 			adopted[client] = append(adopted[client], o.Name)

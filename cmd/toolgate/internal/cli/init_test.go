@@ -75,7 +75,7 @@ func TestInitWithServers(t *testing.T) {
 // fillHome writes the test files of all dialects into a home directory. It keeps files that
 // exist.
 func fillHome(home string) error {
-	archives, err := filepath.Glob(filepath.Join("..", "..", "..", "..", "registry", "config", "testdata", "clients", "*.txtar"))
+	archives, err := filepath.Glob(filepath.Join("..", "clients", "testdata", "clients", "*.txtar"))
 	if err != nil || len(archives) == 0 {
 		return fmt.Errorf("no files of clients: %w", err)
 	}

@@ -15,6 +15,7 @@ import (
 	strict "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/registry/config"
@@ -101,12 +102,12 @@ func document(v any) ([]byte, error) {
 
 // loadPlanned reads the configuration as if the planned files were on the disk.
 func (e *env) loadPlanned(files []plannedFile) (*config.Config, error) {
-	return config.Load(config.Options{Path: e.config, Getenv: e.lookup, State: e.state, Keys: e.keys, ReadFile: func(path string) ([]byte, error) {
+	return config.Load(clients.Options(config.Options{Path: e.config, Getenv: e.lookup, State: e.state, Keys: e.keys, ReadFile: func(path string) ([]byte, error) {
 		if i := slices.IndexFunc(files, func(f plannedFile) bool { return f.Path == path }); i >= 0 {
 			return files[i].data, nil
 		}
 		return config.ReadFile(path)
-	}})
+	}}))
 }
 
 // write makes every file, or none.

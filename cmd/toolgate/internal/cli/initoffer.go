@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/registry/config"
-	"github.com/toolgate/toolgate/registry/dialect"
 	"github.com/toolgate/toolgate/registry/lock"
 )
 
@@ -27,13 +27,13 @@ type offer struct {
 	Reason string `json:"reason,omitempty"` // why it is not taken unless a person chooses it, or cannot be
 
 	able   bool // it can be chosen
-	entry  config.Entry
-	inputs []config.Input // to which the entry refers
+	entry  clients.Entry
+	inputs []clients.Input // to which the entry refers
 }
 
 // standardTools is the server that init offers where there is no other.
 func standardTools() *offer {
-	return &offer{Name: "standard", Client: "toolgate", Target: "toolgate tools", Taken: true, entry: config.Entry{
+	return &offer{Name: "standard", Client: "toolgate", Target: "toolgate tools", Taken: true, entry: clients.Entry{
 		Server:   json.RawMessage(`{"command": "toolgate", "args": ["tools"]}`),
 		Settings: json.RawMessage(`{"prefix": "", "risk": "high", "isolation": "shared", "revision": "2026-07-28", "notice": "a demonstration: documents, pictures and money are not real"}`),
 	}}
@@ -45,7 +45,7 @@ func standardTools() *offer {
 // names the project.
 func (e *env) offers(f *initFlags) (offers []*offer, notes []string, err error) {
 	for _, id := range f.clients {
-		if _, known := dialect.Lookup(id); !known {
+		if _, known := clients.Lookup(id); !known {
 			return nil, nil, unknown("client", id, clientIDs())
 		}
 	}
@@ -79,7 +79,7 @@ func (e *env) offers(f *initFlags) (offers []*offer, notes []string, err error) 
 }
 
 // newOffer offers a server of a client's file beside earlier ones.
-func (e *env) newOffer(file clientOnDisk, s config.Entry, earlier []*offer, trusted bool) *offer {
+func (e *env) newOffer(file clientOnDisk, s clients.Entry, earlier []*offer, trusted bool) *offer {
 	o := &offer{Name: s.Name, Client: file.ID, Scope: file.Scope, File: file.Path, Target: target(originOf(s.Server)), entry: s}
 	for _, in := range file.read.Inputs {
 		if bytes.Contains(s.Server, quoted(in.Reference)) {
@@ -152,7 +152,7 @@ func missingCommand(s *config.Server) string {
 // fillOffers gives values to the inputs of the servers that are taken. A server that lacks
 // one is not taken.
 func (e *env) fillOffers(s *setup, f *initFlags) error {
-	var inputs []config.Input
+	var inputs []clients.Input
 	for _, o := range s.Servers {
 		inputs = append(inputs, o.inputs...)
 	}
@@ -162,10 +162,10 @@ func (e *env) fillOffers(s *setup, f *initFlags) error {
 	}
 	ask := e.askInput
 	if f.yes {
-		ask = func(config.Input) string { return "" }
+		ask = func(clients.Input) string { return "" }
 	}
 	for _, o := range s.taken() {
-		_, missing, err := e.fillInputs(o.inputs, []*config.Entry{&o.entry}, s.secrets, given, ask)
+		_, missing, err := e.fillInputs(o.inputs, []*clients.Entry{&o.entry}, s.secrets, given, ask)
 		if err != nil {
 			return usage(err)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/logfold"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/internal/guardian"
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/registry/config"
@@ -292,10 +293,10 @@ func (e *env) load() (*config.Config, error) { return e.loadAs("", "") }
 // loadAs reads the configuration with these addresses in the place of what it
 // says; "" leaves what it says.
 func (e *env) loadAs(listen, admin string) (*config.Config, error) {
-	cfg, err := config.Load(config.Options{
+	cfg, err := config.Load(clients.Options(config.Options{
 		Path: e.config, Overlay: e.overlay, Getenv: e.lookup,
 		State: e.state, Keys: e.keys, Listen: listen, Admin: admin,
-	})
+	}))
 	if err != nil {
 		return nil, &exit{code: exitUsage, err: err, findings: faultsOf(err, "")}
 	}

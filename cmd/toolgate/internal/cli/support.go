@@ -23,6 +23,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -82,7 +83,7 @@ func supportBundleCommand(e *env) *cobra.Command {
 // collect reads every part. The configuration comes first, because it says what the secrets
 // are.
 func (b *supportBundle) collect(ctx context.Context) {
-	document, secrets, err := config.Masked(config.Options{Path: b.e.config, Overlay: b.e.overlay, Getenv: b.e.lookup})
+	document, secrets, err := config.Masked(clients.Options(config.Options{Path: b.e.config, Overlay: b.e.overlay, Getenv: b.e.lookup}))
 	if b.e.token != "" {
 		secrets = append(secrets, b.e.token)
 	}

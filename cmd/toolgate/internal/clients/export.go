@@ -1,4 +1,4 @@
-package dialect
+package clients
 
 import (
 	"fmt"
@@ -54,7 +54,7 @@ type Loss struct {
 }
 
 // Export returns a server in the client's form, from its members in toolgate's form, expose
-// and exclude included. It reverses what registry/config does when it reads the client's
+// and exclude included. It reverses what Read does with the client's
 // file. References to variables stay references, in the client's own words. For one that it
 // does not have, value may give what is written instead; value may be nil. The client must
 // have a Write.

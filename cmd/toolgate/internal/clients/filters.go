@@ -1,10 +1,13 @@
-package config
+package clients
 
 import (
 	"cmp"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/toolgate/toolgate/internal/tree"
+	"github.com/toolgate/toolgate/registry/config"
 )
 
 // A toolRule says of the tools that a pattern fits whether they are offered.
@@ -15,24 +18,24 @@ type toolRule struct {
 
 // choosing returns the members of a file that choose tools of all servers, and reports the
 // profiles among them, which choose tools for some agents only.
-func (l *loader) choosing(root *node) (keys []string) {
-	for _, f := range l.client.Filters {
-		if root.at(f.Path...) != nil {
+func (r *reader) choosing(root *tree.Node) (keys []string) {
+	for _, f := range r.client.Filters {
+		if root.At(f.Path...) != nil {
 			keys = append(keys, f.Path[0])
 		}
 	}
-	p := l.client.Profiles
+	p := r.client.Profiles
 	if p == nil {
 		return keys
 	}
 	var names []string
-	for _, profile := range root.at(p.Path...).each() {
-		if slices.ContainsFunc(profile.members, func(m *node) bool { return slices.Contains(p.Members, m.key) }) {
-			names = append(names, profile.key)
+	for _, profile := range root.At(p.Path...).Each() {
+		if slices.ContainsFunc(profile.Members, func(m *tree.Node) bool { return slices.Contains(p.Members, m.Key) }) {
+			names = append(names, profile.Key)
 		}
 	}
 	if len(names) > 0 {
-		l.warn(root.at(p.Path...).named(), fmt.Sprintf("the tools that profiles %s choose are not read", strings.Join(names, ", ")),
+		r.Warn(root.At(p.Path...).Named(), fmt.Sprintf("the tools that profiles %s choose are not read", strings.Join(names, ", ")),
 			"the rights of roles say who may call what: toolgate.policy")
 		keys = append(keys, p.Path[0])
 	}
@@ -40,17 +43,17 @@ func (l *loader) choosing(root *node) (keys []string) {
 }
 
 // filterTools applies the filters of a file to the entries of its servers.
-func (l *loader) filterTools(root, servers *node) {
-	for _, f := range l.client.Filters {
-		n := root.at(f.Path...)
+func (r *reader) filterTools(root, servers *tree.Node) {
+	for _, f := range r.client.Filters {
+		n := root.At(f.Path...)
 		if n == nil {
 			continue
 		}
-		l.note(n.named(), `is read as "expose" and "exclude" of the servers`)
+		r.note(n.Named(), `is read as "expose" and "exclude" of the servers`)
 		rules := toolRules(n)
-		for _, s := range servers.each() {
-			if s.kind == kindObject {
-				l.applyRules(s, n, rulesFor(rules, f.Prefix(cmp.Or(s.former, s.key))))
+		for _, s := range servers.Each() {
+			if s.Kind == tree.Object {
+				r.applyRules(s, n, rulesFor(rules, f.Prefix(cmp.Or(s.Former, s.Key))))
 			}
 		}
 	}
@@ -58,14 +61,14 @@ func (l *loader) filterTools(root, servers *node) {
 
 // toolRules returns the rules of a list of what is not offered, or of an object, in the
 // order in which later ones take precedence.
-func toolRules(n *node) (rules []toolRule) {
-	for _, item := range n.items {
-		if item.kind == kindString && !strings.HasPrefix(item.text, "builtin:") {
-			rules = append(rules, toolRule{item.text, false})
+func toolRules(n *tree.Node) (rules []toolRule) {
+	for _, item := range n.Items {
+		if item.Kind == tree.String && !strings.HasPrefix(item.Text, "builtin:") {
+			rules = append(rules, toolRule{item.Text, false})
 		}
 	}
-	for _, m := range n.members {
-		rules = append(rules, toolRule{m.key, m.kind != kindFalse})
+	for _, m := range n.Members {
+		rules = append(rules, toolRule{m.Key, m.Kind != tree.False})
 	}
 	slices.SortFunc(rules, func(a, b toolRule) int {
 		return cmp.Or(len(a.pattern)-len(b.pattern), strings.Compare(a.pattern, b.pattern))
@@ -112,36 +115,38 @@ func remainders(pattern, prefix string) []string {
 
 // applyRules writes rules as filters of an entry, at the place of n. What filters cannot
 // say, an exception from what is not offered, is reported: the entry offers less.
-func (l *loader) applyRules(s, n *node, rules []toolRule) {
+func (r *reader) applyRules(s, n *tree.Node, rules []toolRule) {
 	var offered, hidden []string
 	only := false
-	for _, r := range rules {
-		exception := func(pattern string) bool { return strings.ContainsAny(r.pattern, "*?") || globs(pattern, r.pattern) }
+	for _, rule := range rules {
+		exception := func(pattern string) bool {
+			return strings.ContainsAny(rule.pattern, "*?") || config.Fits(pattern, rule.pattern)
+		}
 		switch {
-		case r.pattern == "*":
-			only = !r.offered
-		case !r.offered:
-			hidden = append(hidden, r.pattern)
+		case rule.pattern == "*":
+			only = !rule.offered
+		case !rule.offered:
+			hidden = append(hidden, rule.pattern)
 		default:
-			offered = append(offered, r.pattern)
+			offered = append(offered, rule.pattern)
 			if slices.ContainsFunc(hidden, exception) {
-				l.note(n.named(), fmt.Sprintf("%s of server %s is not offered where a shorter pattern hides it", clip(r.pattern), s.key))
+				r.note(n.Named(), fmt.Sprintf("%s of server %s is not offered where a shorter pattern hides it", tree.Clip(rule.pattern), s.Key))
 			}
 		}
 	}
 	if only {
-		l.addTexts(s, n, "expose", offered)
+		r.addTexts(s, n, "expose", offered)
 	}
 	if len(hidden) > 0 {
-		l.addTexts(s, n, "exclude", hidden)
+		r.addTexts(s, n, "exclude", hidden)
 	}
 }
 
-func (l *loader) addTexts(s, n *node, key string, texts []string) {
-	holder := n.as(kindObject, "")
-	holder.path = s.path
-	holder.putList(key, n, texts)
-	list := holder.members[0]
-	list.items = unique(list.items) // two rules may concern the same tools of a server
-	l.addFilter(s, list)
+func (r *reader) addTexts(s, n *tree.Node, key string, texts []string) {
+	holder := n.As(tree.Object, "")
+	holder.Path = s.Path
+	putList(holder, key, n, texts)
+	list := holder.Members[0]
+	list.Items = unique(list.Items) // two rules may concern the same tools of a server
+	r.addFilter(s, list)
 }

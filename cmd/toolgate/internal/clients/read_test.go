@@ -1,4 +1,4 @@
-package config_test
+package clients_test
 
 import (
 	"encoding/json"
@@ -11,12 +11,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/pelletier/go-toml/v2"
-	"go.yaml.in/yaml/v3"
 	"golang.org/x/tools/txtar"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/registry/config"
-	"github.com/toolgate/toolgate/registry/dialect"
 	"github.com/toolgate/toolgate/registry/lock"
 )
 
@@ -31,7 +29,7 @@ func TestClientFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			f := a.Files[0]
-			got, err := config.Normalise(config.ClientFile{Name: f.Name, Path: "/home/ada/" + f.Name, Data: f.Data})
+			got, err := clients.Read(clients.Source{Name: f.Name, Path: "/home/ada/" + f.Name, Data: f.Data})
 			if err != nil {
 				compare(t, path, a, err.Error()+"\n")
 				return
@@ -40,7 +38,7 @@ func TestClientFiles(t *testing.T) {
 			compare(t, path, a, describeEntries(t, got))
 		})
 	}
-	for _, c := range dialect.Clients() {
+	for _, c := range clients.Clients() {
 		if !seen[c.ID] {
 			t.Errorf("no test file is recognised as that of %s", c.Name)
 		}
@@ -48,7 +46,7 @@ func TestClientFiles(t *testing.T) {
 }
 
 // describeEntries prints the client, the notes as people see them, and the servers.
-func describeEntries(t *testing.T, n *config.Normalised) string {
+func describeEntries(t *testing.T, n *clients.Reading) string {
 	t.Helper()
 	var b strings.Builder
 	fmt.Fprintf(&b, "client: %s\n", n.Client.ID)
@@ -71,43 +69,10 @@ func describeEntries(t *testing.T, n *config.Normalised) string {
 	return b.String()
 }
 
-// home makes options that read an archive's files below /home/ada; every variable is
-// set.
-func home(a *txtar.Archive, name string) config.Options {
-	files := map[string]string{}
-	for _, f := range a.Files {
-		files["/home/ada/"+f.Name] = string(f.Data)
-	}
-	opts := inMemory(files)
-	opts.Path = "/home/ada/" + name
-	opts.Getenv = func(name string) (string, bool) {
-		if name == "HOME" {
-			return "/home/ada", true
-		}
-		return "https://" + strings.ToLower(strings.ReplaceAll(name, "_", "-")) + ".example", true
-	}
-	return opts
-}
-
 // bundle makes an mcp.json of what was normalised.
-func bundle(t *testing.T, n *config.Normalised) string {
+func bundle(t *testing.T, n *clients.Reading) string {
 	t.Helper()
 	return bundleOf(n)
-}
-
-func bundleOf(n *config.Normalised) string {
-	servers, settings := map[string]json.RawMessage{}, map[string]json.RawMessage{}
-	for _, s := range n.Servers {
-		servers[s.Name] = s.Server
-		if s.Settings != nil {
-			settings[s.Name] = s.Settings
-		}
-	}
-	text, err := json.Marshal(map[string]any{"mcpServers": servers, "toolgate": map[string]any{"servers": settings}})
-	if err != nil {
-		panic(err) // every member is JSON that Normalise has written
-	}
-	return string(text)
 }
 
 // sameServers reports how servers differ in how they are reached and in what they offer.
@@ -130,12 +95,6 @@ func sameServers(a, b []config.Server, tools []string) string {
 	return cmp.Diff(plain(a), plain(b), cmpopts.EquateEmpty())
 }
 
-// tools are the names in the test files, and one that is in none.
-var tools = []string{
-	"search_issues", "get_issue", "create_issue", "delete_file", "push_files", "search", "read", "evaluate", "screenshot",
-	"search_docs", "navigate_back", "navigate_a/b", "click", "recommend", "read_documentation", "other",
-}
-
 // A client's file serves as it is, whatever the commands call it, and so does what is
 // imported from it. Both say the same.
 func TestClientFilesLoad(t *testing.T) {
@@ -146,7 +105,7 @@ func TestClientFilesLoad(t *testing.T) {
 				t.Fatal(err)
 			}
 			f := a.Files[0]
-			n, err := config.Normalise(config.ClientFile{Name: f.Name, Path: "/home/ada/" + f.Name, Data: f.Data})
+			n, err := clients.Read(clients.Source{Name: f.Name, Path: "/home/ada/" + f.Name, Data: f.Data})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -185,7 +144,7 @@ func FuzzNormalise(f *testing.F) {
 		if !filepath.IsLocal(name) || filepath.Base(name) == "mcp.json" && name != "mcp.json" {
 			name = "mcp.json"
 		}
-		n, err := config.Normalise(config.ClientFile{Name: name, Path: "/home/ada/" + name, Data: []byte(text)})
+		n, err := clients.Read(clients.Source{Name: name, Path: "/home/ada/" + name, Data: []byte(text)})
 		if (n == nil) == (err == nil) {
 			t.Fatalf("Normalise = %v, %v", n, err)
 		}
@@ -216,15 +175,6 @@ func FuzzNormalise(f *testing.F) {
 			t.Errorf("(-loaded +imported):\n%s\n%s", diff, bundle(t, n))
 		}
 	})
-}
-
-// tryLoad loads, nil when the files are refused.
-func tryLoad(opts config.Options) *config.Config {
-	cfg, err := config.Load(opts)
-	if err != nil {
-		return nil
-	}
-	return cfg
 }
 
 // rawFilters reads the filters of a server from plain JSON, by their names in the forms of
@@ -288,7 +238,7 @@ func TestNormaliseRefuses(t *testing.T) {
 		"registry":        {"server.json", `{"name": "a/b", "packages": []}`, "server.json:1:1: has no package that a command starts, and no remote address"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, err := config.Normalise(config.ClientFile{Name: c.file, Path: "/x/" + c.file, Data: []byte(c.text)})
+			n, err := clients.Read(clients.Source{Name: c.file, Path: "/x/" + c.file, Data: []byte(c.text)})
 			if n != nil || err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("Normalise = %v, %v, want %s", n, err, c.want)
 			}
@@ -308,12 +258,12 @@ func TestNormaliseForAClient(t *testing.T) {
 		"cline":  `{"command":"x","timeout":"1m30s"}`,
 		"roo":    `{"command":"x","timeout":"1m30s"}`,
 	} {
-		n, err := config.Normalise(config.ClientFile{Name: "some.json", Data: []byte(text), Client: client})
+		n, err := clients.Read(clients.Source{Name: "some.json", Data: []byte(text), Client: client})
 		if err != nil || len(n.Servers) != 1 || string(n.Servers[0].Server) != want || n.Client.ID != client {
 			t.Errorf("%q: %v, %v, want %s", client, n, err, want)
 		}
 	}
-	n, err := config.Normalise(config.ClientFile{Name: "typed", Data: []byte("[mcp_servers.a]\ncommand = 'x'"), Client: "codex"})
+	n, err := clients.Read(clients.Source{Name: "typed", Data: []byte("[mcp_servers.a]\ncommand = 'x'"), Client: "codex"})
 	if err != nil || len(n.Servers) != 1 {
 		t.Errorf("the format of a named client: %v, %v", n, err)
 	}
@@ -350,73 +300,4 @@ func TestClientVariables(t *testing.T) {
 	if !slices.Contains(cfg.Files, "/etc/key") {
 		t.Errorf("files %v lack /etc/key, which a reload has to notice", cfg.Files)
 	}
-}
-
-// What is read of TOML and YAML is what their libraries decode.
-func FuzzTree(f *testing.F) {
-	for _, path := range []string{"codex", "goose", "continue", "docker"} {
-		a, err := txtar.ParseFile("testdata/clients/" + path + ".txtar")
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(string(a.Files[0].Data), path == "codex")
-	}
-	f.Add("a.b = 1\n[[l]]\nx = [1_0, 0x1, 1e3]\n[l.c]\ny = {z = [[], [{}]]}\n[[l]]\n[[l.d]]\n'e.f' = true\n", true)
-	f.Add("a: &x [1, 0x10, 1.5, ~, yes, true, '1']\nb: *x\nc: |\n  text\n", false)
-	f.Fuzz(func(t *testing.T, text string, isTOML bool) {
-		name, decode := "f.yaml", yaml.Unmarshal
-		if isTOML {
-			name, decode = "f.toml", toml.Unmarshal
-		}
-		got := config.Tree(name, []byte(text))
-		if got == nil {
-			return
-		}
-		var tree, whole map[string]any
-		if err := json.Unmarshal(got, &tree); err != nil {
-			t.Fatalf("%s is no JSON: %v", got, err)
-		}
-		if err := decode([]byte(text), &whole); err != nil {
-			return // keys that are not strings
-		}
-		if _, err := json.Marshal(whole); err != nil {
-			return // the same, further in
-		}
-		if diff := cmp.Diff(outline(whole), outline(tree)); diff != "" {
-			t.Errorf("(-library +tree):\n%s", diff)
-		}
-	})
-}
-
-// outline keeps strings, booleans and the shape of a value. Numbers are compared as such,
-// and times as texts of any form.
-func outline(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		out := map[string]any{}
-		for key, member := range v {
-			out[key] = outline(member)
-		}
-		return out
-	case []any:
-		out := []any{}
-		for _, element := range v {
-			out = append(out, outline(element))
-		}
-		return out
-	case int:
-		return float64(v)
-	case int64:
-		return float64(v)
-	case uint64:
-		return float64(v)
-	case nil, bool, float64:
-		return v
-	case string:
-		if _, err := time.Parse("2006", v[:min(4, len(v))]); err == nil {
-			return "time"
-		}
-		return v
-	}
-	return "time"
 }

@@ -1,4 +1,4 @@
-package config
+package tree
 
 import (
 	"fmt"
@@ -14,24 +14,24 @@ const maxYAMLNodes = 100_000
 var yamlLine = regexp.MustCompile(`line (\d+)`)
 
 // parseYAML reads the first document of f into nodes, nil when it is not YAML.
-func (l *loader) parseYAML(f *file) *node {
+func (r *Report) parseYAML(f *File) *Node {
 	var doc yaml.Node
-	if err := yaml.Unmarshal(f.data, &doc); err != nil {
-		at := f.at(0)
+	if err := yaml.Unmarshal(f.Data, &doc); err != nil {
+		at := f.At(0)
 		// Only the line is taken: the rest of the message may quote the file.
 		if found := yamlLine.FindStringSubmatch(err.Error()); found != nil {
 			line, _ := strconv.Atoi(found[1]) // digits, and few enough
-			at = f.at(offsetOf(f.data, line, 1))
+			at = f.At(offsetOf(f.Data, line, 1))
 		}
-		l.fault(at, "is not YAML", "look at the indentation, and for a missing colon or quote")
+		r.Fault(at, "is not YAML", "look at the indentation, and for a missing colon or quote")
 		return nil
 	}
 	if len(doc.Content) == 0 {
-		l.fault(f.at(0), "is empty", "")
+		r.Fault(f.At(0), "is empty", "")
 		return nil
 	}
 	t := yamlTree{starts: []int{0}}
-	for i, b := range f.data {
+	for i, b := range f.Data {
 		if b == '\n' {
 			t.starts = append(t.starts, i+1)
 		}
@@ -49,8 +49,8 @@ func (t *yamlTree) offset(v *yaml.Node) int {
 	return t.starts[min(max(v.Line, 1), len(t.starts))-1] + max(v.Column, 1) - 1
 }
 
-func (t *yamlTree) value(v *yaml.Node, depth int) *node {
-	n := &node{offset: t.offset(v), kind: 'n', text: "null"}
+func (t *yamlTree) value(v *yaml.Node, depth int) *Node {
+	n := &Node{Offset: t.offset(v), Kind: Null, Text: "null"}
 	if t.count++; t.count > maxYAMLNodes || depth > maxDepth {
 		if t.count <= maxYAMLNodes+1 {
 			n.flaw = fmt.Sprintf("is nested deeper than %d levels, or has too many values", maxDepth)
@@ -61,22 +61,22 @@ func (t *yamlTree) value(v *yaml.Node, depth int) *node {
 	case yaml.AliasNode:
 		return t.value(v.Alias, depth+1)
 	case yaml.SequenceNode:
-		n.kind = kindArray
+		n.Kind = Array
 		for _, e := range v.Content {
-			n.items = append(n.items, t.value(e, depth+1))
+			n.Items = append(n.Items, t.value(e, depth+1))
 		}
 	case yaml.MappingNode:
-		n.kind = kindObject
+		n.Kind = Object
 		for i := 0; i+1 < len(v.Content); i += 2 {
 			key := v.Content[i]
 			m := t.value(v.Content[i+1], depth+1)
 			n.addMember(key.Value, t.offset(key), m)
 			if key.Kind != yaml.ScalarNode || key.ShortTag() == "!!merge" {
-				m.flaw, m.offset = "is a key that JSON does not have\nwrite the members out", m.keyAt
+				m.flaw, m.Offset = "is a key that JSON does not have\nwrite the members out", m.KeyAt
 			}
 		}
 	case yaml.ScalarNode:
-		switch n.kind, n.text = kindString, v.Value; v.ShortTag() {
+		switch n.Kind, n.Text = String, v.Value; v.ShortTag() {
 		case "!!null", "!!bool", "!!int", "!!float":
 			var value any
 			err := v.Decode(&value)

@@ -1,4 +1,4 @@
-package dialect
+package clients
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package dialect_test
+package clients_test
 
 import (
 	"encoding/json"
@@ -10,7 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/toolgate/toolgate/registry/dialect"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
+	"github.com/toolgate/toolgate/internal/tree"
 )
 
 // wanted are the clients that the table has to know.
@@ -21,7 +22,7 @@ var wanted = []string{
 
 func TestEveryClientIsInTheTable(t *testing.T) {
 	var ids []string
-	for _, c := range dialect.Clients() {
+	for _, c := range clients.Clients() {
 		ids = append(ids, c.ID)
 	}
 	if diff := cmp.Diff(wanted, ids); diff != "" {
@@ -30,8 +31,8 @@ func TestEveryClientIsInTheTable(t *testing.T) {
 }
 
 func TestRowsAreWhole(t *testing.T) {
-	formats := []string{dialect.JSON, dialect.TOML, dialect.YAML}
-	for _, c := range dialect.Clients() {
+	formats := []string{tree.JSON, tree.TOML, tree.YAML}
+	for _, c := range clients.Clients() {
 		sources := c.ID == "server-json" || c.ID == "docker"
 		switch {
 		case c.Name == "" || !slices.Contains(formats, c.Format) || len(c.Files) == 0:
@@ -54,28 +55,28 @@ var known = []string{"type", "command", "args", "env", "cwd", "envFile", "url", 
 
 // A client writes keys that are read again, and transports that toolgate has.
 func TestWrittenKeysAreRead(t *testing.T) {
-	for _, c := range dialect.Clients() {
+	for _, c := range clients.Clients() {
 		if c.Write == nil {
 			continue
 		}
 		for _, key := range c.Write.Keys {
-			if dialect.Keys()[key].To == "" && !slices.Contains(known, key) {
+			if clients.Keys()[key].To == "" && !slices.Contains(known, key) {
 				t.Errorf("%s: key %s is not read", c.ID, key)
 			}
 		}
 		for transport, word := range c.Write.Types {
-			if !slices.Contains([]string{"stdio", "http", "sse"}, transport) || word != "" && (dialect.Types()[word] == "" || !slices.ContainsFunc(c.Write.Keys, isType)) {
+			if !slices.Contains([]string{"stdio", "http", "sse"}, transport) || word != "" && (clients.Types()[word] == "" || !slices.ContainsFunc(c.Write.Keys, isType)) {
 				t.Errorf("%s: transport %s is written as %q", c.ID, transport, word)
 			}
 		}
 	}
 }
 
-func isType(key string) bool { return key == "type" || dialect.Keys()[key].To == "type" }
+func isType(key string) bool { return key == "type" || clients.Keys()[key].To == "type" }
 
 func TestKeysLeadSomewhere(t *testing.T) {
-	why := []string{dialect.WhyConsent, dialect.WhySignIn, dialect.WhyStartup, dialect.WhyOther}
-	for key, k := range dialect.Keys() {
+	why := []string{clients.WhyConsent, clients.WhySignIn, clients.WhyStartup, clients.WhyOther}
+	for key, k := range clients.Keys() {
 		if slices.Contains(known, key) {
 			t.Errorf("%s is toolgate's own key", key)
 		}
@@ -83,8 +84,8 @@ func TestKeysLeadSomewhere(t *testing.T) {
 			t.Errorf("%s: %+v", key, k)
 		}
 	}
-	for word, to := range dialect.Types() {
-		if !slices.Contains([]string{"stdio", "http", "sse", "ndjson"}, to) || dialect.Unsupported(word) {
+	for word, to := range clients.Types() {
+		if !slices.Contains([]string{"stdio", "http", "sse", "ndjson"}, to) || clients.Unsupported(word) {
 			t.Errorf("type %s is read as %q", word, to)
 		}
 	}
@@ -92,14 +93,14 @@ func TestKeysLeadSomewhere(t *testing.T) {
 
 // A file in the place where a client keeps it is that client's.
 func TestRecogniseByPlace(t *testing.T) {
-	machine := dialect.Machine{OS: "linux", Home: "/home/ada", Project: "/src/project", Getenv: func(string) string { return "" }}
+	machine := clients.Machine{OS: "linux", Home: "/home/ada", Project: "/src/project", Getenv: func(string) string { return "" }}
 	shared := []string{"/src/project/.mcp.json", "/src/project/mcp.json"}
-	for _, c := range dialect.Clients() {
+	for _, c := range clients.Clients() {
 		for _, p := range c.Places(machine) {
 			if slices.Contains(shared, p.Path) || c.ID == "lmstudio" {
 				continue
 			}
-			got, ok := dialect.Recognise(dialect.Shape{Path: p.Path, Format: c.Format})
+			got, ok := clients.Recognise(clients.Shape{Path: p.Path, Format: c.Format})
 			if !ok || got.ID != c.ID {
 				t.Errorf("%s is taken for %q, want %s", p.Path, got.ID, c.ID)
 			}
@@ -109,21 +110,21 @@ func TestRecogniseByPlace(t *testing.T) {
 
 func TestRecogniseByShape(t *testing.T) {
 	for name, c := range map[string]struct {
-		shape dialect.Shape
+		shape clients.Shape
 		want  string
 	}{
-		"nothing":           {dialect.Shape{Root: []string{"mcpServers"}, Entries: []string{"command", "args", "env"}}, ""},
-		"a key":             {dialect.Shape{Entries: []string{"serverUrl"}}, "windsurf"},
-		"two keys":          {dialect.Shape{Entries: []string{"autoApprove", "disabledTools"}}, "kiro"},
-		"one of two keys":   {dialect.Shape{Entries: []string{"autoApprove", "command"}}, "cline"},
-		"keys of two":       {dialect.Shape{Entries: []string{"serverUrl", "httpUrl"}}, ""},
-		"a word":            {dialect.Shape{Root: []string{"mcp"}, Entries: []string{"type", "type=local"}}, "opencode"},
-		"the root":          {dialect.Shape{Root: []string{"context_servers", "theme"}}, "zed"},
-		"a schema":          {dialect.Shape{Schema: "https://agent-plugins.org/schemas/1.0.0/mcp.schema.json", Entries: []string{"type"}}, "agent-plugin"},
-		"name before keys":  {dialect.Shape{Path: "/x/.cursor/mcp.json", Format: dialect.JSON, Entries: []string{"serverUrl"}}, "cursor"},
-		"a name in another": {dialect.Shape{Path: "/x/mcp.json", Format: dialect.JSON}, ""},
+		"nothing":           {clients.Shape{Root: []string{"mcpServers"}, Entries: []string{"command", "args", "env"}}, ""},
+		"a key":             {clients.Shape{Entries: []string{"serverUrl"}}, "windsurf"},
+		"two keys":          {clients.Shape{Entries: []string{"autoApprove", "disabledTools"}}, "kiro"},
+		"one of two keys":   {clients.Shape{Entries: []string{"autoApprove", "command"}}, "cline"},
+		"keys of two":       {clients.Shape{Entries: []string{"serverUrl", "httpUrl"}}, ""},
+		"a word":            {clients.Shape{Root: []string{"mcp"}, Entries: []string{"type", "type=local"}}, "opencode"},
+		"the root":          {clients.Shape{Root: []string{"context_servers", "theme"}}, "zed"},
+		"a schema":          {clients.Shape{Schema: "https://agent-plugins.org/schemas/1.0.0/mcp.schema.json", Entries: []string{"type"}}, "agent-plugin"},
+		"name before keys":  {clients.Shape{Path: "/x/.cursor/mcp.json", Format: tree.JSON, Entries: []string{"serverUrl"}}, "cursor"},
+		"a name in another": {clients.Shape{Path: "/x/mcp.json", Format: tree.JSON}, ""},
 	} {
-		got, ok := dialect.Recognise(c.shape)
+		got, ok := clients.Recognise(c.shape)
 		if got.ID != c.want || ok != (c.want != "") {
 			t.Errorf("%s: %q, %v, want %q", name, got.ID, ok, c.want)
 		}
@@ -144,9 +145,9 @@ func TestPlaces(t *testing.T) {
 		{"codex", "linux", "/home/ada", []string{"/home/ada/.codex/config.toml", "/p/.codex/config.toml"}},
 		{"cursor", "linux", "/home/ada", []string{"/p/.cursor/mcp.json", "/home/ada/.cursor/mcp.json"}},
 	} {
-		client, _ := dialect.Lookup(c.client)
+		client, _ := clients.Lookup(c.client)
 		var got []string
-		for _, p := range client.Places(dialect.Machine{OS: c.os, Home: c.home, Project: "/p", Getenv: func(n string) string { return env[n] }}) {
+		for _, p := range client.Places(clients.Machine{OS: c.os, Home: c.home, Project: "/p", Getenv: func(n string) string { return env[n] }}) {
 			got = append(got, filepath.ToSlash(p.Path))
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {
@@ -159,7 +160,7 @@ func TestWorkspace(t *testing.T) {
 	for path, want := range map[string]string{
 		"/p/.cursor/mcp.json": "/p", "/p/.kiro/settings/mcp.json": "/p", "/p/.mcp.json": "/p", "/p/q/mcp.json": "/p/q",
 	} {
-		if got := dialect.Workspace(path); got != want {
+		if got := clients.Workspace(path); got != want {
 			t.Errorf("Workspace(%s) = %s, want %s", path, got, want)
 		}
 	}
@@ -167,7 +168,7 @@ func TestWorkspace(t *testing.T) {
 
 // What each client needs to reach toolgate; the first contact fails without it.
 func TestEntry(t *testing.T) {
-	a := dialect.Address{URL: "http://127.0.0.1:8787/mcp", Command: "/usr/bin/toolgate", Token: "t0k"}
+	a := clients.Address{URL: "http://127.0.0.1:8787/mcp", Command: "/usr/bin/toolgate", Token: "t0k"}
 	for id, want := range map[string]string{
 		"claude-desktop": `{"args":["stdio","--connect","http://127.0.0.1:8787/mcp"],"command":"/usr/bin/toolgate","env":{"TOOLGATE_TOKEN":"t0k"}}`,
 		"claude-code":    `{"headers":{"Authorization":"Bearer ${TOOLGATE_TOKEN}"},"type":"http","url":"http://127.0.0.1:8787/mcp"}`,
@@ -176,38 +177,38 @@ func TestEntry(t *testing.T) {
 		"codex":          `{"bearer_token_env_var":"TOOLGATE_TOKEN","url":"http://127.0.0.1:8787/mcp"}`,
 		"zed":            `{"headers":{"Authorization":"Bearer t0k"},"url":"http://127.0.0.1:8787/mcp"}`,
 	} {
-		c, _ := dialect.Lookup(id)
+		c, _ := clients.Lookup(id)
 		got, err := c.Entry(a)
 		if err != nil || string(got) != want {
 			t.Errorf("%s: %s, %v, want %s", id, got, err, want)
 		}
 	}
-	for _, c := range dialect.Clients() {
-		got, err := c.Entry(dialect.Address{URL: "http://127.0.0.1:1/mcp", Command: "toolgate"})
+	for _, c := range clients.Clients() {
+		got, err := c.Entry(clients.Address{URL: "http://127.0.0.1:1/mcp", Command: "toolgate"})
 		if (err != nil) != (c.Connect == nil) {
 			t.Errorf("%s: %s, %v", c.ID, got, err)
 		}
 		if strings.Contains(string(got), "oken") || err == nil && !json.Valid(got) {
 			t.Errorf("%s: an entry without a token is %s", c.ID, got)
 		}
-		literal, err := c.Entry(dialect.Address{URL: "http://127.0.0.1:1/mcp", Command: "toolgate", Token: "$1t0k", Literal: true})
+		literal, err := c.Entry(clients.Address{URL: "http://127.0.0.1:1/mcp", Command: "toolgate", Token: "$1t0k", Literal: true})
 		if takes := c.Connect != nil && !slices.Contains([]string{"vscode", "codex", "agent-plugin"}, c.ID); c.TakesToken() != takes {
 			t.Errorf("%s: takes a token: %v", c.ID, !takes)
 		} else if takes && (err != nil || !strings.Contains(string(literal), `$1t0k"`) || strings.Contains(string(literal), "${")) {
 			t.Errorf("%s: an entry with the token itself is %s, %v", c.ID, literal, err)
 		}
 	}
-	if c, _ := dialect.Lookup("zed"); !c.HoldsToken() {
+	if c, _ := clients.Lookup("zed"); !c.HoldsToken() {
 		t.Error("Zed expands nothing, so its entry holds the token")
 	}
-	if c, _ := dialect.Lookup("codex"); c.HoldsToken() {
+	if c, _ := clients.Lookup("codex"); c.HoldsToken() {
 		t.Error("Codex names a variable")
 	}
 }
 
 func ExampleClient_Places() {
-	c, _ := dialect.Lookup("cursor")
-	machine := dialect.Machine{OS: "linux", Home: "/home/ada", Project: "/src/project"}
+	c, _ := clients.Lookup("cursor")
+	machine := clients.Machine{OS: "linux", Home: "/home/ada", Project: "/src/project"}
 	for _, p := range c.Places(machine) {
 		fmt.Println(p.Scope, filepath.ToSlash(p.Path))
 	}

@@ -1,9 +1,8 @@
-package clientfile_test
+package clients_test
 
 import (
 	stdcmp "cmp"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -19,12 +18,10 @@ import (
 	"golang.org/x/tools/txtar"
 	"pgregory.net/rapid"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients/clientfile"
 	"github.com/toolgate/toolgate/registry/config"
-	"github.com/toolgate/toolgate/registry/dialect"
 )
-
-var update = flag.Bool("update", false, "write what came out into the want section of the test files")
 
 var tools = []string{
 	"search_issues", "get_issue", "create_issue", "delete_file", "push_files", "search", "read", "evaluate", "screenshot",
@@ -37,7 +34,7 @@ func home(a *txtar.Archive, name string) config.Options {
 	for _, f := range a.Files {
 		files["/home/ada/"+f.Name] = string(f.Data)
 	}
-	return config.Options{
+	return clients.Options(config.Options{
 		Path: "/home/ada/" + name,
 		ReadFile: func(path string) ([]byte, error) {
 			if text, ok := files[path]; ok {
@@ -51,12 +48,12 @@ func home(a *txtar.Archive, name string) config.Options {
 			}
 			return "https://" + strings.ToLower(strings.ReplaceAll(name, "_", "-")) + ".example", true
 		},
-	}
+	})
 }
 
 // writers are the clients that call servers.
-func writers() (found []dialect.Client) {
-	for _, c := range dialect.Clients() {
+func writers() (found []clients.Client) {
+	for _, c := range clients.Clients() {
 		if c.Write != nil {
 			found = append(found, c)
 		}
@@ -75,7 +72,7 @@ func TestExport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		entries, err := config.Entries(home(a, "mcp.json"))
+		entries, err := clients.Entries(home(a, "mcp.json"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +106,7 @@ func TestExport(t *testing.T) {
 }
 
 // exported returns the file of a client with one server, "" when the server is left out.
-func exported(t interface{ Fatalf(string, ...any) }, c dialect.Client, s config.Entry) (text string, losses []dialect.Loss) {
+func exported(t interface{ Fatalf(string, ...any) }, c clients.Client, s clients.Entry) (text string, losses []clients.Loss) {
 	got := c.Export(s.Name, s.Members(), nil)
 	if got.Entry == nil {
 		return "", got.Losses
@@ -187,7 +184,7 @@ func checkReversed(t *rapid.T, text string) {
 		return everything(name)
 	}
 	want := tryLoad(opts)
-	entries, err := config.Entries(opts)
+	entries, err := clients.Entries(opts)
 	if want == nil || err != nil {
 		if want != nil {
 			t.Fatalf("Load accepts what Entries refuses: %v\n%s", err, text)
@@ -202,12 +199,12 @@ func checkReversed(t *rapid.T, text string) {
 			}
 			continue
 		}
-		n, err := config.Normalise(config.ClientFile{Name: "theirs", Path: "/elsewhere/theirs", Data: []byte(file), Client: c.ID})
+		n, err := clients.Read(clients.Source{Name: "theirs", Path: "/elsewhere/theirs", Data: []byte(file), Client: c.ID})
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", c.ID, err, file)
 		}
 		got := tryLoad(withFile(opts, "/home/ada/mcp.json", bundleOf(n)))
-		noDefault := func(l dialect.Loss) bool { return strings.Contains(l.Message, "no default values: set C") }
+		noDefault := func(l clients.Loss) bool { return strings.Contains(l.Message, "no default values: set C") }
 		if got == nil && slices.ContainsFunc(losses, noDefault) {
 			continue
 		}
@@ -215,12 +212,12 @@ func checkReversed(t *rapid.T, text string) {
 			t.Fatalf("%s: what is imported is refused\n%s", c.ID, bundleOf(n))
 		}
 		for _, key := range differing(want.Servers[0], got.Servers[0]) {
-			if !slices.ContainsFunc(losses, func(l dialect.Loss) bool { return slices.Contains(key, l.Key) }) {
+			if !slices.ContainsFunc(losses, func(l clients.Loss) bool { return slices.Contains(key, l.Key) }) {
 				t.Errorf("%s: %s differs without a word\n%s\n%s\n%s", c.ID, key, text, file, cmp.Diff(want.Servers[0], got.Servers[0]))
 			}
 		}
 		for _, tool := range tools {
-			if got.Servers[0].Offers(tool) && !want.Servers[0].Offers(tool) && !slices.ContainsFunc(losses, func(l dialect.Loss) bool { return l.Wider }) {
+			if got.Servers[0].Offers(tool) && !want.Servers[0].Offers(tool) && !slices.ContainsFunc(losses, func(l clients.Loss) bool { return l.Wider }) {
 				t.Errorf("%s: offers %s without a word\n%s\n%s", c.ID, tool, text, file)
 			}
 		}
@@ -307,7 +304,7 @@ func tryLoad(opts config.Options) *config.Config {
 }
 
 // bundleOf makes an mcp.json of what was normalised.
-func bundleOf(n *config.Normalised) string {
+func bundleOf(n *clients.Reading) string {
 	servers, settings := map[string]json.RawMessage{}, map[string]json.RawMessage{}
 	for _, s := range n.Servers {
 		servers[s.Name] = s.Server

@@ -1,21 +1,21 @@
-// Package dialect knows how each MCP client writes its servers down: where its file
-// is, in which format, under which keys, in which units, and what an entry for
-// toolgate has to look like in it.
+// Package clients reads and writes the servers of other MCP clients: Claude Desktop, VS Code,
+// Zed, Codex, Goose and the rest.
 //
-// All of that is data, the table clients.json. This package reads the table, finds the
-// dialect of a file, finds the files of a client on this machine, and writes a server in
-// the form of a client. It reads no server: registry/config rewrites entries by the table
-// into toolgate's form, and the commands that edit the files of clients take places and
-// entries from it.
+// What is known of them is data, the table clients.json: where a client's file is, in which
+// format, under which keys, in which units, and what an entry for toolgate looks like in it.
+// Read turns a client's file into toolgate's own form, and Options makes registry/config do
+// the same with the file that it loads. Client.Export and Client.Entry write servers in the
+// form of a client; package clientfile puts them into its file.
 //
-//	c, ok := dialect.Lookup("cursor")
-//	for _, p := range c.Places(dialect.System("/src/project")) {
+//	c, ok := clients.Lookup("cursor")
+//	for _, p := range c.Places(clients.System("/src/project")) {
 //		fmt.Println(p.Scope, p.Path)
 //	}
 //
-// The table is not changed after it is read, and everything here is safe for concurrent
-// use. Callers must not change what they are given.
-package dialect
+// Reading warns once of each thing that is read in another way. Filters of clients only narrow
+// what is offered. The table is not changed after it is read, and everything here is safe for
+// concurrent use. Callers must not change what they are given.
+package clients
 
 import (
 	_ "embed"
@@ -28,18 +28,11 @@ import (
 	"github.com/tailscale/hujson"
 )
 
-// Formats of a client's file. JSON may have comments and trailing commas.
-const (
-	JSON = "json"
-	TOML = "toml"
-	YAML = "yaml"
-)
-
 // Client is one MCP client, or another source of servers, and its dialect.
 type Client struct {
 	ID        string      `json:"id"`        // lower case; what people write on the command line
 	Name      string      `json:"name"`      // what people call it
-	Format    string      `json:"format"`    // JSON, TOML or YAML
+	Format    string      `json:"format"`    // tree.JSON, tree.TOML or tree.YAML
 	Files     []File      `json:"files"`     // where its file is; the first that fits is the one to write
 	Container []string    `json:"container"` // keys that lead to the servers; empty = the file says how servers are installed
 	Others    [][]string  `json:"others"`    // containers of its other versions
@@ -133,10 +126,10 @@ type table struct {
 }
 
 //go:embed clients.json
-var text []byte
+var clientsJSON []byte
 
 var read = sync.OnceValue(func() table {
-	plain, err := hujson.Standardize(slices.Clone(text))
+	plain, err := hujson.Standardize(slices.Clone(clientsJSON))
 	if err != nil { // a test reads the table
 		panic("reading the table of clients: " + err.Error())
 	}
@@ -183,10 +176,10 @@ func Containers() (paths [][]string) {
 	return paths
 }
 
-// Shape is what a file shows of its dialect.
+// Shape is what a file shows of its clients.
 type Shape struct {
 	Path    string   // of the file; "" = not known
-	Format  string   // JSON, TOML or YAML
+	Format  string   // tree.JSON, tree.TOML or tree.YAML
 	Schema  string   // value of its $schema; "" = none
 	Root    []string // its keys
 	Entries []string // the keys of its servers' entries, and "type=word" for the words of their transports

@@ -1,0 +1,214 @@
+package clients
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/toolgate/toolgate/internal/text"
+	"github.com/toolgate/toolgate/internal/tree"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// A reader turns the tree of one file into toolgate's own form.
+type reader struct {
+	*tree.Report
+	client  Client          // whose form the servers have; zero = not known
+	own     bool            // the file of the servers has settings too
+	given   []string        // variables of inputs that somebody gives a value
+	inputs  []Input         // that the file describes
+	asked   string          // ID of the dialect that somebody says the file has; "" = none
+	foreign bool            // the file is a client's, and names of servers are made to fit
+	leftOut []string        // servers whose transport toolgate does not have
+	noted   map[string]bool // what has been said of a file and need not be said again
+}
+
+// Options returns options with which config reads the files of clients, too.
+func Options(o config.Options) config.Options {
+	o.Translate = func(root *tree.Node, report *tree.Report) []string {
+		r := &reader{Report: report}
+		return r.translate(root)
+	}
+	o.Workspace = Workspace
+	return o
+}
+
+// translate leaves in root what is for us: its servers, in toolgate's own form and under
+// mcpServers (or servers), and the settings. What other clients keep next to them is no fault,
+// unless it looks like a misspelling of what would then be lost.
+func (r *reader) translate(root *tree.Node) (leftOut []string) {
+	settings := slices.DeleteFunc(slices.Clone(root.Members), func(m *tree.Node) bool { return m.Key != "toolgate" && m.Key != "$schema" })
+	servers := r.servers(root)
+	if root.Members = settings; servers != nil {
+		root.Members = append(root.Members, servers)
+	}
+	return r.leftOut
+}
+
+// servers returns the servers of a file in toolgate's own form, nil when it has none.
+func (r *reader) servers(root *tree.Node) *tree.Node {
+	found := containers(root)
+	servers := r.container(found)
+	r.client, r.own = r.recognise(root, servers), root.Get("toolgate") != nil
+	if servers == nil {
+		servers = r.described(root)
+	}
+	if servers == nil || servers.Path != "" { // a file that describes servers has nothing else
+		r.reportForeign(root, found)
+	}
+	if servers == nil {
+		return nil
+	}
+	if servers.Path != "servers" {
+		servers.Key = "mcpServers"
+	}
+	if servers.Kind == tree.Array && r.named(servers) {
+		r.nameElements(servers)
+	}
+	if r.foreign || servers.Path == "" { // described, not named by an operator
+		r.fitNames(servers)
+	}
+	r.rewriteServers(servers)
+	r.admit(root, servers)
+	r.filterTools(root, servers)
+	return servers
+}
+
+// containers returns the values of a file that hold servers, each from the longest way to
+// it on.
+func containers(root *tree.Node) (found []*tree.Node) {
+	for _, path := range Containers() {
+		n := root.At(path...)
+		inner := func(c *tree.Node) bool { return strings.HasPrefix(c.Path, n.Path+".") } // mcp is not beside mcp.servers
+		if n != nil && holdsServers(path[len(path)-1], n) && !slices.ContainsFunc(found, inner) {
+			found = append(found, n)
+		}
+	}
+	return found
+}
+
+// container returns the one value with the servers, nil when there is none.
+func (r *reader) container(found []*tree.Node) *tree.Node {
+	if len(found) == 0 {
+		return nil
+	}
+	for _, n := range found[1:] {
+		first, second := found[0], n
+		if second.KeyAt < first.KeyAt {
+			first, second = second, first
+		}
+		r.Fault(second.Named(), fmt.Sprintf("conflicts with %q: they are synonyms", first.Path), "join them")
+	}
+	return found[0]
+}
+
+// holdsServers reports whether n, under a container's key, has servers. Of keys that
+// mean something else to other programs, their values have to look like it.
+func holdsServers(key string, n *tree.Node) bool {
+	if key != "mcp" && key != "extensions" && n.Path != "mcp.servers" {
+		return true
+	}
+	return len(n.Members) > 0 && !slices.ContainsFunc(n.Members, func(m *tree.Node) bool { return m.Kind != tree.Object })
+}
+
+// recognise finds the dialect of a file, unless somebody has named it.
+func (r *reader) recognise(root, servers *tree.Node) Client {
+	if c, ok := Lookup(r.asked); ok {
+		return c
+	}
+	shape := Shape{Path: root.File.Path, Format: root.File.FormatOf(), Schema: root.Get("$schema").Written()}
+	for _, m := range root.Members {
+		shape.Root = append(shape.Root, m.Key)
+	}
+	for _, entry := range slices.Concat(servers.Each(), servers.Elements()) {
+		for _, m := range entry.Members {
+			shape.Entries = append(shape.Entries, m.Key)
+			if m.Key == "type" {
+				shape.Entries = append(shape.Entries, "type="+m.Text)
+			}
+		}
+	}
+	c, _ := Recognise(shape)
+	return c
+}
+
+// narrowing are the members of a file that say which servers may be used, and others
+// that belong to the servers.
+var narrowing = []string{"allowedMcpServers", "deniedMcpServers", "inputs"}
+
+// reportForeign reports the members of a file that are not ours: each of a few, many
+// together.
+func (r *reader) reportForeign(root *tree.Node, found []*tree.Node) {
+	known := []string{"mcpServers", "servers", "toolgate"}
+	if r.foreign && root.Get("toolgate") != nil {
+		r.Warn(root.Get("toolgate").Named(), "settings of toolgate are not imported", "")
+	}
+	var ignored []*tree.Node
+	choosing := r.choosing(root)
+	for _, m := range root.Members {
+		near := text.Nearest(m.Key, known)
+		switch {
+		case slices.Contains(known, m.Key) || m.Key == "$schema" || slices.Contains(narrowing, m.Key):
+		case slices.ContainsFunc(found, func(c *tree.Node) bool { return c == m || strings.HasPrefix(c.Path, m.Path+".") }):
+		case m.Key == "mcp" && (m.Get("allowed") != nil || m.Get("excluded") != nil):
+		case slices.Contains(choosing, m.Key):
+		case m.Key == "projects" && root.Get("mcpServers") != nil:
+			r.Warn(m.Named(), "the servers of single projects are not read", "name the file of a project, .mcp.json")
+		case near != "" && (near != "servers" || len(found) == 0): // others have a server of their own
+			r.Fault(m.Named(), "unknown key", fmt.Sprintf("did you mean %q?", near))
+		case len(found) == 0 && (m.Get("command") != nil || m.Get("url") != nil):
+			r.Fault(m.Named(), `is a server outside of "mcpServers"`, `put it into "mcpServers": { … }`)
+		default:
+			ignored = append(ignored, m)
+		}
+	}
+	const few = 4
+	for i, m := range ignored {
+		switch rest := len(ignored) - i - 1; {
+		case len(ignored) <= few:
+			r.Warn(m.Named(), "is ignored", "")
+		case i == 0:
+			r.Warn(m.Named(), fmt.Sprintf("is ignored, as are %d other members that hold no servers", rest), "")
+		}
+	}
+}
+
+// unfit are the characters that no name of a server has.
+var unfit = regexp.MustCompile(`^[^A-Za-z0-9_]+|[^A-Za-z0-9_.-]+`)
+
+// fitName makes a name that servers may have of any other; "" when nothing is left.
+func fitName(name string) string {
+	name = strings.TrimRight(unfit.ReplaceAllString(strings.TrimSpace(name), "-"), "-")
+	name = strings.TrimLeft(name, "-.")
+	return name[:min(len(name), 64)]
+}
+
+// named reports whether a list of servers has a name for any of them. The list of a client
+// that has no other form always counts.
+func (r *reader) named(servers *tree.Node) bool {
+	return r.client.List || slices.ContainsFunc(servers.Items, func(s *tree.Node) bool { return s.Get("name") != nil })
+}
+
+// nameElements makes members of a list of servers, by their names.
+func (r *reader) nameElements(servers *tree.Node) {
+	items := servers.Items
+	servers.Kind, servers.Items = tree.Object, nil
+	for _, item := range items {
+		name := item.Get("name")
+		fit := fitName(name.Written())
+		switch {
+		case fit == "":
+			r.Fault(item, `has no "name"`, "every server of a list has a name")
+			continue
+		case servers.Get(fit) != nil:
+			r.Fault(name, fmt.Sprintf("a server before it is called %q too", fit), "give them different names")
+			continue
+		case fit != name.Text:
+			r.Warn(name, fmt.Sprintf("is read as %q: names have letters, digits, \"_\", \".\" and \"-\"", fit), "")
+		}
+		item.Key, item.KeyAt, item.Former = fit, item.Offset, name.Text
+		item.Members = slices.DeleteFunc(item.Members, func(m *tree.Node) bool { return m == name })
+		servers.Members = append(servers.Members, item)
+	}
+}

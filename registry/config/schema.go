@@ -1,0 +1,43 @@
+package config
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/toolgate/toolgate/docs/schemas"
+	"github.com/toolgate/toolgate/internal/schema"
+	"github.com/toolgate/toolgate/internal/tree"
+)
+
+// The published schema: of mcp.json with the settings in it, of its servers, and of a file of
+// client profiles.
+var (
+	fileSchema    = sync.OnceValue(func() *schema.Own { return compile("config.json", "", formats) })
+	profileSchema = sync.OnceValue(func() *schema.Own { return compile("config.json", "/$defs/profiles", formats) })
+)
+
+func compile(name, pointer string, formats map[string]func(string) error) *schema.Own {
+	text, err := schemas.Files.ReadFile(name)
+	if err != nil {
+		panic("reading the embedded schema: " + err.Error())
+	}
+	own, err := schema.CompileOwn(text, pointer, formats)
+	if err != nil { // a test compiles it
+		panic("compiling the embedded schema: " + err.Error())
+	}
+	return own
+}
+
+// entrySchema is the published schema of servers, for texts that are not expanded: a
+// format says nothing about a text with a variable in it.
+var entrySchema = sync.OnceValue(func() *schema.Own {
+	unexpanded := make(map[string]func(string) error, len(formats))
+	for name, check := range formats {
+		unexpanded[name] = func(s string) error { return unless(strings.Contains(s, "${"), check, s) }
+	}
+	return compile("config.json", "/$defs/servers", unexpanded)
+})
+
+// CheckServers reports what the published schema says against servers in toolgate's own form,
+// whose variables are not expanded.
+func CheckServers(servers *tree.Node, r *tree.Report) { r.Check(servers, entrySchema()) }
