@@ -1,16 +1,12 @@
 package app
 
 import (
-	"context"
-	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/text"
 )
 
@@ -36,34 +32,4 @@ func ArchiveTrail(trail *audit.Log, rep audit.Report, dir, to string, before tim
 		return done, err
 	}
 	return done, audit.RemoveChains(dir, signing.Ledger, slices.Concat(rep.Removed, done.Removed))
-}
-
-// ForgetChains removes what the store has about chains that were removed from the trail: the
-// last checkpoint, and the place up to which decisions were shipped.
-func ForgetChains(ctx context.Context, db *store.DB, gone []audit.Earlier) error {
-	var chains []string
-	for _, e := range gone {
-		chains = append(chains, e.Instance)
-	}
-	err := db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		list, err := forgetPlaces(ctx, tx, chains)
-		if err == nil && db.Shared() {
-			_, err = tx.ExecContext(ctx, "DELETE FROM checkpoints WHERE chain IN (SELECT value FROM json_each(?))", list)
-		}
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("forgetting archived chains: %w", err)
-	}
-	return nil
-}
-
-// forgetPlaces removes the places up to which decisions of chains were shipped. It returns the
-// chains as JSON.
-func forgetPlaces(ctx context.Context, tx *sql.Tx, chains []string) (string, error) {
-	list, err := json.Marshal(chains)
-	if err == nil {
-		_, err = tx.ExecContext(ctx, "DELETE FROM decision_log_places WHERE chain IN (SELECT value FROM json_each(?))", string(list))
-	}
-	return string(list), err
 }

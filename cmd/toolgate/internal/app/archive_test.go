@@ -10,6 +10,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/internal/keys"
 )
 
@@ -34,7 +35,7 @@ func verified(t *testing.T, a *App, step string) audit.Report {
 	if err != nil {
 		t.Fatal(err)
 	}
-	notes, err := StoredNotes(t.Context(), a.state.db)
+	notes, err := fleet.StoredNotes(t.Context(), a.state.db)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +85,7 @@ func TestArchivedChainsLeaveTheStore(t *testing.T) {
 			if db.Shared() {
 				rows("checkpoints", past.Instance(), 1)
 			}
-			if err := ForgetChains(t.Context(), db, done.Removed); err != nil {
+			if err := fleet.ForgetChains(t.Context(), db, done.Removed); err != nil {
 				t.Fatal(err)
 			}
 			rows("decision_log_places", past.Instance(), 0)

@@ -299,7 +299,8 @@ func (a *App) addGauges() {
 	a.metrics.addValue("toolgate_approvals_open", "1 when held calls and votes are accepted, 0 when they are refused: /readyz says why.",
 		func(context.Context) float64 { return truth(a.approvalsClosed() == "") })
 	a.addQueueGauges()
-	a.addReplicaGauge()
+	a.metrics.addGauge("toolgate_replicas", "Processes that serve from the same store, this one included: same = policy, configuration and version of this one, other = one of these differs.", "serves",
+		func(context.Context) map[string]float64 { return a.state.peers.Count() }) // none with a store in a file
 }
 
 // addQueueGauges adds the gauges of the calls that wait for people.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/testkit/postgres"
@@ -130,7 +130,7 @@ func TestCheckpointsOfReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	notes, err := StoredNotes(t.Context(), db)
+	notes, err := fleet.StoredNotes(t.Context(), db)
 	if err != nil || len(notes) != 2 {
 		t.Fatalf("%d notes, %v", len(notes), err)
 	}
@@ -155,73 +155,12 @@ func TestStoredCheckpointsNeverGoBack(t *testing.T) {
 	}
 	defer db.Close()
 	for _, c := range []audit.Checkpoint{{Instance: "ins_1", Seq: 1}, {Instance: "ins_1", Seq: 9}, {Instance: "ins_1", Seq: 3}, {Instance: "ins_2", Seq: 2}} {
-		if err := (storeAnchor{db}).Publish(t.Context(), c, []byte(strconv.Itoa(int(c.Seq)))); err != nil {
+		if err := fleet.AnchoredInStore(db)[0].Anchor.Publish(t.Context(), c, []byte(strconv.Itoa(int(c.Seq)))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	notes, err := StoredNotes(t.Context(), db)
+	notes, err := fleet.StoredNotes(t.Context(), db)
 	if err != nil || len(notes) != 2 || string(notes[0].Signed) != "9" || string(notes[1].Signed) != "2" {
 		t.Errorf("notes %+v, %v", notes, err)
-	}
-}
-
-// A replica that serves something else for more than a minute is a warning, which names
-// the replica and what differs.
-func TestReplicasThatDiffer(t *testing.T) {
-	address := database(t)
-	db, err := store.OpenPostgres(t.Context(), address, store.PostgresMigrations())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	instances, began := db.Instances(""), time.Now()
-	serve := func(id, revision string) store.Replica {
-		r := store.Replica{ID: id, Who: store.Who(), Version: "v1", Policy: revision, Configuration: "c", Started: time.Unix(1, 0).UTC()}
-		if err := instances.Report(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
-		return r
-	}
-	var r replicas
-	look := func(self store.Replica, after time.Duration, same, other float64, warned bool) {
-		t.Helper()
-		all, err := instances.Replicas(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.note(self, all, began.Add(after))
-		if n := r.count(); n["same"] != same || n["other"] != other {
-			t.Errorf("after %s: %v, want %v and %v", after, n, same, other)
-		}
-		if lines := r.warnings(began.Add(after)); len(lines) > 0 != warned || warned && !strings.Contains(lines[0], store.Who()+" has had policy two instead of one") {
-			t.Errorf("after %s: %q", after, lines)
-		}
-	}
-	for _, id := range []string{"ins_1", "ins_2", "ins_command"} {
-		held, err := instances.Hold(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer held.Close()
-	}
-	self := serve("ins_1", "one")
-	look(self, 0, 1, 0, false)
-	serve("ins_2", "two")
-	serve("ins_gone", "three")
-	look(self, time.Second, 1, 1, false)
-	look(self, time.Minute, 1, 1, false)
-	look(self, time.Minute+time.Second, 1, 1, true)
-	serve("ins_2", "one")
-	look(self, 2*time.Minute, 2, 0, false)
-	for what, other := range map[string]store.Replica{
-		"policy two instead of one": {Version: "v1", Policy: "two", Configuration: "c"}, "configuration d instead of c": {Version: "v1", Policy: "one", Configuration: "d"},
-		"version v2 instead of v1": {Version: "v2", Policy: "one", Configuration: "c"},
-	} {
-		if found := differences(self, other); len(found) != 1 || found[0] != what {
-			t.Errorf("differences %q, want %q", found, what)
-		}
-	}
-	if all, err := instances.Replicas(t.Context()); err != nil || !slices.ContainsFunc(all, func(o store.Replica) bool { return o == self }) {
-		t.Errorf("replicas %+v, %v", all, err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/internal/store"
 )
 
@@ -29,7 +30,7 @@ func publish(t *testing.T, db *store.DB, a *App, c audit.Checkpoint) error {
 	if err != nil {
 		return err
 	}
-	return storeAnchor{db}.Publish(t.Context(), c, signed)
+	return fleet.AnchoredInStore(db)[0].Anchor.Publish(t.Context(), c, signed)
 }
 
 // gone stores a checkpoint of a chain of a replica whose process has ended, and the place up
@@ -61,10 +62,10 @@ func TestRetiredReplica(t *testing.T) {
 	db := a.state.db
 	c := gone(t, db, a, "chn_1", 7)
 	gone(t, db, a, "chn_2", 9)
-	state := func(want string) KnownReplica {
+	state := func(want string) fleet.KnownReplica {
 		t.Helper()
-		all, err := KnownReplicas(t.Context(), db)
-		i := slices.IndexFunc(all, func(r KnownReplica) bool { return r.Name == "other" })
+		all, err := fleet.KnownReplicas(t.Context(), db)
+		i := slices.IndexFunc(all, func(r fleet.KnownReplica) bool { return r.Name == "other" })
 		if err != nil || i < 0 || all[i].State != want || len(all[i].Chains) != 2 {
 			t.Fatalf("replicas %+v, %v; want one that is %s", all, err, want)
 		}
@@ -84,29 +85,29 @@ func TestRetiredReplica(t *testing.T) {
 		return n
 	}
 	lease("9000000000000000000")
-	state(Live)
-	if _, err := Retire(t.Context(), db, "other", "root", time.Now()); !errors.Is(err, ErrLive) {
+	state(fleet.Live)
+	if _, err := fleet.Retire(t.Context(), db, "other", "root", time.Now()); !errors.Is(err, fleet.ErrLive) {
 		t.Errorf("a live replica: %v", err)
 	}
-	state(Live)
+	state(fleet.Live)
 	if _, err := db.Write.ExecContext(t.Context(), "DELETE FROM instances WHERE id = 'ins_other'"); err != nil {
 		t.Fatal(err)
 	}
-	state(Gone)
-	if _, err := Retire(t.Context(), db, "nobody", "root", time.Now()); err == nil || !strings.Contains(err.Error(), "no checkpoint of replica nobody") {
+	state(fleet.Gone)
+	if _, err := fleet.Retire(t.Context(), db, "nobody", "root", time.Now()); err == nil || !strings.Contains(err.Error(), "no checkpoint of replica nobody") {
 		t.Errorf("an unknown replica: %v", err)
 	}
-	retired, err := Retire(t.Context(), db, "other", "root", time.Now())
+	retired, err := fleet.Retire(t.Context(), db, "other", "root", time.Now())
 	if err != nil || retired.Chains[1] != (audit.Earlier{Instance: "chn_2", Seq: 9, Hash: c.Hash}) || retired.Who != "process 1 on web-3" {
 		t.Errorf("retired %+v, %v", retired, err)
 	}
-	if r := state(Retired); r.By != "root" || r.Retired.IsZero() {
+	if r := state(fleet.Retired); r.By != "root" || r.Retired.IsZero() {
 		t.Errorf("retired by %q at %s", r.By, r.Retired)
 	}
 	if n := count("SELECT count(*) FROM decision_log_places WHERE chain LIKE 'chn_%'"); n != 0 {
 		t.Errorf("%d places of its decisions are left", n)
 	}
-	notes, err := StoredNotes(t.Context(), db)
+	notes, err := fleet.StoredNotes(t.Context(), db)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +119,7 @@ func TestRetiredReplica(t *testing.T) {
 	if err := publish(t, db, a, c); err != nil {
 		t.Fatal(err)
 	}
-	state(Live) // this process has stored it
+	state(fleet.Live) // this process has stored it
 	if n := count("SELECT count(*) FROM checkpoints WHERE retired > 0 AND chain = 'chn_1'"); n != 0 {
 		t.Error("a chain that continues is retired")
 	}
@@ -131,7 +132,7 @@ func TestNoReplicasOfAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if _, err := KnownReplicas(t.Context(), db); !errors.Is(err, ErrNotShared) {
+	if _, err := fleet.KnownReplicas(t.Context(), db); !errors.Is(err, fleet.ErrNotShared) {
 		t.Errorf("replicas of a file: %v", err)
 	}
 }

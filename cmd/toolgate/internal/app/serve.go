@@ -89,7 +89,13 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	group.Go(func() error { return a.policy.poll(ctx) })
 	group.Go(func() error { return a.shadow.run(ctx) })
 	group.Go(func() error { return a.fetchKeys(ctx) })
-	group.Go(func() error { return a.followReplicas(ctx) })
+	started := time.Now()
+	group.Go(func() error {
+		a.state.peers.Follow(ctx, a.state.db, a.log, func() store.Replica {
+			return store.Replica{ID: a.state.instance, Version: a.options.Version, Policy: a.Revision(), Configuration: a.Config().SHA256, Started: started}
+		})
+		return nil
+	})
 	group.Go(func() error { a.logSights(ctx); return nil })
 	group.Go(func() error { releaseMemory(ctx); return nil })
 	group.Go(func() error {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
 	"github.com/toolgate/toolgate/internal/keys"
@@ -45,7 +46,7 @@ type state struct {
 	revoked   *identity.Revocations
 	doubts    doubts
 	instance  string // the ID of this process, which no other process on the store has
-	replicas  replicas
+	peers     fleet.Peers
 	key       []byte // see mcp.Options.StateKey
 
 	background sync.WaitGroup // what begin began

@@ -59,7 +59,7 @@ func (a *App) status() console.Status {
 		}
 		s.Warnings = append(s.Warnings, fmt.Sprintf("the keys of issuer %s cannot be had: %s", is.Issuer, is.Fault))
 	}
-	s.Warnings = append(s.Warnings, a.state.replicas.warnings(time.Now())...)
+	s.Warnings = append(s.Warnings, a.state.peers.Warnings(time.Now())...)
 	s.Warnings = append(s.Warnings, a.undeliveredNotices(ctx)...)
 	s.Warnings = append(s.Warnings, a.unsentDecisions(ctx)...)
 	s.Warnings = append(s.Warnings, a.shadow.warnings()...)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/notary"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
@@ -28,7 +29,7 @@ func OpenTrail(cfg *config.Config, k *keys.Dir, db *store.DB, o audit.Options) (
 	if o.Signing, err = signing(cfg, k, dir); err != nil {
 		return nil, err
 	}
-	o.Signing.Anchors = append(o.Signing.Anchors, anchoredInStore(db)...)
+	o.Signing.Anchors = append(o.Signing.Anchors, fleet.AnchoredInStore(db)...)
 	return audit.Open(dir, o)
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/progress"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -174,7 +175,7 @@ func (e *env) trails(states []string, archive string) (dirs []string, err error)
 // storedNotes returns the last checkpoint of each chain of the replicas of a store.
 func (e *env) storedNotes(ctx context.Context) (notes []audit.Note, err error) {
 	err = e.withStore(ctx, func(db *store.DB) error {
-		notes, err = app.StoredNotes(ctx, db)
+		notes, err = fleet.StoredNotes(ctx, db)
 		return err
 	})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -570,7 +571,7 @@ func (e *env) archive(ctx context.Context, to string, before time.Time) error {
 	}
 	gone := slices.Concat(rep.Removed, done.Removed) // what an interrupted archiving left is forgotten too
 	if len(gone) > 0 {
-		err = e.withStore(ctx, func(db *store.DB) error { return app.ForgetChains(ctx, db, gone) })
+		err = e.withStore(ctx, func(db *store.DB) error { return fleet.ForgetChains(ctx, db, gone) })
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

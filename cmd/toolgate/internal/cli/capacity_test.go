@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	limits "github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet/valkey"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
@@ -322,7 +322,7 @@ func scriptCost(t *testing.T) float64 {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	shared := limits.NewLimits(t.Context(), limits.LimitOptions{Server: c, Patience: time.Second})
+	shared := fleet.NewLimits(t.Context(), fleet.LimitOptions{Server: c, Patience: time.Second})
 	defer shared.Close()
 	rate, err := limit.ParseRate("1000000/24h")
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/crash"
-	limits "github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/store"
@@ -167,9 +167,9 @@ func (x *examination) shared(ctx context.Context, cfg *config.Config) {
 	switch replicas, took, err := app.TryShared(ctx, cfg.Shared); {
 	case err != nil:
 		x.fault(exitUnreachable, where, err.Error(), "start the server, or correct its URL and password")
-	case took > limits.DefaultPatience:
+	case took > fleet.DefaultPatience:
 		x.found = append(x.found, finding{Level: levelWarning, Where: where, Hint: "move the server closer to its replicas",
-			Message: fmt.Sprintf("the server answers after %s, and calls wait for it, for %s at most", took.Round(time.Millisecond), limits.LongestPatience)})
+			Message: fmt.Sprintf("the server answers after %s, and calls wait for it, for %s at most", took.Round(time.Millisecond), fleet.LongestPatience)})
 	default:
 		x.ok(where, fmt.Sprintf("the server answers; %s", text.Count(replicas, "replica")))
 	}

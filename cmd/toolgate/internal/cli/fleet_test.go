@@ -24,7 +24,7 @@ import (
 )
 
 // ends stops all replicas and verifies their trails.
-func (f *fleet) ends(t *testing.T) {
+func (f *cluster) ends(t *testing.T) {
 	t.Helper()
 	for _, r := range f.replicas {
 		r.signal(syscall.SIGTERM)
@@ -84,7 +84,7 @@ func TestStoryAtReplicas(t *testing.T) {
 
 // crowd is the clients of a fleet, who make calls until they are stopped.
 type crowd struct {
-	*fleet
+	*cluster
 	agent *replica // nginx
 	next  atomic.Int64
 
@@ -301,7 +301,7 @@ func TestFleetUnderFaults(t *testing.T) {
 	dir := t.TempDir()
 	up, address := startCountingUpstream(t, dir)
 	f := startFleet(t, dir, crowdSite(address))
-	c := &crowd{fleet: f, agent: &replica{agents: f.agents, admin: f.admin}, made: map[string]int{}, told: map[string]int{}, ended: map[int]string{}}
+	c := &crowd{cluster: f, agent: &replica{agents: f.agents, admin: f.admin}, made: map[string]int{}, told: map[string]int{}, ended: map[int]string{}}
 	t.Cleanup(func() {
 		t.Logf("answered %v, told %v", c.made, c.told)
 		for _, answer := range c.wrong[:min(len(c.wrong), 10)] {

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/internal/store"
 )
 
@@ -31,9 +31,9 @@ func replicaList(e *env) *cobra.Command {
 	})
 }
 
-func knownReplicas(ctx context.Context, db *store.DB) ([]app.KnownReplica, error) {
-	all, err := app.KnownReplicas(ctx, db)
-	if errors.Is(err, app.ErrNotShared) {
+func knownReplicas(ctx context.Context, db *store.DB) ([]fleet.KnownReplica, error) {
+	all, err := fleet.KnownReplicas(ctx, db)
+	if errors.Is(err, fleet.ErrNotShared) {
 		return nil, usage(fmt.Errorf("%w\nhint: name the database of the replicas as toolgate.store", err))
 	}
 	return all, err
@@ -53,7 +53,7 @@ func replicaRetire(e *env) *cobra.Command {
 
 // retire retires a replica, by its name or the host of its last process. The trail of this
 // replica has who did so before the store does.
-func (e *env) retire(ctx context.Context, db *store.DB, name string) (retired app.KnownReplica, err error) {
+func (e *env) retire(ctx context.Context, db *store.DB, name string) (retired fleet.KnownReplica, err error) {
 	all, err := knownReplicas(ctx, db)
 	if err != nil {
 		return retired, err
@@ -70,7 +70,7 @@ func (e *env) retire(ctx context.Context, db *store.DB, name string) (retired ap
 	switch {
 	case found.Name == trail.Signing().Ledger.Trail:
 		return retired, usage(fmt.Errorf("replica %s is that of this state directory\nhint: retire it at another replica, whose trail keeps the record of it", found.Name))
-	case found.State == app.Live:
+	case found.State == fleet.Live:
 		return retired, stillLive(found)
 	}
 	gone := []string{"replica " + found.Name}
@@ -81,19 +81,19 @@ func (e *env) retire(ctx context.Context, db *store.DB, name string) (retired ap
 	if err := trail.Write(audit.KindEvent, &audit.Record{Principal: audit.Principal{Subject: by}, Event: &audit.Event{Name: audit.EventRetired, Removed: gone}}); err != nil {
 		return retired, err
 	}
-	if retired, err = app.Retire(ctx, db, found.Name, by, time.Now()); errors.Is(err, app.ErrLive) {
+	if retired, err = fleet.Retire(ctx, db, found.Name, by, time.Now()); errors.Is(err, fleet.ErrLive) {
 		return retired, stillLive(found)
 	}
 	return retired, err
 }
 
-func stillLive(r app.KnownReplica) error {
+func stillLive(r fleet.KnownReplica) error {
 	return usage(fmt.Errorf("replica %s is live: %s has a lease\nhint: stop it first; after a kill its lease runs out within 30 s", r.Name, r.Who))
 }
 
 // oneReplica returns the replica with a name, or the only one whose last process was on the
 // host of that name and that is not retired.
-func oneReplica(all []app.KnownReplica, name string) (found app.KnownReplica, err error) {
+func oneReplica(all []fleet.KnownReplica, name string) (found fleet.KnownReplica, err error) {
 	var known []string
 	for _, r := range all {
 		if r.Name == name {
@@ -101,8 +101,8 @@ func oneReplica(all []app.KnownReplica, name string) (found app.KnownReplica, er
 		}
 		known = append(known, r.Name)
 	}
-	onHost := slices.DeleteFunc(slices.Clone(all), func(r app.KnownReplica) bool {
-		return r.State == app.Retired || !strings.HasSuffix(r.Who, " on "+name)
+	onHost := slices.DeleteFunc(slices.Clone(all), func(r fleet.KnownReplica) bool {
+		return r.State == fleet.Retired || !strings.HasSuffix(r.Who, " on "+name)
 	})
 	switch len(onHost) {
 	case 0:

@@ -19,7 +19,7 @@ import (
 
 // rollout is the clients of a fleet behind one balancer.
 type rollout struct {
-	*fleet
+	*cluster
 	made, lost atomic.Int64 // requests that got their answer, and others
 
 	mu  sync.Mutex     // protects the field below
@@ -28,7 +28,7 @@ type rollout struct {
 
 // startBalancer starts a balancer with a documented configuration, whose addresses are exchanged
 // for those of f, and returns what its clients use.
-func (f *fleet) startBalancer(t *testing.T, documented, around string, command func(config string) *exec.Cmd) *rollout {
+func (f *cluster) startBalancer(t *testing.T, documented, around string, command func(config string) *exec.Cmd) *rollout {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(repository(t), "docs", "deploy", documented))
 	if err != nil {
@@ -47,11 +47,11 @@ func (f *fleet) startBalancer(t *testing.T, documented, around string, command f
 	})
 	through := *f
 	through.url = "http://" + address + "/mcp"
-	return &rollout{fleet: &through, got: map[string]int{}}
+	return &rollout{cluster: &through, got: map[string]int{}}
 }
 
 // startNginx starts nginx with docs/deploy/nginx/toolgate.conf.
-func (f *fleet) startNginx(t *testing.T) *rollout {
+func (f *cluster) startNginx(t *testing.T) *rollout {
 	t.Helper()
 	return f.startBalancer(t, "nginx/toolgate.conf", `daemon off; master_process off; pid rollout.pid; error_log stderr; events {}
 		http { access_log off; client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
@@ -61,7 +61,7 @@ func (f *fleet) startNginx(t *testing.T) *rollout {
 }
 
 // startHAProxy starts HAProxy with docs/deploy/haproxy/haproxy.cfg.
-func (f *fleet) startHAProxy(t *testing.T) *rollout {
+func (f *cluster) startHAProxy(t *testing.T) *rollout {
 	t.Helper()
 	parts.Need(t, "haproxy")
 	return f.startBalancer(t, "haproxy/haproxy.cfg", "%s", func(config string) *exec.Cmd {

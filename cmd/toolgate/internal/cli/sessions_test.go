@@ -25,8 +25,8 @@ import (
 	"github.com/toolgate/toolgate/policy/identity"
 )
 
-// fleet is three replicas behind an nginx that gives each request to the next one.
-type fleet struct {
+// cluster is three replicas behind an nginx that gives each request to the next one.
+type cluster struct {
 	dir           string
 	agents, admin string // addresses of nginx
 	url           string
@@ -70,10 +70,10 @@ func askingSite() site {
 	}
 }
 
-func startFleet(t *testing.T, dir string, of site) *fleet {
+func startFleet(t *testing.T, dir string, of site) *cluster {
 	t.Helper()
 	parts.Need(t, "nginx")
-	f := &fleet{dir: dir, shared: redis.Start(t, ""), database: postgres.Started(t)}
+	f := &cluster{dir: dir, shared: redis.Start(t, ""), database: postgres.Started(t)}
 	store, err := f.database.Database(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func startFleet(t *testing.T, dir string, of site) *fleet {
 }
 
 // request sends one request through nginx. A header without a value is not sent.
-func (f *fleet) request(ctx context.Context, method, token, body string, headers map[string]string) (*http.Response, error) {
+func (f *cluster) request(ctx context.Context, method, token, body string, headers map[string]string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, f.url, strings.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func inSession(id string) map[string]string {
 }
 
 // ask sends one request of a session through nginx, with more headers.
-func (f *fleet) ask(t *testing.T, method, token, session, body string, more ...string) *http.Response {
+func (f *cluster) ask(t *testing.T, method, token, session, body string, more ...string) *http.Response {
 	t.Helper()
 	headers := inSession(session)
 	if method == http.MethodGet {
@@ -158,7 +158,7 @@ func (f *fleet) ask(t *testing.T, method, token, session, body string, more ...s
 }
 
 // says sends one request and returns the status and the whole answer.
-func (f *fleet) says(t *testing.T, token, session, body string) (int, string) {
+func (f *cluster) says(t *testing.T, token, session, body string) (int, string) {
 	t.Helper()
 	res := f.ask(t, http.MethodPost, token, session, body)
 	text, err := io.ReadAll(res.Body)
@@ -174,7 +174,7 @@ const (
 )
 
 // open opens a session whose client can be asked.
-func (f *fleet) open(t *testing.T, former string) string {
+func (f *cluster) open(t *testing.T, former string) string {
 	t.Helper()
 	res := f.ask(t, http.MethodPost, "agent", former, initialize)
 	id := res.Header.Get("Mcp-Session-Id")
@@ -204,7 +204,7 @@ func until(t *testing.T, stream *bufio.Scanner, pattern string) []string {
 }
 
 // owner returns the replica whose server received call n, which must be one.
-func (f *fleet) owner(t *testing.T, call int) (owner int) {
+func (f *cluster) owner(t *testing.T, call int) (owner int) {
 	t.Helper()
 	owner = -1
 	for n := range f.replicas {
@@ -311,7 +311,7 @@ func TestSessionAtAnyReplica(t *testing.T) {
 }
 
 // takenOver makes four calls of a session whose owner is gone, from number first on.
-func (f *fleet) takenOver(t *testing.T, session string, first int) {
+func (f *cluster) takenOver(t *testing.T, session string, first int) {
 	t.Helper()
 	program.Await(t, "another replica takes the session over", func() bool {
 		if status, text := f.says(t, "other", session, sessionCall(100, "say")); status == http.StatusOK {
@@ -331,7 +331,7 @@ func (f *fleet) takenOver(t *testing.T, session string, first int) {
 }
 
 // resume continues a stream of a session after an event.
-func (f *fleet) resume(t *testing.T, session, last string) *bufio.Scanner {
+func (f *cluster) resume(t *testing.T, session, last string) *bufio.Scanner {
 	t.Helper()
 	res := f.ask(t, http.MethodGet, "agent", session, "", "Last-Event-ID", last)
 	if res.StatusCode != http.StatusOK {
@@ -341,7 +341,7 @@ func (f *fleet) resume(t *testing.T, session, last string) *bufio.Scanner {
 }
 
 // task sends a request of a client without a session that takes tasks, about what is named.
-func (f *fleet) task(t *testing.T, token, method, member, name string) string {
+func (f *cluster) task(t *testing.T, token, method, member, name string) string {
 	t.Helper()
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%q:%q,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},
 		"io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}}}`, method, member, name)
@@ -354,7 +354,7 @@ func (f *fleet) task(t *testing.T, token, method, member, name string) string {
 
 // begunTasks begins tasks of one client at all replicas, and returns their IDs. Every replica answers requests
 // about them, to their principal alone.
-func (f *fleet) begunTasks(t *testing.T) (ids []string) {
+func (f *cluster) begunTasks(t *testing.T) (ids []string) {
 	t.Helper()
 	for len(ids) < len(f.replicas) {
 		answer := f.task(t, "agent", "tools/call", "name", "works__dig")
@@ -383,7 +383,7 @@ func (f *fleet) begunTasks(t *testing.T) (ids []string) {
 var taskIn = regexp.MustCompile(`"taskId": ?"([^"]+)"`)
 
 // lostTasks wants the tasks of the one replica that is gone to be reported as lost, and the others to be there.
-func (f *fleet) lostTasks(t *testing.T, ids []string) {
+func (f *cluster) lostTasks(t *testing.T, ids []string) {
 	t.Helper()
 	lost := 0
 	for _, id := range ids {
@@ -405,7 +405,7 @@ func (f *fleet) lostTasks(t *testing.T, ids []string) {
 }
 
 // attempt makes one attempt of call n of a tool that asks its client, which has no session.
-func (f *fleet) attempt(ctx context.Context, token, tool string, n int, more string) (string, error) {
+func (f *cluster) attempt(ctx context.Context, token, tool string, n int, more string) (string, error) {
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":{"n":%d},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",
 		"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}}}}%s}}`, n, tool, n, more)
 	return wholeBody(f.request(ctx, http.MethodPost, token, body, map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": tool}))
@@ -428,7 +428,7 @@ var (
 
 // askStateless makes call n of a tool that asks its client, which has no session, each attempt
 // at whichever replica comes next. It returns the answer to the last attempt.
-func (f *fleet) askStateless(ctx context.Context, token, tool string, n int) (string, error) {
+func (f *cluster) askStateless(ctx context.Context, token, tool string, n int) (string, error) {
 	asked, err := f.attempt(ctx, token, tool, n, "")
 	state, key := stateOf.FindStringSubmatch(asked), askedOf.FindStringSubmatch(asked)
 	if err != nil || state == nil || key == nil {
@@ -439,7 +439,7 @@ func (f *fleet) askStateless(ctx context.Context, token, tool string, n int) (st
 
 // refuseStrangers wants the listeners for replicas to answer nobody without a certificate of
 // their authority.
-func (f *fleet) refuseStrangers(t *testing.T) {
+func (f *cluster) refuseStrangers(t *testing.T) {
 	t.Helper()
 	foreign, err := authority.New("foreign")
 	if err != nil {

@@ -39,16 +39,16 @@ type woken struct{ sent, answered, heard time.Time }
 
 // heldCalls are calls from number first on, each made at a replica and decided at the next one.
 type heldCalls struct {
-	*fleet
+	*cluster
 	first int
 	all   []woken
 	work  sync.WaitGroup
 }
 
 // hold makes n calls, and does not wait for their results.
-func (f *fleet) hold(t *testing.T, first, n int) *heldCalls {
+func (f *cluster) hold(t *testing.T, first, n int) *heldCalls {
 	t.Helper()
-	h := &heldCalls{fleet: f, first: first, all: make([]woken, n)}
+	h := &heldCalls{cluster: f, first: first, all: make([]woken, n)}
 	t.Cleanup(h.work.Wait)
 	for i := range h.all {
 		h.work.Go(func() {

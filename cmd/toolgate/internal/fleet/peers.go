@@ -1,4 +1,4 @@
-package app
+package fleet
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/store"
@@ -23,57 +25,52 @@ const (
 	differFor = time.Minute
 )
 
-// replicas are the processes that serve from the store of this one.
-type replicas struct {
+// Peers are the processes that serve from one store. The zero Peers know none. They are safe for
+// concurrent use.
+type Peers struct {
 	mu    sync.Mutex // protects the fields below
 	self  store.Replica
 	all   []store.Replica      // as they were last read, this one included
 	since map[string]time.Time // by the ID of a replica that differs: when it was first seen to
 }
 
-// followReplicas reports what this replica serves and reads what others do, until ctx
-// ends. Nothing waits for it, and what cannot be read is as it was read last.
-func (a *App) followReplicas(ctx context.Context) error {
-	if !a.state.db.Shared() {
-		return nil
-	}
-	instances, started := a.state.db.Instances(""), time.Now()
-	for {
-		self := store.Replica{ID: a.state.instance, Version: a.options.Version, Policy: a.Revision(), Configuration: a.Config().SHA256, Started: started}
+// Follow reports what this replica serves and reads what others do, until ctx ends. Nothing waits
+// for it, and what cannot be read is as it was read last. With a store in a file it does nothing.
+func (p *Peers) Follow(ctx context.Context, db *store.DB, log hclog.Logger, self func() store.Replica) {
+	for more := db.Shared(); more; more = wait.For(ctx, reportEvery) {
 		within, stop := context.WithTimeout(ctx, storeWithin)
-		err := instances.Report(within, self)
-		if err == nil {
-			self.Who = store.Who()
-			all, failed := instances.Replicas(within)
-			if err = failed; err == nil {
-				a.state.replicas.note(self, all, time.Now())
-			}
-		}
+		err := p.Look(within, db, self(), time.Now())
 		stop()
 		if err != nil && ctx.Err() == nil {
-			a.log.Warn("the replicas are not known", "error", err)
-		}
-		if !wait.For(ctx, reportEvery) {
-			return nil
+			log.Warn("the replicas are not known", "error", err)
 		}
 	}
 }
 
-// note remembers what replicas serve at a time.
-func (r *replicas) note(self store.Replica, all []store.Replica, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// Look is one round of Follow, at a time.
+func (p *Peers) Look(ctx context.Context, db *store.DB, self store.Replica, now time.Time) error {
+	instances := db.Instances("")
+	if err := instances.Report(ctx, self); err != nil {
+		return err
+	}
+	all, err := instances.Replicas(ctx)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	since := map[string]time.Time{}
 	for _, other := range all {
 		if len(differences(self, other)) == 0 {
 			continue
 		}
 		since[other.ID] = now
-		if first, ok := r.since[other.ID]; ok {
+		if first, ok := p.since[other.ID]; ok {
 			since[other.ID] = first
 		}
 	}
-	r.self, r.all, r.since = self, all, since
+	p.self, p.all, p.since = self, all, since
+	return nil
 }
 
 // differences says what other serves that self does not.
@@ -90,37 +87,35 @@ func differences(self, other store.Replica) (found []string) {
 	return found
 }
 
-// warnings names the replicas that have served something else for more than a minute.
-func (r *replicas) warnings(now time.Time) (lines []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, other := range r.all {
-		first, differs := r.since[other.ID]
+// short returns a revision as people read it.
+func short(revision string) string { return revision[:min(len(revision), len("sha256:")+12)] }
+
+// Warnings names the replicas that have served something else for more than a minute.
+func (p *Peers) Warnings(now time.Time) (lines []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, other := range p.all {
+		first, differs := p.since[other.ID]
 		if !differs || now.Sub(first) < differFor {
 			continue
 		}
-		for _, d := range differences(r.self, other) {
+		for _, d := range differences(p.self, other) {
 			lines = append(lines, fmt.Sprintf("replicas differ: %s has had %s for %s", other.Who, d, now.Sub(first).Round(time.Second)))
 		}
 	}
 	return lines
 }
 
-// count returns the replicas by whether they serve what this one does.
-func (r *replicas) count() map[string]float64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.all) == 0 {
+// Count returns the number of replicas by whether they serve what this one does: same or other. It
+// returns nil while none is known.
+func (p *Peers) Count() map[string]float64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.all) == 0 {
 		return nil
 	}
-	other := float64(len(r.since))
-	return map[string]float64{"same": float64(len(r.all)) - other, "other": other}
-}
-
-// addReplicaGauge adds the gauge of the replicas; with a store in a file it has no series.
-func (a *App) addReplicaGauge() {
-	a.metrics.addGauge("toolgate_replicas", "Processes that serve from the same store, this one included: same = policy, configuration and version of this one, other = one of these differs.", "serves",
-		func(context.Context) map[string]float64 { return a.state.replicas.count() })
+	other := float64(len(p.since))
+	return map[string]float64{"same": float64(len(p.all)) - other, "other": other}
 }
 
 // storeAnchor keeps the last checkpoint of each chain of every replica in a store on a
@@ -128,8 +123,8 @@ func (a *App) addReplicaGauge() {
 // signature in the note is that of the replica's own key.
 type storeAnchor struct{ db *store.DB }
 
-// anchoredInStore returns the anchor of a store, none for a store in a file.
-func anchoredInStore(db *store.DB) []audit.Anchoring {
+// AnchoredInStore returns the anchor in a store on a server, none for a store in a file or a nil db.
+func AnchoredInStore(db *store.DB) []audit.Anchoring {
 	if db == nil || !db.Shared() {
 		return nil
 	}

@@ -1,9 +1,10 @@
-package app
+package fleet
 
 import (
 	"cmp"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -90,27 +91,23 @@ func knownReplicas(ctx context.Context, db *store.DB, q store.Querier) ([]KnownR
 		if i < 0 {
 			i, all = len(all), append(all, KnownReplica{Name: c.Trail, State: Retired})
 		}
-		all[i].add(n, alive)
+		r := &all[i]
+		r.Chains = append(r.Chains, n.Earlier)
+		if n.at.After(r.Last) {
+			r.Last, r.Who = n.at, n.who
+		}
+		switch { // it is retired when all of its chains are
+		case slices.Contains(alive, n.who):
+			r.State = Live
+		case r.State == Live:
+		case n.retired.IsZero():
+			r.State = Gone
+		case r.State == Retired && n.retired.After(r.Retired):
+			r.Retired, r.By = n.retired, n.by
+		}
 	}
 	slices.SortFunc(all, func(a, b KnownReplica) int { return cmp.Compare(a.Name, b.Name) })
 	return all, nil
-}
-
-// add adds a chain to r. A replica is retired when all of its chains are.
-func (r *KnownReplica) add(n storedNote, alive []string) {
-	r.Chains = append(r.Chains, n.Earlier)
-	if n.at.After(r.Last) {
-		r.Last, r.Who = n.at, n.who
-	}
-	switch {
-	case slices.Contains(alive, n.who):
-		r.State = Live
-	case r.State == Live:
-	case n.retired.IsZero():
-		r.State = Gone
-	case r.State == Retired && n.retired.After(r.Retired):
-		r.Retired, r.By = n.retired, n.by
-	}
 }
 
 // Retire notes in the store that a replica is gone for good, and who said so. Its checkpoints
@@ -169,4 +166,34 @@ func StoredNotes(ctx context.Context, db *store.DB) (notes []audit.Note, err err
 		notes = append(notes, audit.Note{Source: source, Signed: r.note, Retired: !r.retired.IsZero()})
 	}
 	return notes, err
+}
+
+// ForgetChains removes what the store has about chains that were removed from the trail: the
+// last checkpoint, and the place up to which decisions were shipped.
+func ForgetChains(ctx context.Context, db *store.DB, gone []audit.Earlier) error {
+	var chains []string
+	for _, e := range gone {
+		chains = append(chains, e.Instance)
+	}
+	err := db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		list, err := forgetPlaces(ctx, tx, chains)
+		if err == nil && db.Shared() {
+			_, err = tx.ExecContext(ctx, "DELETE FROM checkpoints WHERE chain IN (SELECT value FROM json_each(?))", list)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("forgetting archived chains: %w", err)
+	}
+	return nil
+}
+
+// forgetPlaces removes the places up to which decisions of chains were shipped. It returns the
+// chains as JSON.
+func forgetPlaces(ctx context.Context, tx *sql.Tx, chains []string) (string, error) {
+	list, err := json.Marshal(chains)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, "DELETE FROM decision_log_places WHERE chain IN (SELECT value FROM json_each(?))", string(list))
+	}
+	return string(list), err
 }
