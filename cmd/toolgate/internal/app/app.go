@@ -34,6 +34,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet/valkey"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/sandbox"
@@ -96,7 +99,8 @@ type App struct {
 	proxies   atomic.Pointer[[]netip.Prefix] // toolgate.trusted_proxies
 	limits    *limit.Limiter
 	refused   *limit.Limiter // of refused calls
-	shared    *sharedServer  // nil = the limits are of this process alone
+	shared    *fleet.Limits  // nil = the limits are of this process alone
+	valkey    *valkey.Client // of toolgate.shared; nil = none
 	sandbox   *sandbox.Host
 	upstreams *registry.Registry
 	confined  map[string]string // how each server is confined, as the trail has it
@@ -107,8 +111,7 @@ type App struct {
 	budget    *share.Budget        // of messages in flight
 	telemetry *telemetry.Telemetry // nil = nothing is sent
 
-	listeners    atomic.Pointer[Listeners] // that Run serves
-	stopSampling func()
+	listeners atomic.Pointer[Listeners] // that Run serves
 
 	// toolsChanged notifies agents that their lists may be others, and
 	// toolsChangedFor those of one principal. Both are nil until agents are served.
@@ -120,20 +123,21 @@ type App struct {
 	reload reloadStatus
 }
 
-// deterministicEpoch is when the counted time of "deterministic" begins.
-var deterministicEpoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
-
 // Open builds an App from cfg, upstreams starting. The error is a *ConfigError
 // when configuration or policy cannot serve. On an error nothing is left open.
 func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error) {
 	o.Log = cmp.Or(o.Log, hclog.NewNullLogger())
-	a := &App{options: o, log: o.Log, cfg: cfg, metrics: newMetrics(o.Version), confined: make(map[string]string), budget: budgetOf(cfg)}
+	inFlight := int64(cfg.Limits.InFlight) << 20
+	a := &App{
+		options: o, log: o.Log, cfg: cfg, metrics: newMetrics(o.Version), confined: make(map[string]string),
+		budget: share.NewBudget(inFlight, int64(float64(inFlight)*cfg.Limits.InFlightShare)),
+	}
 	limitMemory(os.DirFS("/"))
 	if _, err := fileModes(cfg); err != nil {
 		return nil, configError(err)
 	}
 	if cfg.Deterministic {
-		signal.Reproducible(deterministicEpoch)
+		signal.Reproducible(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
 	}
 	defer func() {
 		if err != nil {
@@ -153,7 +157,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err = a.openShared(ctx, cfg); err != nil {
 		return nil, err
 	}
-	a.limits, a.refused = a.shared.limiter("calls", limitRules(cfg)), a.shared.limiter("refused", refusedRules(cfg))
+	a.limits, a.refused = a.shared.New("calls", limitRules(cfg)), a.shared.New("refused", refusedRules(cfg))
 	a.bus = bus.New(bus.Options{})
 	if err = a.openState(ctx, cfg); err != nil {
 		return nil, err
@@ -185,28 +189,55 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	return a, nil
 }
 
-// openPolicyAndStore compiles the policy and opens the store at the same time. The
+// openPolicyAndStore compiles the policy that serves first, and opens the store at the same time. The
 // policy must not judge calls before trial ends without an error: it is tried while the
 // rest is opened.
 func (a *App) openPolicyAndStore(ctx context.Context, cfg *config.Config, trial *errgroup.Group) error {
 	source := newPolicySource(&cfg.Policy.PolicySource, policyDir(cfg))
-	var store errgroup.Group
-	store.Go(func() error { return a.openStore(ctx, cfg) })
+	var opening errgroup.Group
+	opening.Go(func() error { return a.openStore(ctx, cfg) })
 	loaded, err := source.open(ctx, rego.LoadUntried)
 	if err == nil && source.remote == nil {
 		trial.Go(func() error { return loaded.engine.Try(ctx) })
 	}
-	if err = cmp.Or(configError(err), store.Wait()); err != nil {
+	if err = cmp.Or(configError(err), opening.Wait()); err != nil {
 		return err
 	}
-	a.openPolicy(source, loaded)
+	a.policy = &policyFeed{
+		log: a.log, role: "serves", source: source, engine: loaded.engine, copy: loaded.copy,
+		count: func(outcome string) { a.metrics.loads.WithLabelValues(outcome).Inc() },
+		install: func(engine *rego.Engine) { // for calls, tickets and the lists of agents
+			a.gate.SetPolicy(a.sample(engine))
+			a.worker.Recheck()
+			if notify := a.toolsChanged.Load(); notify != nil {
+				(*notify)()
+			}
+		},
+		changed: func(refused error) {
+			switch {
+			case a.state.trail == nil: // while it is opened
+			case refused != nil:
+				a.recordRefusal(refused)
+			default:
+				a.recordInventory()
+			}
+		},
+	}
+	a.policy.count(loadTaken)
+	a.policy.noteLoad(loaded)
 	return nil
 }
 
 // openGate builds the road of tool calls, and the worker that runs approved ones.
 func (a *App) openGate(cfg *config.Config) (err error) {
 	tickets := a.state.tickets
-	a.startSampling(cfg)
+	a.sampler = verify.New(verify.Options{
+		Share:   cfg.Policy.Verify.Sample,
+		Record:  func(_ context.Context, r *audit.Record) error { return a.state.trail.Write(audit.KindOutcome, r) },
+		Observe: func(o verify.Outcome) { a.metrics.verified.WithLabelValues(string(o)).Inc() },
+		Log:     a.log.Named("verify"),
+	})
+	a.state.begin(a.sampler.Run)
 	opts := proxy.Options{
 		Identifier: a.callers, Policy: a.sample(a.policy.current()), Limiter: a.limits, Refused: a.refused, Fold: a.state.fold.Add, Usage: limit.NewUsage(a.state.db, nil),
 		Tickets: tickets, Waiter: tickets, Repeats: tickets, Book: tickets, Recorder: a.state.records,
@@ -249,14 +280,12 @@ func (a *App) Close() error {
 	if a.bus != nil {
 		a.bus.Close()
 	}
-	if a.stopSampling != nil {
-		a.stopSampling()
-	}
 	if a.telemetry != nil { // its last metrics read the state
 		a.telemetry.Close(ctx)
 	}
 	if a.shared != nil {
-		errs = append(errs, a.shared.close())
+		a.shared.Close()
+		errs = append(errs, a.valkey.Close())
 	}
 	a.health.trials.Wait()
 	if a.state != nil {

@@ -6,18 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
-
-// openFiles returns how many files the process may have open.
-func openFiles() int {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return leastFiles
-	}
-	return int(min(limit.Cur, 1<<20)) // Cur may be infinite
-}
 
 // shared returns the permissions that group and others have on a file or directory,
 // symbolic links followed; 0 when it cannot be looked at. The group may read what

@@ -63,7 +63,15 @@ const readyWithin = 900 * time.Millisecond
 func (a *App) tryParts(ctx context.Context) map[string]string {
 	h := &a.health
 	h.mu.Lock()
-	if h.last == nil || ended(h.last.done) && time.Since(h.begun) >= time.Second {
+	again := h.last == nil
+	if !again {
+		select {
+		case <-h.last.done:
+			again = time.Since(h.begun) >= time.Second
+		default:
+		}
+	}
+	if again {
 		h.last, h.begun = a.newTrial(), time.Now()
 	}
 	t := h.last
@@ -77,15 +85,6 @@ func (a *App) tryParts(ctx context.Context) map[string]string {
 	return maps.Clone(t.faults)
 }
 
-func ended(done <-chan struct{}) bool {
-	select {
-	case <-done:
-		return true
-	default:
-		return false
-	}
-}
-
 // newTrial begins a trial. Close waits for its end.
 func (a *App) newTrial() *trial {
 	t := &trial{done: make(chan struct{}), faults: make(map[string]string)}
@@ -93,11 +92,26 @@ func (a *App) newTrial() *trial {
 		fault string
 		try   func() error
 	}{
-		partTrail:   {"the trail cannot be written", a.tryTrail},
-		partStore:   {"the store cannot be used", a.tryStore},
-		partOwnKeys: {"the keys of toolgate cannot be had", a.tryKeys},
+		partTrail: {"the trail cannot be written", func() error { // next to it, what several records take
+			if _, err := os.Stat(filepath.Join(TrailDir(a.Config().State), a.state.trail.Instance())); err != nil {
+				return err
+			}
+			return files.Probe(a.Config().State)
+		}},
+		partStore: {"the store cannot be used", a.tryStore},
+		partOwnKeys: {"the keys of toolgate cannot be had", func() error { // that of tickets and votes
+			if !a.state.keys.Has(keys.Tickets) {
+				return fmt.Errorf("%s has no key %s", a.state.keys.Path(), keys.Tickets)
+			}
+			return nil
+		}},
 		partSigning: {"the last checkpoint of the trail was not signed", a.state.trail.Unsigned},
-		partDisk:    {"no call is made", a.tryDisk},
+		partDisk: {"no call is made", func() error {
+			if space := a.state.trail.Space(); space.Low() {
+				return errors.New(space.String())
+			}
+			return nil
+		}},
 	}
 	for part, p := range parts {
 		t.faults[part] = p.fault + ": it does not answer"
@@ -126,7 +140,7 @@ func (a *App) faults(ctx context.Context) map[string]string {
 	if a.health.draining.Load() {
 		found[partServing] = "toolgate is draining"
 	}
-	if fault := a.shared.unknown(); fault != "" {
+	if fault := a.shared.Refuses(); fault != "" {
 		found[partLimits] = fault
 	}
 	if !a.upstreams.Settled() {
@@ -146,20 +160,15 @@ func (a *App) essential(part string) bool {
 	switch part {
 	case partUpstreams, partSigning:
 		return false
-	case partStore:
-		return a.metersEverything()
+	case partStore: // for the calls of tools that the policy counts
+		tools, engine := a.upstreams.Catalogue().Tools(""), a.policy.current()
+		return len(tools) > 0 && !slices.ContainsFunc(tools, func(t *registry.Tool) bool {
+			return len(engine.Meters(policy.Tool{Exposed: t.Exposed})) == 0
+		})
 	case partLimits:
 		return a.Config().Limits.Default != nil
 	}
 	return true
-}
-
-// metersEverything reports whether the policy counts the calls of every tool that serves.
-func (a *App) metersEverything() bool {
-	tools, engine := a.upstreams.Catalogue().Tools(""), a.policy.current()
-	return len(tools) > 0 && !slices.ContainsFunc(tools, func(t *registry.Tool) bool {
-		return len(engine.Meters(policy.Tool{Exposed: t.Exposed})) == 0
-	})
 }
 
 // assess returns whether calls are served, the names of the parts that are missing all the
@@ -177,42 +186,6 @@ func (a *App) assess(ctx context.Context) (ready bool, degraded []string, faults
 	return ready, degraded, faults
 }
 
-// tryTrail writes next to the trail what several records take.
-func (a *App) tryTrail() error {
-	dir := a.Config().State
-	if _, err := os.Stat(filepath.Join(dir, "audit", a.state.trail.Instance())); err != nil {
-		return err
-	}
-	return files.Probe(dir)
-}
-
-// tryKeys looks for the key that tickets and votes are authenticated with.
-func (a *App) tryKeys() error {
-	if !a.state.keys.Has(keys.Tickets) {
-		return fmt.Errorf("%s has no key %s", a.state.keys.Path(), keys.Tickets)
-	}
-	return nil
-}
-
-// tryDisk looks for the reserve of the disk.
-func (a *App) tryDisk() error {
-	if space := a.state.trail.Space(); space.Low() {
-		return errors.New(space.String())
-	}
-	return nil
-}
-
-// scarceDisk warns when the disk is nearly at its reserve, or cannot be watched.
-func (a *App) scarceDisk() (warnings []string) {
-	switch space := a.state.trail.Space(); {
-	case space.Err != nil:
-		return []string{fmt.Sprintf("toolgate.audit.reserve_mib has no effect: the free space of the disk cannot be read: %v", space.Err)}
-	case space.Scarce() && !space.Low():
-		return []string{space.String()}
-	}
-	return nil
-}
-
 // tryStore writes to the store, and changes nothing. Others may keep it waiting for a while.
 // Approvals that are closed are a fault.
 func (a *App) tryStore() error {
@@ -224,7 +197,14 @@ func (a *App) tryStore() error {
 		_, err := tx.ExecContext(ctx, statement, args...)
 		return err
 	})
-	if !a.noteWrite(err) && err != nil {
+	h, now := &a.health, time.Now()
+	h.mu.Lock()
+	if err == nil || h.wrote.IsZero() {
+		h.wrote = now
+	}
+	busy := errors.Is(err, store.ErrBusy) && now.Sub(h.wrote) < busyFor
+	h.mu.Unlock()
+	if err != nil && !busy {
 		return err
 	}
 	if closed := a.approvalsClosed(); closed != "" {
@@ -233,46 +213,32 @@ func (a *App) tryStore() error {
 	return nil
 }
 
-// noteWrite notes how an attempt to write to the store ended. It reports whether others keep it
-// busy, and not for long.
-func (a *App) noteWrite(err error) (busy bool) {
-	h, now := &a.health, time.Now()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if err == nil || h.wrote.IsZero() {
-		h.wrote = now
-	}
-	return errors.Is(err, store.ErrBusy) && now.Sub(h.wrote) < busyFor
-}
-
-// unwritten is the metric toolgate_store_unwritten_seconds.
-func (a *App) unwritten(ctx context.Context) float64 {
-	ctx, stop := context.WithTimeout(ctx, readyWithin)
-	defer stop()
-	fault := a.faults(ctx)[partStore]
-	a.health.mu.Lock()
-	defer a.health.mu.Unlock()
-	if fault == "" {
-		return 0
-	}
-	return time.Since(a.health.wrote).Seconds()
-}
-
-// readiness is the metric toolgate_ready: 1 for each part that is, 0 for others.
-func (a *App) readiness(ctx context.Context) map[string]float64 {
-	ctx, stop := context.WithTimeout(ctx, readyWithin)
-	defer stop()
-	parts := map[string]float64{partUpstreams: 1, partServing: 1, partTrail: 1, partStore: 1, partKeys: 1, partOwnKeys: 1, partSigning: 1, partDisk: 1, partLimits: 1}
-	for part := range a.faults(ctx) {
-		parts[part] = 0
-	}
-	return parts
-}
-
-// degraded is the metric toolgate_degraded: 1 while calls are served without some part.
-func (a *App) degraded(ctx context.Context) float64 {
-	ctx, stop := context.WithTimeout(ctx, readyWithin)
-	defer stop()
-	ready, missing, _ := a.assess(ctx)
-	return truth(ready && len(missing) > 0)
+// addHealthGauges adds the gauges of readiness.
+func (a *App) addHealthGauges() {
+	a.metrics.addGauge("toolgate_ready", "Parts of toolgate: 1 = ready, 0 = not.", "part", func(ctx context.Context) map[string]float64 {
+		ctx, stop := context.WithTimeout(ctx, readyWithin)
+		defer stop()
+		parts := map[string]float64{partUpstreams: 1, partServing: 1, partTrail: 1, partStore: 1, partKeys: 1, partOwnKeys: 1, partSigning: 1, partDisk: 1, partLimits: 1}
+		for part := range a.faults(ctx) {
+			parts[part] = 0
+		}
+		return parts
+	})
+	a.metrics.addValue("toolgate_degraded", "1 while calls are served, and a part that some of them need is not ready.", func(ctx context.Context) float64 {
+		ctx, stop := context.WithTimeout(ctx, readyWithin)
+		defer stop()
+		ready, missing, _ := a.assess(ctx)
+		return truth(ready && len(missing) > 0)
+	})
+	a.metrics.addValue("toolgate_store_unwritten_seconds", "How long the store could not be written to; 0 = it can be.", func(ctx context.Context) float64 {
+		ctx, stop := context.WithTimeout(ctx, readyWithin)
+		defer stop()
+		fault := a.faults(ctx)[partStore]
+		a.health.mu.Lock()
+		defer a.health.mu.Unlock()
+		if fault == "" {
+			return 0
+		}
+		return time.Since(a.health.wrote).Seconds()
+	})
 }

@@ -12,14 +12,14 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/files"
-	"github.com/toolgate/toolgate/registry/config"
 )
 
-// inventory is what a configuration brings and who may do something by it, by the event
-// that records a change. It names secrets by the beginning of their hash.
-type inventory map[string][]string
-
-func inventoryOf(cfg *config.Config, revision string) inventory {
+// recordInventory compares configuration and policy with the last ones that served this
+// state, in any process, and records the difference: what a configuration brings and who may do
+// something by it. It names secrets by the beginning of their hash. Without earlier ones it records
+// nothing.
+func (a *App) recordInventory() {
+	cfg := a.Config()
 	things := []string{"configuration " + cfg.SHA256[:min(12, len(cfg.SHA256))]}
 	for _, t := range cfg.Identity.Tokens {
 		things = append(things, fmt.Sprintf("token %s %s roles %s", t.Subject, t.SHA256[:min(12, len(t.SHA256))], strings.Join(t.Roles, ",")))
@@ -31,39 +31,27 @@ func inventoryOf(cfg *config.Config, revision string) inventory {
 		things = append(things, "server "+s.Name)
 	}
 	slices.Sort(things)
-	return inventory{audit.EventConfiguration: things, audit.EventPolicy: {"policy " + revision}}
-}
-
-// recordInventory compares configuration and policy with the last ones that served this
-// state, in any process, and records the difference. Without earlier ones it records
-// nothing.
-func (a *App) recordInventory() {
 	path := filepath.Join(a.state.ledger, "inventory.json")
-	now := inventoryOf(a.Config(), a.Revision())
-	before, known, err := readInventory(path)
+	now := map[string][]string{audit.EventConfiguration: things, audit.EventPolicy: {"policy " + a.Revision()}}
+	var before map[string][]string
+	text, err := os.ReadFile(path)
+	known := err == nil
+	if known && json.Unmarshal(text, &before) != nil {
+		before = nil // then everything is new
+	}
 	for _, name := range []string{audit.EventConfiguration, audit.EventPolicy} {
 		e := &audit.Event{Name: name, Added: without(now[name], before[name]), Removed: without(before[name], now[name])}
 		if known && len(e.Added)+len(e.Removed) > 0 {
 			a.recordEvent(e)
 		}
 	}
-	if text, _ := json.Marshal(now); err == nil {
+	if known || errors.Is(err, fs.ErrNotExist) {
+		text, _ = json.Marshal(now)
 		err = files.Replace(path, text, 0o600)
 	}
 	if err != nil {
 		a.log.Error("noting what serves", "error", err)
 	}
-}
-
-func readInventory(path string) (i inventory, known bool, err error) {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, false, nil
-	}
-	if err == nil && json.Unmarshal(text, &i) != nil {
-		i = nil // then everything is new
-	}
-	return i, err == nil, err
 }
 
 // without returns the things that are not among others.
@@ -73,9 +61,7 @@ func without(things, others []string) []string {
 
 // recordRefusal records that what was read does not serve.
 func (a *App) recordRefusal(err error) {
+	const most = 2000 // bytes of the reason
 	text := err.Error()
-	a.recordEvent(&audit.Event{Name: audit.EventReloadRefused, Reason: strings.ToValidUTF8(text[:min(len(text), maxReason)], "")})
+	a.recordEvent(&audit.Event{Name: audit.EventReloadRefused, Reason: strings.ToValidUTF8(text[:min(len(text), most)], "")})
 }
-
-// maxReason bounds the reason of a refusal in the trail, in bytes.
-const maxReason = 2000

@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -23,36 +22,20 @@ import (
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/mcp"
 	"github.com/toolgate/toolgate/registry"
-	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
 
 // metrics are what /metrics shows. No label names a person, and tools appear
 // only under the names of the catalogue, so that callers cannot add series.
 type metrics struct {
-	registry    *prometheus.Registry
-	calls       *prometheus.CounterVec
-	seconds     *prometheus.HistogramVec
-	notices     *prometheus.CounterVec
-	waits       *prometheus.HistogramVec
-	shipped     *prometheus.CounterVec
-	unshipped   *prometheus.CounterVec
-	loads       *prometheus.CounterVec
-	verified    *prometheus.CounterVec
-	shadow      *prometheus.CounterVec
-	hidden      *prometheus.CounterVec
-	warnings    *prometheus.CounterVec
-	dropped     *prometheus.CounterVec
-	crowded     *prometheus.CounterVec
-	takenOver   *prometheus.CounterVec
-	passedOn    *prometheus.CounterVec
-	handshakes  *prometheus.CounterVec
-	doubts      prometheus.Counter
-	upstream    *prometheus.HistogramVec
-	evaluation  prometheus.Histogram
-	limited     *prometheus.CounterVec
-	reloads     *prometheus.CounterVec
-	credentials *prometheus.CounterVec
+	registry *prometheus.Registry
+
+	calls, limited, warnings, hidden, credentials, crowded        *prometheus.CounterVec
+	notices, shipped, unshipped, loads, verified, shadow, reloads *prometheus.CounterVec
+	dropped, handshakes, takenOver, passedOn                      *prometheus.CounterVec
+	seconds, upstream, waits                                      *prometheus.HistogramVec
+	evaluation                                                    prometheus.Histogram
+	doubts                                                        prometheus.Counter
 }
 
 // callSeconds are the buckets of the time that calls take.
@@ -174,54 +157,47 @@ func (m *metrics) observeDecisions(sink string, o decisionlog.Outcome, n int) {
 	m.unshipped.WithLabelValues(sink, string(o)).Add(float64(n))
 }
 
-// addGauge adds a gauge whose series, by the value of its one label, are read at
-// each scrape. Reading has a second.
-func (m *metrics) addGauge(name, help, label string, read func(context.Context) map[string]float64) {
-	m.registry.MustRegister(gauge{prometheus.NewDesc(name, help, []string{label}, nil), read})
-}
-
-// addValue adds a gauge that is read at each scrape. Reading has a second.
-func (m *metrics) addValue(name, help string, read func(context.Context) float64) {
-	m.registry.MustRegister(gauges{[]*prometheus.Desc{prometheus.NewDesc(name, help, nil, nil)}, func(ctx context.Context) []float64 { return []float64{read(ctx)} }})
-}
-
-// gauges are gauges without labels that are read together at each scrape.
-type gauges struct {
+// gauge is gauges that are read together at each scrape. Reading has a second.
+type gauge struct {
 	descs []*prometheus.Desc
-	read  func(context.Context) []float64 // a value for each of descs
+	read  func(context.Context, chan<- prometheus.Metric)
 }
 
 // Describe implements prometheus.Collector.
-func (g gauges) Describe(to chan<- *prometheus.Desc) {
+func (g gauge) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range g.descs {
 		to <- d
 	}
 }
 
-// Collect implements prometheus.Collector. Reading has a second.
-func (g gauges) Collect(to chan<- prometheus.Metric) {
-	ctx, stop := context.WithTimeout(context.Background(), time.Second)
-	defer stop()
-	for i, value := range g.read(ctx) {
-		to <- prometheus.MustNewConstMetric(g.descs[i], prometheus.GaugeValue, value)
-	}
-}
-
-type gauge struct {
-	desc *prometheus.Desc
-	read func(context.Context) map[string]float64
-}
-
-// Describe implements prometheus.Collector.
-func (g gauge) Describe(to chan<- *prometheus.Desc) { to <- g.desc }
-
 // Collect implements prometheus.Collector.
 func (g gauge) Collect(to chan<- prometheus.Metric) {
 	ctx, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
-	for label, value := range g.read(ctx) {
-		to <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, value, label)
-	}
+	g.read(ctx, to)
+}
+
+// addGauge adds a gauge whose series are read by the value of its one label.
+func (m *metrics) addGauge(name, help, label string, read func(context.Context) map[string]float64) {
+	desc := prometheus.NewDesc(name, help, []string{label}, nil)
+	m.registry.MustRegister(gauge{[]*prometheus.Desc{desc}, func(ctx context.Context, to chan<- prometheus.Metric) {
+		for of, value := range read(ctx) {
+			to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, of)
+		}
+	}})
+}
+
+// addValue adds a gauge without labels.
+func (m *metrics) addValue(name, help string, read func(context.Context) float64) {
+	desc := prometheus.NewDesc(name, help, nil, nil)
+	m.registry.MustRegister(gauge{[]*prometheus.Desc{desc}, func(ctx context.Context, to chan<- prometheus.Metric) {
+		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, read(ctx))
+	}})
+}
+
+// addCount adds a counter that is read at each scrape.
+func (m *metrics) addCount(name, help string, read func() uint64) {
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(read()) }))
 }
 
 // addGauges adds the gauges that read the state and the policy of a.
@@ -241,9 +217,6 @@ func (a *App) addGauges() {
 			space := a.state.trail.Space()
 			return map[string]float64{"free": float64(space.Free), "reserve": float64(space.Reserve)}
 		})
-	a.metrics.addGauge("toolgate_ready", "Parts of toolgate: 1 = ready, 0 = not.", "part", a.readiness)
-	a.metrics.addValue("toolgate_degraded", "1 while calls are served, and a part that some of them need is not ready.", a.degraded)
-	a.metrics.addValue("toolgate_store_unwritten_seconds", "How long the store could not be written to; 0 = it can be.", a.unwritten)
 	a.metrics.addGauge("toolgate_decision_log_lag_records", "Records of the audit trail, of all processes on this state, that a sink of the decision log has not read.", "sink",
 		func(ctx context.Context) map[string]float64 {
 			troubles, _ := a.state.decisions.Troubles(ctx) // what cannot be read is not shown
@@ -282,14 +255,10 @@ func (a *App) addGauges() {
 			requests, answers := a.budget.Held()
 			return map[string]float64{"request": float64(requests), "answer": float64(answers)}
 		})
-	a.metrics.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "toolgate_bodies_refused_total", Help: "Requests that were refused before their body was read, because limits.in_flight_mib or the principal's part was used up.",
-	}, func() float64 { return float64(a.budget.Refused()) }))
+	a.metrics.addCount("toolgate_bodies_refused_total", "Requests that were refused before their body was read, because limits.in_flight_mib or the principal's part was used up.", a.budget.Refused)
 	a.metrics.addValue("toolgate_audit_last_write_timestamp_seconds", "When the audit trail last wrote records, in seconds since 1970.",
 		func(context.Context) float64 { return float64(a.state.trail.LastWrite().UnixMilli()) / 1000 })
-	a.metrics.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "toolgate_audit_write_errors_total", Help: "Records that the audit trail could not write in time, and failures to note its head.",
-	}, func() float64 { return float64(a.state.trail.WriteErrors()) }))
+	a.metrics.addCount("toolgate_audit_write_errors_total", "Records that the audit trail could not write in time, and failures to note its head.", a.state.trail.WriteErrors)
 	a.metrics.addValue("toolgate_config_last_reload_successful", "1 when the last reload went well, or none was needed yet; 0 when it was refused and the old configuration serves.",
 		func(context.Context) float64 {
 			a.mu.Lock()
@@ -298,6 +267,7 @@ func (a *App) addGauges() {
 		})
 	a.metrics.addValue("toolgate_approvals_open", "1 when held calls and votes are accepted, 0 when they are refused: /readyz says why.",
 		func(context.Context) float64 { return truth(a.approvalsClosed() == "") })
+	a.addHealthGauges()
 	a.addQueueGauges()
 	a.metrics.addGauge("toolgate_replicas", "Processes that serve from the same store, this one included: same = policy, configuration and version of this one, other = one of these differs.", "serves",
 		func(context.Context) map[string]float64 { return a.state.peers.Count() }) // none with a store in a file
@@ -305,18 +275,18 @@ func (a *App) addGauges() {
 
 // addQueueGauges adds the gauges of the calls that wait for people.
 func (a *App) addQueueGauges() {
-	a.metrics.registry.MustRegister(gauges{[]*prometheus.Desc{
-		prometheus.NewDesc("toolgate_approvals_pending", "Calls that wait for people, of all processes on this state; -1 when they cannot be counted.", nil, nil),
-		prometheus.NewDesc("toolgate_approvals_oldest_seconds", "How long the oldest call that waits for people has waited, of all processes on this state; 0 when none waits, -1 when that cannot be read.", nil, nil),
-	}, func(ctx context.Context) []float64 {
-		switch n, oldest, err := a.state.tickets.Queue(ctx); {
-		case err != nil:
-			return []float64{-1, -1}
-		case n == 0:
-			return []float64{0, 0}
-		default:
-			return []float64{float64(n), max(0, time.Since(oldest).Seconds())}
+	pending := prometheus.NewDesc("toolgate_approvals_pending", "Calls that wait for people, of all processes on this state; -1 when they cannot be counted.", nil, nil)
+	oldest := prometheus.NewDesc("toolgate_approvals_oldest_seconds", "How long the oldest call that waits for people has waited, of all processes on this state; 0 when none waits, -1 when that cannot be read.", nil, nil)
+	a.metrics.registry.MustRegister(gauge{[]*prometheus.Desc{pending, oldest}, func(ctx context.Context, to chan<- prometheus.Metric) {
+		count, waited := -1.0, -1.0
+		if n, since, err := a.state.tickets.Queue(ctx); err == nil {
+			count, waited = float64(n), 0
+			if n > 0 {
+				waited = max(0, time.Since(since).Seconds())
+			}
 		}
+		to <- prometheus.MustNewConstMetric(pending, prometheus.GaugeValue, count)
+		to <- prometheus.MustNewConstMetric(oldest, prometheus.GaugeValue, waited)
 	}})
 }
 
@@ -353,21 +323,6 @@ func truth(is bool) float64 {
 		return 1
 	}
 	return 0
-}
-
-// startSampling verifies a sample of the decisions until stopSampling is called,
-// which waits for the decision that is being verified.
-func (a *App) startSampling(cfg *config.Config) {
-	a.sampler = verify.New(verify.Options{
-		Share:   cfg.Policy.Verify.Sample,
-		Record:  func(_ context.Context, r *audit.Record) error { return a.state.trail.Write(audit.KindOutcome, r) },
-		Observe: func(o verify.Outcome) { a.metrics.verified.WithLabelValues(string(o)).Inc() },
-		Log:     a.log.Named("verify"),
-	})
-	ctx, stop := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { a.sampler.Run(ctx) })
-	a.stopSampling = func() { stop(); running.Wait() }
 }
 
 // sampled is an engine whose decisions are sampled. Decisions that the engine failed

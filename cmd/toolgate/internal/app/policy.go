@@ -67,8 +67,22 @@ func (f *policyFeed) pollSource(ctx context.Context, s *policySource) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(s.over, stop)()
-	if s.unopened {
-		f.openLate(ctx, s)
+	if s.unopened { // a policy that cannot be loaded changes nothing
+		s.unopened = false
+		loaded, err := s.open(ctx, rego.Load)
+		f.swap.Lock()
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			f.noteFault(s, err)
+		default:
+			f.exchange(s, loaded)
+			f.noteLoad(loaded)
+			if loaded.engine != nil {
+				f.log.Info("a policy "+f.role, "policy", short(loaded.engine.Revision()))
+			}
+		}
+		f.swap.Unlock()
 	}
 	if s.remote == nil {
 		<-ctx.Done()
@@ -84,26 +98,6 @@ func (f *policyFeed) pollSource(ctx context.Context, s *policySource) error {
 		}
 		f.noteFault(s, err)
 	})
-}
-
-// openLate opens a source that is in use before its policy is loaded. A policy
-// that cannot be loaded changes nothing.
-func (f *policyFeed) openLate(ctx context.Context, s *policySource) {
-	s.unopened = false
-	loaded, err := s.open(ctx, rego.Load)
-	f.swap.Lock()
-	defer f.swap.Unlock()
-	switch {
-	case ctx.Err() != nil:
-	case err != nil:
-		f.noteFault(s, err)
-	default:
-		f.exchange(s, loaded)
-		f.noteLoad(loaded)
-		if loaded.engine != nil {
-			f.log.Info("a policy "+f.role, "policy", short(loaded.engine.Revision()))
-		}
-	}
 }
 
 // take exchanges the policy for a newer copy. On an error nothing has changed.
@@ -315,32 +309,6 @@ func FetchPolicy(ctx context.Context, cfg *config.Config, dir string) (c *fetch.
 	}
 	c, err = fetch.New(fetchOptions(s, policyDir(cfg))).Kept()
 	return c, away, err
-}
-
-// openPolicy makes loaded the policy that serves first.
-func (a *App) openPolicy(s *policySource, loaded *loadedPolicy) {
-	a.policy = &policyFeed{log: a.log, role: "serves", install: a.installPolicy, source: s, engine: loaded.engine, copy: loaded.copy}
-	a.policy.changed = func(refused error) {
-		switch {
-		case a.state == nil: // while it is opened
-		case refused != nil:
-			a.recordRefusal(refused)
-		default:
-			a.recordInventory()
-		}
-	}
-	a.policy.count = func(outcome string) { a.metrics.loads.WithLabelValues(outcome).Inc() }
-	a.policy.count(loadTaken)
-	a.policy.noteLoad(loaded)
-}
-
-// installPolicy installs a new policy for calls, tickets and the lists of agents.
-func (a *App) installPolicy(engine *rego.Engine) {
-	a.gate.SetPolicy(a.sample(engine))
-	a.worker.Recheck()
-	if notify := a.toolsChanged.Load(); notify != nil {
-		(*notify)()
-	}
 }
 
 // short returns a revision as people read it.

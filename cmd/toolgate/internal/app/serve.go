@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"log"
 	"net"
 	"net/http"
 	"strconv"
@@ -17,11 +18,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/front"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/plainhttp"
-	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
@@ -46,11 +47,11 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	opts := a.doorOptions(cfg)
 	opts.HasServer = func(name string) bool { return a.upstreams.Catalogue().HasServer(name) }
 	opts.Hosts, opts.Origins = hostsOf(cfg, cfg.Listen), cfg.AllowedOrigins
-	router, err := a.newRouter(cfg, l)
+	router, stopKeeping, err := a.openRouter(cfg, l, &opts)
 	if err != nil {
 		return err
 	}
-	defer a.shareSessions(router, &opts)()
+	defer stopKeeping()
 	door, err := mcp.New(opts)
 	if err != nil {
 		return err
@@ -59,7 +60,7 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	if err != nil {
 		return err
 	}
-	people, err := a.newConsole(cfg)
+	pages, err := a.newConsole(cfg)
 	if err != nil {
 		return err
 	}
@@ -67,37 +68,21 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	a.listeners.Store(l)
 	a.addDoorGauges(door)
 	a.logFindings(l.findings(time.Now()))
-	forAgents, forPeople := newServer(a.fromClients(router.Before(route(door, jobs)))), newServer(a.fromClients(withSource(people)))
-	forAgents.ErrorLog, forPeople.ErrorLog = a.httpLog("agents"), a.httpLog("people")
+	mostAgents, mostPeople, mostReplicas := front.Shares(front.OpenFiles())
+	agents := a.newServer("agents", l.Agents, l.agents, mostAgents, a.fromClients(router.Before(route(door, jobs))))
+	servers := []*front.Server{agents, a.newServer("people", l.People, l.people, mostPeople, a.fromClients(withSource(pages)))}
+	if router != nil {
+		servers = append(servers, a.newServer("replicas", l.Replicas, l.replicas, mostReplicas, router.Own(door)))
+	}
 	stopped := ctx
 	group, ctx := errgroup.WithContext(ctx)
-	mostAgents, mostPeople := connectionShares(openFiles())
-	agents := newListener(l.Agents, mostAgents, a.metrics.dropped.WithLabelValues("agents").Inc)
-	humans := newListener(l.People, mostPeople, a.metrics.dropped.WithLabelValues("people").Inc)
-	agentServer := server(forAgents)
-	if l.agents == nil { // TLS is net/http's
-		agentServer = &plainhttp.Server{HTTP: forAgents}
+	for _, s := range servers {
+		group.Go(s.Serve)
 	}
-	accepted := make(chan struct{}) // closed after the last connection of an agent
-	group.Go(func() error {
-		defer close(accepted)
-		return serveHTTP(agentServer, l.agents.secure(agents))
-	})
-	group.Go(func() error { return serveHTTP(forPeople, l.people.secure(humans)) })
-	hangUpReplicas := a.serveReplicas(group, router, door, l)
-	group.Go(func() error { return a.watch(ctx, r) })
-	group.Go(func() error { return a.policy.poll(ctx) })
-	group.Go(func() error { return a.shadow.run(ctx) })
-	group.Go(func() error { return a.fetchKeys(ctx) })
-	started := time.Now()
-	group.Go(func() error {
-		a.state.peers.Follow(ctx, a.state.db, a.log, func() store.Replica {
-			return store.Replica{ID: a.state.instance, Version: a.options.Version, Policy: a.Revision(), Configuration: a.Config().SHA256, Started: started}
-		})
-		return nil
-	})
-	group.Go(func() error { a.logSights(ctx); return nil })
-	group.Go(func() error { releaseMemory(ctx); return nil })
+	if router != nil {
+		router.Announce(door.KeepSessions)
+	}
+	a.maintain(ctx, group, r)
 	group.Go(func() error {
 		<-ctx.Done()
 		a.withdraw()
@@ -105,22 +90,81 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 			a.log.Info("not ready any more, and still serving", "seconds", delay.Seconds())
 			wait.For(context.WithoutCancel(ctx), delay)
 		}
-		agents.stop()
-		<-accepted
-		people.Close()
+		agents.Stop()
+		pages.Close()
 		router.Leave()
 		door.EndStreams()
 		jobs.EndStreams()
 		a.drain(context.WithoutCancel(ctx), a.worker.Close, router.AwaitForgotten, func(ctx context.Context) error {
-			_ = agentServer.Shutdown(ctx) // what it leaves is cancelled by the doors
+			_ = agents.Shutdown(ctx) // what it leaves is cancelled by the doors
 			return together(ctx, door.Close, jobs.Drain, router.Close)
 		})
-		a.hangUp(agentServer, agents)
-		a.hangUp(forPeople, humans)
-		hangUpReplicas()
+		for _, s := range servers {
+			s.HangUp()
+		}
 		return nil
 	})
 	return group.Wait()
+}
+
+// maintain begins what a does besides serving, until ctx ends.
+func (a *App) maintain(ctx context.Context, group *errgroup.Group, r Reload) {
+	group.Go(func() error { return a.watch(ctx, r) })
+	group.Go(func() error { return a.policy.poll(ctx) })
+	group.Go(func() error { return a.shadow.run(ctx) })
+	started := time.Now()
+	for _, work := range []func(){
+		func() { // before their first token comes: readiness says whether the keys of issuers can be had
+			for more := true; more; more = wait.For(ctx, wait.Beat(10*time.Second)) {
+				a.auth.FetchKeys(ctx)
+			}
+		},
+		func() {
+			a.state.peers.Follow(ctx, a.state.db, a.log, func() store.Replica {
+				return store.Replica{ID: a.state.instance, Version: a.options.Version, Policy: a.Revision(), Configuration: a.Config().SHA256, Started: started}
+			})
+		},
+		func() { a.logSights(ctx) },
+		func() { releaseMemory(ctx) },
+	} {
+		group.Go(func() error { work(); return nil })
+	}
+}
+
+// newServer returns the server of one listener.
+func (a *App) newServer(name string, l net.Listener, secure *certificate, most int, h http.Handler) *front.Server {
+	o := front.Options{
+		Listener: l, Most: most, Handler: h, Quick: name == "agents", Dropped: a.metrics.dropped.WithLabelValues(name).Inc,
+		Errors: log.New(httpLog{a.log.Named("http"), a.metrics.handshakes.WithLabelValues(name)}, "", 0), Log: a.log,
+	}
+	if secure != nil {
+		o.TLS = secure.current
+	}
+	return front.New(o)
+}
+
+// openRouter returns what passes requests on to the owners of their sessions, nil without
+// toolgate.replica. The sessions of a door with opts are reachable at other replicas, and it takes over
+// theirs. The caller must call stop after the door has closed.
+func (a *App) openRouter(cfg *config.Config, l *Listeners, opts *mcp.Options) (router *fleet.Router, stop func(), err error) {
+	if cfg.Replica == nil {
+		return nil, func() {}, nil
+	}
+	hosts := guard.NewHosts(hostsOf(cfg, cfg.Listen), cfg.AllowedOrigins...)
+	router, err = fleet.New(fleet.Options{
+		Secret: a.state.key, Directory: fleet.Shared{Client: a.valkey}, Address: cfg.Replica.Address, TLS: l.replicas.current, Admits: hosts.Admits, Log: a.log.Named("replica"),
+		Passed: func(result string) { a.metrics.passedOn.WithLabelValues(result).Inc() },
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	const life = 30 * time.Minute // of an idle session
+	keeper := router.NewKeeper(a.valkey, life)
+	opts.SessionID, opts.Replica, opts.PassOn, opts.Keeper, opts.SessionTTL = router.SessionID, router.ID(), router.PassOn, keeper, life
+	opts.TakenOver = func(whole bool) {
+		a.metrics.takenOver.WithLabelValues(map[bool]string{true: "taken", false: "told"}[whole]).Inc()
+	}
+	return router, keeper.Close, nil
 }
 
 // route sends requests under /v1/ to the REST door and all others to the MCP
@@ -220,12 +264,6 @@ func limitsOf(cfg *config.Config) jsonrpc.Limits {
 	return jsonrpc.Limits{Bytes: cfg.Limits.MaxMessage << 20, Depth: cfg.Limits.MaxDepth}
 }
 
-// budgetOf returns the budget of bodies that are held at once.
-func budgetOf(cfg *config.Config) *share.Budget {
-	most := int64(cfg.Limits.InFlight) << 20
-	return share.NewBudget(most, int64(float64(most)*cfg.Limits.InFlightShare))
-}
-
 // endSession forgets a session that is over, and closes its connections.
 func (a *App) endSession(session string) {
 	a.gate.EndSession(session)
@@ -234,50 +272,19 @@ func (a *App) endSession(session string) {
 
 // newREST makes the door for HTTP clients that do not speak MCP.
 func (a *App) newREST(cfg *config.Config) (*rest.Handler, error) {
+	own := registry.NewSchemaRegistry()
 	return rest.New(rest.Options{
-		Gate: a.gate, Refuser: a.gate, ToolIO: a.toolIO(), Artifacts: a.state.artifacts, Bus: a.bus,
+		Gate: a.gate, Refuser: a.gate, Artifacts: a.state.artifacts, Bus: a.bus,
+		ToolIO: func(exposed string) (*registry.ToolIO, error) {
+			io, err := a.upstreams.LoadToolIO(exposed)
+			if errors.Is(err, registry.ErrUnknownTool) && exposed == proxy.StatusName { // the one tool that toolgate itself serves
+				return own.LoadToolIO(exposed, proxy.StatusTool())
+			}
+			return io, err
+		},
 		Envelope: wire.Envelope{Deterministic: cfg.Deterministic, Limits: limitsOf(cfg)}, Budget: a.budget, Observe: a.state.envelopes.Write,
 		Hosts: hostsOf(cfg, cfg.Listen), Origins: cfg.AllowedOrigins, Version: a.options.Version, Log: a.log.Named("rest"),
 	})
-}
-
-// toolIO returns a function that finds the schemas of a tool by its exposed
-// name: of upstreams' tools, and of the one tool that toolgate itself serves.
-func (a *App) toolIO() func(exposed string) (*registry.ToolIO, error) {
-	own := registry.NewSchemaRegistry()
-	return func(exposed string) (*registry.ToolIO, error) {
-		io, err := a.upstreams.LoadToolIO(exposed)
-		if errors.Is(err, registry.ErrUnknownTool) && exposed == proxy.StatusName {
-			return own.LoadToolIO(exposed, proxy.StatusTool())
-		}
-		return io, err
-	}
-}
-
-// hangUp ends a server whose requests are answered. Connections that carried no byte
-// end at once: http.Server.Shutdown waits five seconds for their first request, and a
-// client that dials ahead leaves some. Requests that take longer are cut.
-func (a *App) hangUp(s server, l *listener) {
-	ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
-	defer stop()
-	l.closeUnused()
-	if err := s.Shutdown(ctx); err != nil {
-		a.log.Warn("connections were cut: their requests took too long", "address", l.Addr().String(), "error", errors.Join(err, s.Close()))
-	}
-}
-
-// server is one of net/http, or of plainhttp.
-type server interface {
-	Serve(l net.Listener) error
-	Shutdown(ctx context.Context) error
-	Close() error
-}
-
-func serveHTTP(s server, l net.Listener) error {
-	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving %s: %w", l.Addr(), err)
-	}
-	return nil
 }
 
 // Listeners are the addresses that Run serves.
@@ -335,11 +342,8 @@ func (l *Listeners) Bound(cfg *config.Config) *config.Config {
 	return &c
 }
 
-// listenOn listens without Multipath TCP, whose sockets the kernel does not filter: see refuseNew.
 func listenOn(address string) (net.Listener, error) {
-	var of net.ListenConfig
-	of.SetMultipathTCP(false)
-	l, err := of.Listen(context.Background(), "tcp", address)
+	l, err := front.Listen(address)
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w\nhint: is another toolgate serving there? choose another address with --listen or --admin", address, err)
 	}
@@ -354,12 +358,8 @@ func hostsOf(cfg *config.Config, address string) []string {
 
 // newConsole makes the handler of the people's listener.
 func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
-	provider, err := a.provider(cfg)
-	if err != nil {
-		return nil, configError(err)
-	}
-	return console.New(console.Options{
-		Provider: provider, URL: consoleURL(cfg), Session: cfg.Console.Session,
+	opts := console.Options{
+		URL: consoleURL(cfg), Session: cfg.Console.Session,
 		Approvals: a.state.tickets, Reconciler: a.state.tickets, Feed: a.state.tickets, Archive: a.state.tickets, Status: a.status, Held: a.state.tickets.Held,
 		Throttle: a.callers.throttle,
 		Identify: func(ctx context.Context, bearer string) (policy.Principal, error) {
@@ -371,7 +371,10 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 			}
 			return who, err
 		},
-		Again: a.visitor, Record: a.recordAct,
+		Again: func(ctx context.Context, p policy.Principal, sum string) (policy.Principal, error) { // the token must still be good, and the roles are the present ones
+			return a.auth.Identify(ctx, identity.Credential{Earlier: &p, Hash: sum})
+		},
+		Record: a.recordAct,
 		TrailRight: func(ctx context.Context, p policy.Principal) (policy.TrailRight, error) {
 			return a.policy.current().TrailRight(ctx, p)
 		},
@@ -391,7 +394,18 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 			return audit.Tail(ctx, TrailDir(cfg.State), audit.TailOptions{Records: n, Follow: follow})
 		},
 		Metrics: promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{EnableOpenMetrics: a.telemetry != nil}), Hosts: hostsOf(cfg, cfg.Admin), Version: a.options.Version, Log: a.log.Named("console"),
-	})
+	}
+	if o := cfg.Console.OIDC; o != nil {
+		provider, err := a.auth.NewProvider(identity.ProviderConfig{
+			Issuer: o.Issuer, ClientID: o.ClientID, ClientSecret: o.ClientSecret, Redirect: consoleURL(cfg) + "/console/login/callback",
+			Scopes: o.Scopes, RolesClaim: o.RolesClaim, PersonClaim: o.PersonClaim, TenantClaim: o.TenantClaim,
+		})
+		if err != nil {
+			return nil, configError(err)
+		}
+		opts.Provider = provider
+	}
+	return console.New(opts)
 }
 
 // mayWatch reports whether a principal may read metrics and details of the status; of the zero
@@ -403,26 +417,4 @@ func (a *App) mayWatch(p policy.Principal) bool {
 	}
 	host, _, _ := net.SplitHostPort(cfg.Admin)
 	return p.Valid() || guard.Loopback(host)
-}
-
-// visitor identifies a principal that signed in with a token earlier, with the current
-// configuration: the token must still be good, and the roles are the present ones.
-func (a *App) visitor(ctx context.Context, p policy.Principal, sum string) (policy.Principal, error) {
-	return a.auth.Identify(ctx, identity.Credential{Earlier: &p, Hash: sum})
-}
-
-// provider returns the identity provider where people sign in, nil for none.
-func (a *App) provider(cfg *config.Config) (console.Provider, error) {
-	o := cfg.Console.OIDC
-	if o == nil {
-		return nil, nil
-	}
-	p, err := a.auth.NewProvider(identity.ProviderConfig{
-		Issuer: o.Issuer, ClientID: o.ClientID, ClientSecret: o.ClientSecret, Redirect: consoleURL(cfg) + "/console/login/callback",
-		Scopes: o.Scopes, RolesClaim: o.RolesClaim, PersonClaim: o.PersonClaim, TenantClaim: o.TenantClaim,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
-	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -49,27 +48,30 @@ type state struct {
 	peers     fleet.Peers
 	key       []byte // see mcp.Options.StateKey
 
-	background sync.WaitGroup // what begin began
-	stop       func()         // ends it
+	background sync.WaitGroup  // what ends before the rest is closed
+	context    context.Context // of the work in the background
+	stop       func()          // ends it
+}
+
+// openStore opens the database of the state directory. What it opened before an error,
+// Close closes.
+func (a *App) openStore(ctx context.Context, cfg *config.Config) (err error) {
+	s := &state{instance: signal.UniqueID("ins_")}
+	a.state = s
+	s.context, s.stop = context.WithCancel(context.Background())
+	s.db, err = OpenStore(ctx, cfg)
+	if err == nil && s.db.Copy != "" {
+		a.log.Info("the state was upgraded", "copy of the state before", s.db.Copy)
+	}
+	return err
 }
 
 // begin runs work until close.
-func (s *state) begin(work func(context.Context)) {
-	ctx, stop := context.WithCancel(context.Background())
-	former := s.stop
-	s.stop = func() { stop(); former() }
-	s.background.Go(func() { work(ctx) })
-}
+func (s *state) begin(work func(context.Context)) { s.background.Go(func() { work(s.context) }) }
 
 // ticketPage returns the address of the page of a ticket.
 func (a *App) ticketPage(id string) string {
 	return consoleURL(a.Config()) + "/console/approvals/" + id
-}
-
-// standing returns an approver with a configured token as it is now.
-func (a *App) standing(subject, tenant string) (policy.Principal, bool) {
-	now, err := a.auth.Identify(context.Background(), identity.Credential{Earlier: &policy.Principal{Subject: subject, Tenant: tenant}})
-	return now, err == nil
 }
 
 // identityConfig returns who cfg knows. Nobody is identified before the state is open.
@@ -77,31 +79,6 @@ func (a *App) identityConfig(cfg *config.Config) identity.Config {
 	c := IdentityConfig(cfg, a.options.Role)
 	c.Revoked = func(hash [sha256.Size]byte) error { return a.state.revoked.Check(hash) }
 	return c
-}
-
-// keysEvery is how often the keys of issuers are fetched that could not be had.
-const keysEvery = 10 * time.Second
-
-// fetchKeys fetches the keys of issuers before their first token comes, until ctx ends:
-// readiness says whether they can be had.
-func (a *App) fetchKeys(ctx context.Context) error {
-	for {
-		a.auth.FetchKeys(ctx)
-		if !wait.For(ctx, wait.Beat(keysEvery)) {
-			return nil
-		}
-	}
-}
-
-// openStore opens the database of the state directory. What it opened before an error,
-// Close closes.
-func (a *App) openStore(ctx context.Context, cfg *config.Config) (err error) {
-	a.state = &state{stop: func() {}, instance: signal.UniqueID("ins_")}
-	a.state.db, err = OpenStore(ctx, cfg)
-	if err == nil && a.state.db.Copy != "" {
-		a.log.Info("the state was upgraded", "copy of the state before", a.state.db.Copy)
-	}
-	return err
 }
 
 // openState opens the rest of the state directory. What it opened before an error, Close
@@ -124,12 +101,22 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 	}, noticeChannels(cfg)); err != nil {
 		return err
 	}
+	// With a store on a server, the locks of processes show that a process has left every record of a call
+	// that it sent, so there are none where a power failure can lose records.
+	lockDir := filepath.Join(cfg.State, "instances")
+	if cfg.Store != "" && audit.Durability(cfg.Audit.Durability) != audit.Sync {
+		lockDir = ""
+	}
 	// The trail and the outbox are there already: tickets that a dead process was
 	// running change as they are opened.
 	if s.tickets, err = approval.New(ctx, s.db, approval.Options{
-		Dir: lockDir(cfg), TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive, Keep: cfg.Approvals.Keep, RequirePerson: cfg.Approvals.RequirePerson,
-		Instance: s.instance, Keys: s.keys, LastWord: newTicketWords(cfg).of, Alarm: a.doubt,
-		Changed: s.recordTicket, Standing: a.standing,
+		Dir: lockDir, TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive, Keep: cfg.Approvals.Keep, RequirePerson: cfg.Approvals.RequirePerson,
+		Instance: s.instance, Keys: s.keys, Alarm: a.doubt, Changed: s.recordTicket,
+		LastWord: (&ticketWords{root: TrailDir(cfg.State), durable: audit.Durability(cfg.Audit.Durability) == audit.Sync}).of,
+		Standing: func(subject, tenant string) (policy.Principal, bool) { // an approver with a configured token, as it is now
+			now, err := a.auth.Identify(context.Background(), identity.Credential{Earlier: &policy.Principal{Subject: subject, Tenant: tenant}})
+			return now, err == nil
+		},
 	}); err != nil {
 		return err
 	}
@@ -145,16 +132,6 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 		TTL: cfg.Artifacts.TTL, MaxBytes: int64(cfg.Artifacts.MaxMiB) << 20, Log: a.log.Named("artifacts"),
 	})
 	return err
-}
-
-// lockDir returns the directory of the locks of processes. With a store on a server, they show
-// that a process has left every record of a call that it sent, so there are none where a power
-// failure can lose records.
-func lockDir(cfg *config.Config) string {
-	if cfg.Store != "" && audit.Durability(cfg.Audit.Durability) != audit.Sync {
-		return ""
-	}
-	return filepath.Join(cfg.State, "instances")
 }
 
 // openTrail opens the audit trail, the log of envelopes, and the log of decisions
@@ -190,9 +167,6 @@ func (a *App) openTrail(ctx context.Context, cfg *config.Config) (err error) {
 	return s.decisions.Apply(ctx, decisionSinks(cfg))
 }
 
-// lastShipment is how long Close may ship the decisions made just before it.
-const lastShipment = 3 * time.Second
-
 func (s *state) close() error {
 	s.stop()
 	s.background.Wait()
@@ -210,7 +184,7 @@ func (s *state) close() error {
 		errs = append(errs, s.trail.Close())
 	}
 	if s.decisions != nil {
-		ctx, stop := context.WithTimeout(context.Background(), lastShipment)
+		ctx, stop := context.WithTimeout(context.Background(), 3*time.Second) // for the decisions made just before
 		defer stop()
 		s.decisions.Close(ctx)
 	}
@@ -232,9 +206,6 @@ func (s *state) recordAccepted(all []registry.Acceptance) error {
 	return s.trail.Write(audit.KindEvent, AcceptedRecord("toolgate", all))
 }
 
-// notifyTimeout bounds the writing of notices about definitions.
-const notifyTimeout = 10 * time.Second
-
 // definitionsChanged records definitions of one server that differ from the accepted ones,
 // and notifies people of them. It does not wait for the notices: the transaction of the
 // change may hold the store until it returns.
@@ -244,7 +215,7 @@ func (a *App) definitionsChanged(all []registry.Change) error {
 	}
 	page := consoleURL(a.Config()) + "/console/"
 	a.state.background.Go(func() {
-		ctx, stop := context.WithTimeout(context.Background(), notifyTimeout)
+		ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
 		defer stop()
 		for _, c := range all {
 			d := notice.Definition{Server: c.Server, Tool: c.Tool, Count: c.Count, Reason: reasonOf(c), URL: page}

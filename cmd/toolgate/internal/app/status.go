@@ -29,8 +29,13 @@ func (a *App) status() console.Status {
 			s.Warnings = append(s.Warnings, fault)
 		}
 	}
-	s.Warnings = append(s.Warnings, a.scarceDisk()...)
-	s.Warnings = append(s.Warnings, a.shared.warnings()...)
+	switch space := a.state.trail.Space(); {
+	case space.Err != nil:
+		s.Warnings = append(s.Warnings, fmt.Sprintf("toolgate.audit.reserve_mib has no effect: the free space of the disk cannot be read: %v", space.Err))
+	case space.Scarce() && !space.Low():
+		s.Warnings = append(s.Warnings, space.String())
+	}
+	s.Warnings = append(s.Warnings, a.shared.Warnings()...)
 	for _, fault := range a.state.trail.Unanchored() {
 		s.Warnings = append(s.Warnings, fmt.Sprintf("toolgate.audit.anchors: the last checkpoint is not anchored: %v", fault))
 	}

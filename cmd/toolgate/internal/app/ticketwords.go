@@ -3,14 +3,13 @@ package app
 import (
 	"context"
 	"errors"
-	"path/filepath"
+	"maps"
 	"sync"
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/approval"
-	"github.com/toolgate/toolgate/registry/config"
 )
 
 // clockSlack is how far the wall clock may have gone back since a ticket was created
@@ -29,10 +28,6 @@ type ticketWords struct {
 	last  map[string]ticketWord
 	gaps  bool // some record could not be read
 	prune int  // size of last at which the words on expired tickets are dropped
-}
-
-func newTicketWords(cfg *config.Config) *ticketWords {
-	return &ticketWords{root: filepath.Join(cfg.State, "audit"), durable: audit.Durability(cfg.Audit.Durability) == audit.Sync}
 }
 
 type ticketWord struct {
@@ -73,7 +68,9 @@ func (w *ticketWords) of(ctx context.Context, ticket string, created time.Time) 
 		w.last[r.Ticket] = word
 	}
 	if len(w.last) > w.prune {
-		w.drop(time.Now().Add(-clockSlack))
+		before := time.Now().Add(-clockSlack)
+		maps.DeleteFunc(w.last, func(_ string, of ticketWord) bool { return !of.expires.IsZero() && of.expires.Before(before) })
+		w.prune = max(1024, 2*len(w.last))
 	}
 	word := w.last[ticket]
 	// A later record may have been archived before it was read here, and then this one was too.
@@ -81,32 +78,11 @@ func (w *ticketWords) of(ctx context.Context, ticket string, created time.Time) 
 	return word.Word, nil
 }
 
-// drop forgets tickets that expired before a time.
-func (w *ticketWords) drop(before time.Time) {
-	for ticket, word := range w.last {
-		if !word.expires.IsZero() && word.expires.Before(before) {
-			delete(w.last, ticket)
-		}
-	}
-	w.prune = max(1024, 2*len(w.last))
-}
-
 // doubts collects why the store could not be relied on, for people.
 type doubts struct {
 	mu     sync.Mutex // protects the fields below
 	newest []string
 	count  int
-}
-
-// newestDoubts is how many doubts readiness shows.
-const newestDoubts = 5
-
-func (d *doubts) add(reason string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.count++
-	d.newest = append(d.newest, reason)
-	d.newest = d.newest[max(0, len(d.newest)-newestDoubts):]
 }
 
 func (d *doubts) warnings() (lines []string) {
@@ -125,7 +101,12 @@ func (d *doubts) warnings() (lines []string) {
 func (a *App) doubt(reason string) {
 	a.log.Error("the state cannot be relied on", "reason", reason)
 	a.metrics.doubts.Inc()
-	a.state.doubts.add(reason)
+	d := &a.state.doubts
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.count++
+	d.newest = append(d.newest, reason)
+	d.newest = d.newest[max(0, len(d.newest)-5):]
 }
 
 // approvalsClosed returns why held calls and votes are refused, "" when they are not.

@@ -19,8 +19,7 @@ func TestTicketWords(t *testing.T) {
 	write(t, filepath.Join(dir, "mcp.json"), `{"mcpServers": {}}`)
 	a, cfg := opened(t, dir)
 	began := time.Now()
-	words, lossy := newTicketWords(cfg), newTicketWords(cfg)
-	lossy.durable = false
+	words, lossy := &ticketWords{root: TrailDir(cfg.State), durable: true}, &ticketWords{root: TrailDir(cfg.State)}
 	record := func(kind audit.Kind, ticket string, change *audit.Change) {
 		t.Helper()
 		if err := a.state.trail.Write(kind, &audit.Record{Ticket: ticket, Change: change}); err != nil {

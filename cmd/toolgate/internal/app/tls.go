@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"log"
 	"net"
 	"os"
 	"reflect"
@@ -41,23 +40,20 @@ type certificate struct {
 // it returns are not open yet.
 func openCertificates(cfg *config.Config) (*Listeners, error) {
 	l := &Listeners{}
-	var err error
-	if l.agents, err = openCertificate("toolgate.tls", cfg.TLS); err == nil {
-		l.people, err = openCertificate("toolgate.admin_tls", cfg.AdminTLS)
+	for _, of := range []struct {
+		key   string
+		files *config.TLS
+		to    **certificate
+	}{{"toolgate.tls", cfg.TLS, &l.agents}, {"toolgate.admin_tls", cfg.AdminTLS, &l.people}, {"toolgate.replica.tls", cfg.Replica.Files(), &l.replicas}} {
+		if of.files == nil {
+			continue
+		}
+		*of.to = &certificate{key: of.key, files: *of.files}
+		if _, err := (*of.to).renew(); err != nil {
+			return l, err
+		}
 	}
-	if err == nil {
-		l.replicas, err = openCertificate("toolgate.replica.tls", cfg.Replica.Files())
-	}
-	return l, err
-}
-
-func openCertificate(key string, files *config.TLS) (*certificate, error) {
-	if files == nil {
-		return nil, nil
-	}
-	c := &certificate{key: key, files: *files}
-	_, err := c.renew()
-	return c, err
+	return l, nil
 }
 
 // read returns what the files say. A client whose authority was removed must not
@@ -104,18 +100,6 @@ func (c *certificate) current() *tls.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.serving
-}
-
-// secure returns l with TLS, or l itself when c is nil. Connections that exist keep the
-// certificate they began with.
-func (c *certificate) secure(l *listener) net.Listener {
-	if c == nil {
-		return l
-	}
-	l.secure = true
-	return tls.NewListener(l, &tls.Config{
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current(), nil },
-	})
 }
 
 // findings warns of files that cannot be used, and of a certificate that clients
@@ -199,11 +183,6 @@ func plainListeners(cfg *config.Config) (found []Finding) {
 		}
 	}
 	return found
-}
-
-// httpLog returns a log for net/http about the connections of a listener.
-func (a *App) httpLog(listener string) *log.Logger {
-	return log.New(httpLog{a.log.Named("http"), a.metrics.handshakes.WithLabelValues(listener)}, "", 0)
 }
 
 // httpLog receives what net/http says about connections. Anybody can cause failed

@@ -18,6 +18,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/front"
 	"github.com/toolgate/toolgate/internal/testkit/authority"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -58,13 +61,32 @@ func (p pki) client(protocols ...string) *tls.Config {
 	return &tls.Config{RootCAs: pool, ServerName: "gate.example", NextProtos: protocols}
 }
 
+// openCertificate reads the certificate of one listener.
+func openCertificate(key string, files *config.TLS) (*certificate, error) {
+	c := &certificate{key: key, files: *files}
+	_, err := c.renew()
+	return c, err
+}
+
 // over serves h with TLS to at most so many connections of l, as Run does.
-func over(l net.Listener, most int, c *certificate, h http.Handler) *http.Server {
-	srv := newServer(h)
-	srv.ErrorLog = log.New(io.Discard, "", 0)
-	go func() { _ = serveHTTP(srv, c.secure(newListener(l, most, func() {}))) }() // ends with srv
+func over(l net.Listener, most int, c *certificate, h http.Handler) *front.Server {
+	srv := front.New(front.Options{Listener: l, Most: most, TLS: c.current, Handler: h, Dropped: func() {}, Errors: log.New(io.Discard, "", 0), Log: hclog.NewNullLogger()})
+	go func() { _ = srv.Serve() }() // ends with srv
 	return srv
 }
+
+// pipes is a listener whose connections are made by the test.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	c, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (p pipes) Close() error   { close(p); return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 var noContent = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	status := http.StatusNoContent

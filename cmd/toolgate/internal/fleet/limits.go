@@ -155,6 +155,30 @@ func (s *Limits) Status() LimitStatus {
 	return st
 }
 
+// Refuses says why calls with a limit are refused until the server has been reached, "" when
+// they are not. Nobody refuses with a nil Limits.
+func (s *Limits) Refuses() string {
+	if s == nil {
+		return ""
+	}
+	if st := s.Status(); st.Replicas == 0 && !st.Open {
+		return fmt.Sprintf("the server of toolgate.shared has not been reached, and calls with a rate limit are refused: %v", st.Fault)
+	}
+	return ""
+}
+
+// Warnings say that the server is away, unless Refuses does.
+func (s *Limits) Warnings() []string {
+	if s == nil || s.Refuses() != "" {
+		return nil
+	}
+	st := s.Status()
+	if st.Fault == nil {
+		return nil
+	}
+	return []string{fmt.Sprintf("the server of toolgate.shared is away for %s, and %s: %v", st.For.Round(time.Second), s.side(), st.Fault)}
+}
+
 // share returns by how many replicas a rate is divided while the server is away; 0 = it is
 // not known.
 func (s *Limits) share() int {

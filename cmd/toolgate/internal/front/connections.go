@@ -1,8 +1,7 @@
-package app
+package front
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"io"
 	"maps"
@@ -30,12 +29,12 @@ const (
 	leastFiles = 256 // that a process can open, when the limit cannot be read
 )
 
-// connectionShares returns how many connections agents and people may have of a
+// Shares returns how many connections agents, people and replicas may have of a
 // process that can open so many files. What is left is for state, upstreams and their
 // connections; people have a share of their own, so that /readyz answers whatever
 // agents do.
-func connectionShares(files int) (agents, people int) {
-	return min(mostAgents, files/2), min(mostPeople, files/8)
+func Shares(files int) (agents, people, replicas int) {
+	return min(mostAgents, files/2), min(mostPeople, files/8), min(mostAgents, files/8)
 }
 
 // listener bounds the connections of one address. Beyond most, a new connection
@@ -217,75 +216,4 @@ func (c *connection) Close() error {
 	delete(c.of.open, c)
 	c.of.mu.Unlock()
 	return c.Conn.Close()
-}
-
-// connectionKey is the key of a request's connection in its context.
-type connectionKey struct{}
-
-// newServer returns a server that bounds how long a client takes to send a request.
-// Answers have no bound, because streams are long.
-func newServer(h http.Handler) *http.Server {
-	return &http.Server{
-		Handler: serveBounded(h), ReadHeaderTimeout: headTimeout,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			for below, ok := c.(interface{ NetConn() net.Conn }); ok; below, ok = c.(interface{ NetConn() net.Conn }) { // TLS, or plainhttp
-				c = below.NetConn()
-			}
-			return context.WithValue(ctx, connectionKey{}, c)
-		},
-	}
-}
-
-// serveBounded serves requests whose bodies have to arrive in time, whether h reads them,
-// or net/http does to keep the connection.
-func serveBounded(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, _ := r.Context().Value(connectionKey{}).(*connection)
-		if c != nil {
-			defer func() {
-				c.answered.Store(1)
-				c.serving.Store(false)
-			}()
-		}
-		d, bounded := w.(interface{ SetReadDeadline(time.Time) error })
-		switch {
-		case r.Body != nil && r.Body != http.NoBody && bounded:
-			now := time.Now()
-			r.Body = &body{ReadCloser: r.Body, set: d.SetReadDeadline, conn: c, end: now.Add(bodyTimeout)}
-			_ = d.SetReadDeadline(now.Add(bodyPause)) // fails only for a connection that is closed
-		case c != nil:
-			c.serving.Store(true)
-		}
-		h.ServeHTTP(w, r)
-	})
-}
-
-// body is the body of a request, which fails when bodyPause passes without a byte, or
-// bodyTimeout in all.
-type body struct {
-	io.ReadCloser
-	set  func(time.Time) error
-	conn *connection // nil = unknown
-	end  time.Time
-}
-
-// Read implements io.Reader. The deadline ends with the body: net/http reads on, to
-// find out that the client has left. It stays after any other error.
-func (b *body) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	switch {
-	case err == io.EOF:
-		if b.conn != nil {
-			b.conn.serving.Store(true)
-		}
-		_ = b.set(time.Time{}) // fails only for a connection that is closed
-	case err == nil && n > 0:
-		next := time.Now().Add(bodyPause)
-		if b.end.Before(next) {
-			next = b.end
-		}
-		_ = b.set(next)
-	}
-	return n, err
 }

@@ -1,4 +1,4 @@
-package app
+package front
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 // waits for them, the kernel answers nobody new; then it refuses them.
 func TestStoppedListener(t *testing.T) {
 	t.Parallel()
-	in, err := listenOn("127.0.0.1:0")
+	in, err := Listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package app
+package front
 
 import (
 	"bufio"
@@ -54,7 +54,7 @@ func TestFirstRequest(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := make(pipes)
 				srv := newServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
-				go func() { _ = serveHTTP(srv, newListener(l, 10, func() {})) }() // ends with srv
+				go func() { _ = srv.Serve(newListener(l, 10, func() {})) }() // ends with srv
 				client, server := net.Pipe()
 				l <- server
 				time.Sleep(tc.wait)
@@ -120,7 +120,7 @@ func TestSlowBody(t *testing.T) {
 					cancelled = r.Context().Err() != nil
 					w.WriteHeader(http.StatusNoContent)
 				}))
-				go func() { _ = serveHTTP(srv, newListener(l, 10, func() {})) }() // ends with srv
+				go func() { _ = srv.Serve(newListener(l, 10, func() {})) }() // ends with srv
 				client, server := net.Pipe()
 				l <- server
 				begun := time.Now()
@@ -191,7 +191,7 @@ func TestConnectionShares(t *testing.T) {
 	if victim := l.add(at("192.0.2.1", false)); victim != silent {
 		t.Error("a connection that has had an answer was closed before one that never had")
 	}
-	if agents, people := connectionShares(1024); agents+people > 1024-leastFiles {
+	if agents, people, _ := Shares(1024); agents+people > 1024-leastFiles {
 		t.Errorf("%d and %d connections leave too few files", agents, people)
 	}
 }
@@ -209,16 +209,17 @@ func TestHangUp(t *testing.T) {
 		eachServer(t, tc.name, func(t *testing.T, newServer func(http.Handler) server) {
 			synctest.Test(t, func(t *testing.T) {
 				in := make(pipes)
-				l, srv := newListener(in, 10, func() {}), newServer(http.NotFoundHandler())
-				go func() { _ = serveHTTP(srv, l) }() // ends with srv
+				var said bytes.Buffer
+				served := &Server{listener: newListener(in, 10, func() {}), http: newServer(http.NotFoundHandler()), ended: make(chan struct{}), log: hclog.New(&hclog.LoggerOptions{Output: &said})}
+				served.secured = served.listener
+				go func() { _ = served.Serve() }() // ends with HangUp
 				client, server := net.Pipe()
 				in <- server
 				if _, err := io.WriteString(client, tc.sent); err != nil {
 					t.Fatal(err)
 				}
 				synctest.Wait()
-				var said bytes.Buffer
-				(&App{log: hclog.New(&hclog.LoggerOptions{Output: &said})}).hangUp(srv, l)
+				served.HangUp()
 				if cut := strings.Contains(said.String(), "connections were cut"); cut != tc.cut {
 					t.Errorf("cut: %v, log: %s", cut, &said)
 				}
@@ -267,7 +268,7 @@ func testPartsOfAnAnswer(t *testing.T, newServer func(http.Handler) server) {
 		t.Fatal(err)
 	}
 	var serving sync.WaitGroup
-	serving.Go(func() { _ = serveHTTP(srv, newListener(l, 10, func() {})) })
+	serving.Go(func() { _ = srv.Serve(newListener(l, 10, func() {})) })
 	defer serving.Wait()
 	defer srv.Close()
 	c, err := net.Dial("tcp", l.Addr().String())
