@@ -8,39 +8,29 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-// admit disables the servers that a client's own lists do not let it use: mcp.allowed
+// admit disables a server that a client's own lists do not let it use: mcp.allowed
 // and mcp.excluded of Gemini CLI, allowedMcpServers and deniedMcpServers of Claude Code.
 // A denial takes precedence.
-func (r *reader) admit(root, servers *tree.Node) {
-	for _, s := range servers.Members {
-		if s.Kind != tree.Object {
+func (r *reader) admit(root, s *tree.Node) {
+	for _, list := range []struct {
+		n      *tree.Node
+		allows bool
+	}{
+		{root.At("mcp", "excluded"), false},
+		{root.At("mcp", "allowed"), true},
+		{root.Get("deniedMcpServers"), false},
+		{root.Get("allowedMcpServers"), true},
+	} {
+		if list.n == nil || list.n.Kind != tree.Array || names(list.n, s, list.allows) == list.allows {
 			continue
 		}
-		for _, list := range []struct {
-			n      *tree.Node
-			allows bool
-		}{
-			{root.At("mcp", "excluded"), false},
-			{root.At("mcp", "allowed"), true},
-			{root.Get("deniedMcpServers"), false},
-			{root.Get("allowedMcpServers"), true},
-		} {
-			if list.n != nil && list.n.Kind == tree.Array && names(list.n, s, list.allows) != list.allows {
-				r.disable(s, list.n)
-				break
-			}
+		if !s.IsTrue("disabled") {
+			r.Warn(s.Named(), fmt.Sprintf("is disabled: %s leaves it out", list.n.Path), "")
+			s.Members = slices.DeleteFunc(s.Members, func(m *tree.Node) bool { return m.Key == "disabled" })
+			put(s, "disabled", s, s.As(tree.True, "true"))
 		}
-	}
-}
-
-// disable turns a server off, unless it is.
-func (r *reader) disable(s, list *tree.Node) {
-	if s.IsTrue("disabled") {
 		return
 	}
-	r.Warn(s.Named(), fmt.Sprintf("is disabled: %s leaves it out", list.Path), "")
-	s.Members = slices.DeleteFunc(s.Members, func(m *tree.Node) bool { return m.Key == "disabled" })
-	put(s, "disabled", s, s.As(tree.True, "true"))
 }
 
 // names reports whether a list names a server: by its name, or by its command or its
@@ -51,23 +41,22 @@ func names(list, s *tree.Node, strict bool) bool {
 	if s.Get("command") != nil {
 		kind = "serverCommand"
 	}
-	kinds := slices.DeleteFunc(slices.Clone(list.Items), func(e *tree.Node) bool { return e.Get(kind) == nil })
-	byKind := slices.ContainsFunc(kinds, func(e *tree.Node) bool { return reaches(e.Get(kind), s) })
-	if strict && len(kinds) > 0 {
-		return byKind
+	line := append([]*tree.Node{s.Get("command")}, s.Get("args").Elements()...)
+	sameText := func(a, b *tree.Node) bool { return a.Written() == b.Written() }
+	kinds, found := false, false
+	for _, e := range list.Items {
+		want := e.Get(kind)
+		switch {
+		case want == nil:
+			continue
+		case want.Kind == tree.String: // a pattern of addresses
+			found = found || config.Fits(want.Text, s.Get("url").Written())
+		default:
+			found = found || slices.EqualFunc(want.Items, line, sameText)
+		}
+		kinds = true
 	}
-	return byKind || slices.ContainsFunc(list.Items, func(e *tree.Node) bool {
+	return found || !(strict && kinds) && slices.ContainsFunc(list.Items, func(e *tree.Node) bool {
 		return e.Get("serverName").Written() == s.Key || e.Kind == tree.String && e.Text == s.Key
 	})
-}
-
-// reaches reports whether want, a list of program and arguments or a pattern of
-// addresses, is how s is reached.
-func reaches(want, s *tree.Node) bool {
-	if want.Kind == tree.String {
-		return config.Fits(want.Text, s.Get("url").Written())
-	}
-	line := []*tree.Node{s.Get("command")}
-	line = append(line, s.Get("args").Elements()...)
-	return slices.EqualFunc(want.Items, line, func(a, b *tree.Node) bool { return a.Written() == b.Written() })
 }

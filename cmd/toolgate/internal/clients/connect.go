@@ -47,21 +47,13 @@ var tokenReference = regexp.MustCompile(`\{token\}|\$?\{\{? ?(?:env:|secrets\.)?
 
 // TakesToken reports whether an entry may hold the token itself.
 func (c Client) TakesToken() bool {
-	if c.Connect == nil {
-		return false
-	}
-	text, err := json.Marshal(c.Connect.Token)
-	return err == nil && tokenReference.Match(text)
+	return c.Connect != nil && tokenReference.MatchString(fmt.Sprint(c.Connect.Token))
 }
 
 // HoldsToken reports whether an entry with a token holds the token itself, since the
 // client expands no variables.
 func (c Client) HoldsToken() bool {
-	if c.Connect == nil {
-		return false
-	}
-	text, err := json.Marshal(c.Connect.Token)
-	return err == nil && strings.Contains(string(text), "{token}")
+	return c.Connect != nil && strings.Contains(fmt.Sprint(c.Connect.Token), "{token}")
 }
 
 // fill replaces the placeholders in every string of a value.

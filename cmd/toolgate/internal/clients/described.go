@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/tree"
+	"github.com/toolgate/toolgate/registry/config"
 )
 
 // described returns the servers of a file that describes how servers are installed, in
@@ -19,8 +20,10 @@ func (r *reader) described(root *tree.Node) *tree.Node {
 	case "server-json":
 		r.registryServer(out, root)
 	case "docker":
-		for _, s := range root.Get("registry").Each() {
-			r.dockerServer(out, s)
+		for _, d := range root.Get("registry").Each() {
+			s := r.dockerServer(d)
+			s.Key, s.KeyAt = d.Key, d.KeyAt
+			out.Members = append(out.Members, s)
 		}
 	default:
 		return nil
@@ -46,6 +49,15 @@ func putList(n *tree.Node, key string, at *tree.Node, texts []string) {
 	put(n, key, at, list)
 }
 
+// putCommand adds a command line, and variables where there are any.
+func putCommand(s, at *tree.Node, command string, args []string, env *tree.Node) {
+	putText(s, "command", at, command)
+	putList(s, "args", at, args)
+	if len(env.Each()) > 0 {
+		put(s, "env", at, env)
+	}
+}
+
 // launchers start the packages of each registry. In a line, runtime stands for the arguments
 // of the launcher, env for flags that pass variables on, and @ or : for the package, with
 // that sign before its version.
@@ -63,11 +75,35 @@ func (r *reader) registryServer(out, root *tree.Node) {
 	name = name[strings.LastIndexByte(name, '/')+1:]
 	s := root.As(tree.Object, "")
 	for _, p := range root.Get("packages").Elements() {
-		if r.launch(s, p, name) {
-			put(out, name, p, s)
-			return
+		line, known := launchers[p.Get("registryType").Written()]
+		if !known || p.Get("transport").Get("type").Written() != "stdio" {
+			r.Warn(p, "is not imported: packages of this registry and transport are not started by a command", "")
+			continue
 		}
-		r.Warn(p, "is not imported: packages of this registry and transport are not started by a command", "")
+		env := r.filledObject(p.Get("environmentVariables"))
+		var args []string
+		for _, word := range line {
+			switch word {
+			case "runtime":
+				args = append(args, r.arguments(p.Get("runtimeArguments"), name)...)
+			case "env":
+				for _, m := range env.Each() {
+					args = append(args, "-e", m.Key)
+				}
+			case "@", ":":
+				id := p.Get("identifier").Written()
+				if version := p.Get("version").Written(); version != "" {
+					id += word + version
+				}
+				args = append(args, id)
+			default:
+				args = append(args, word)
+			}
+		}
+		args = append(args, r.arguments(p.Get("packageArguments"), name)...)
+		putCommand(s, p, cmp.Or(p.Get("runtimeHint").Written(), args[0]), args[1:], env)
+		put(out, name, p, s)
+		return
 	}
 	remote := root.At("remotes", "0")
 	if remote == nil || remote.Kind != tree.Object {
@@ -82,41 +118,6 @@ func (r *reader) registryServer(out, root *tree.Node) {
 	put(out, name, remote, s)
 }
 
-// launch writes the command that starts a package. False means that no command does.
-func (r *reader) launch(s, p *tree.Node, name string) bool {
-	line, known := launchers[p.Get("registryType").Written()]
-	if !known || p.Get("transport").Get("type").Written() != "stdio" {
-		return false
-	}
-	env := r.filledObject(p.Get("environmentVariables"))
-	var args []string
-	for _, word := range line {
-		switch word {
-		case "runtime":
-			args = append(args, r.arguments(p.Get("runtimeArguments"), name)...)
-		case "env":
-			for _, m := range env.Each() {
-				args = append(args, "-e", m.Key)
-			}
-		case "@", ":":
-			id, version := p.Get("identifier").Written(), p.Get("version").Written()
-			if version != "" {
-				id += word + version
-			}
-			args = append(args, id)
-		default:
-			args = append(args, word)
-		}
-	}
-	args = append(args, r.arguments(p.Get("packageArguments"), name)...)
-	putText(s, "command", p, cmp.Or(p.Get("runtimeHint").Written(), args[0]))
-	putList(s, "args", p, args[1:])
-	if env != nil {
-		put(s, "env", p, env)
-	}
-	return true
-}
-
 // arguments returns those that have a value, positional ones and named ones. server is the
 // prefix of variables: hints for people, such as "path", are names of other variables.
 func (r *reader) arguments(list *tree.Node, server string) (args []string) {
@@ -124,7 +125,7 @@ func (r *reader) arguments(list *tree.Node, server string) (args []string) {
 		name := a.Get("name").Written()
 		variable, value := server+"_"+cmp.Or(strings.TrimLeft(name, "-"), a.Get("valueHint").Written(), "argument"), ""
 		switch {
-		case a.Get("value") == nil && a.Get("default") != nil && !slices.Contains(r.given, InputVariable(variable)):
+		case a.Get("value") == nil && a.Get("default") != nil && !slices.Contains(r.given, config.InputVariable(variable)):
 			value = a.Get("default").Written()
 		case a.Get("value") != nil || name == "" || a.IsTrue("isRequired"): // any other is a flag
 			value = r.value(a, variable)
@@ -163,7 +164,7 @@ func (r *reader) value(v *tree.Node, name string) string {
 	if fixed := v.Get("value"); fixed != nil {
 		return r.filled(fixed.Written(), v)
 	}
-	variable := InputVariable(name)
+	variable := config.InputVariable(name)
 	if v.Get("default").Written() == "" && !v.IsTrue("isRequired") && !slices.Contains(r.given, variable) {
 		r.Warn(v, fmt.Sprintf("optional %q is not imported: it has no value", name), "toolgate import --set "+variable+"=VALUE gives it one")
 		return ""
@@ -174,7 +175,7 @@ func (r *reader) value(v *tree.Node, name string) string {
 // fillIn returns a reference to a value that people fill in, as n describes it; n may be nil.
 func (r *reader) fillIn(name string, n *tree.Node) string {
 	in := Input{
-		Variable: InputVariable(name), Description: n.Get("description").Written(), Default: n.Get("default").Written(),
+		Variable: config.InputVariable(name), Description: n.Get("description").Written(), Default: n.Get("default").Written(),
 		Secret: n.IsTrue("isSecret") || n.IsTrue("password"),
 	}
 	for _, choice := range slices.Concat(n.Get("choices").Elements(), n.Get("options").Elements()) {
@@ -201,8 +202,8 @@ func (r *reader) filled(text string, at *tree.Node) string {
 
 // dockerServer reads one server of Docker's catalogue, which has an image or an address.
 // One that a registry.yaml only names is run by Docker's own gateway.
-func (r *reader) dockerServer(out, d *tree.Node) {
-	s := d.As(tree.Object, "")
+func (r *reader) dockerServer(d *tree.Node) *tree.Node {
+	s, env := d.As(tree.Object, ""), d.As(tree.Object, "")
 	remote, image := d.Get("remote"), d.Get("image").Written()
 	switch {
 	case remote != nil:
@@ -211,21 +212,13 @@ func (r *reader) dockerServer(out, d *tree.Node) {
 		if headers := remote.Get("headers"); headers != nil {
 			put(s, "headers", d, headers)
 		}
-	case image != "":
-		r.dockerRun(s, d, image)
-	default:
+		return s
+	case image == "":
 		r.Warn(d.Named(), "is run by Docker's own gateway: the file does not say how it is started", "")
-		putText(s, "command", d, "docker")
-		putList(s, "args", d, []string{"mcp", "gateway", "run", "--servers=" + d.Key})
+		putCommand(s, d, "docker", []string{"mcp", "gateway", "run", "--servers=" + d.Key}, nil)
+		return s
 	}
-	s.Key, s.KeyAt = d.Key, d.KeyAt
-	out.Members = append(out.Members, s)
-}
-
-// dockerRun writes the command that runs an image, with its variables and secrets.
-func (r *reader) dockerRun(s, d *tree.Node, image string) {
 	args := []string{"run", "-i", "--rm", "--init"}
-	env := d.As(tree.Object, "")
 	for _, secret := range d.Get("secrets").Elements() {
 		name := secret.Get("env").Written()
 		putText(env, name, secret, r.fillIn(name, secret))
@@ -248,9 +241,6 @@ func (r *reader) dockerRun(s, d *tree.Node, image string) {
 	for _, c := range d.Get("command").Elements() {
 		args = append(args, c.Written())
 	}
-	putText(s, "command", d, "docker")
-	putList(s, "args", d, args)
-	if len(env.Members) > 0 {
-		put(s, "env", d, env)
-	}
+	putCommand(s, d, "docker", args, env)
+	return s
 }

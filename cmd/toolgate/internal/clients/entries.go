@@ -23,8 +23,24 @@ func Entries(opts config.Options) (*Reading, error) {
 	r.Report = report
 	servers := cmp.Or(root.Get("mcpServers"), root.Get("servers"))
 	for _, s := range servers.Each() {
-		if s.Kind == tree.Object {
-			r.joinSettings(s, root.At("toolgate", "servers", s.Key))
+		if s.Kind != tree.Object {
+			continue
+		}
+		for _, m := range root.At("toolgate", "servers", s.Key).Each() {
+			own := s.Get(m.Key)
+			switch {
+			case m.Key == "expose" || m.Key == "exclude":
+				r.addFilter(s, m)
+			case m.Key == "timeout" && own != nil:
+				own.Become(m)
+			case m.Key == "timeout":
+				s.Members = append(s.Members, m)
+			}
+		}
+		// What is offered after all filters is in as few filters as can say it.
+		if expose, exclude := s.Get("expose"), s.Get("exclude"); expose != nil && !slices.ContainsFunc(expose.Items, isPattern) {
+			expose.Items = slices.DeleteFunc(expose.Items, func(i *tree.Node) bool { return matches(exclude.Elements(), i.Text) })
+			s.Members = slices.DeleteFunc(s.Members, func(m *tree.Node) bool { return m == exclude })
 		}
 	}
 	if servers != nil {
@@ -46,27 +62,6 @@ func (e Entry) Members() map[string]any {
 		}
 	}
 	return members
-}
-
-// joinSettings puts into an entry what the settings of its server say about the same keys,
-// and what is offered after all filters into as few filters as can say it.
-func (r *reader) joinSettings(s, settings *tree.Node) {
-	for _, m := range settings.Each() {
-		switch {
-		case m.Key == "expose" || m.Key == "exclude":
-			r.addFilter(s, m)
-		case m.Key == "timeout" && s.Get(m.Key) != nil:
-			s.Get(m.Key).Become(m)
-		case m.Key == "timeout":
-			s.Members = append(s.Members, m)
-		}
-	}
-	expose, exclude := s.Get("expose"), s.Get("exclude")
-	if expose == nil || slices.ContainsFunc(expose.Items, isPattern) {
-		return
-	}
-	expose.Items = slices.DeleteFunc(expose.Items, func(i *tree.Node) bool { return matches(exclude.Elements(), i.Text) })
-	s.Members = slices.DeleteFunc(s.Members, func(m *tree.Node) bool { return m == exclude })
 }
 
 // addFilter adds a list to what an entry offers, or does not: the entry offers less.

@@ -12,6 +12,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/toolgate/toolgate/registry/config"
 )
 
 // Write says how a client writes the servers that it calls.
@@ -350,12 +352,6 @@ func (e *exporter) writeRules() {
 	delete(e.own, "exclude")
 }
 
-// inputChars are the characters of an input's ID that no variable has.
-var inputChars = regexp.MustCompile(`[^A-Za-z0-9_]`)
-
-// InputVariable returns the variable that has the value of an input.
-func InputVariable(id string) string { return strings.ToUpper(inputChars.ReplaceAllString(id, "_")) }
-
 var reference = regexp.MustCompile(`\$\{([^}]*)\}`)
 
 // canonical returns a value with one spelling of each reference.
@@ -370,7 +366,7 @@ func (e *exporter) canonical(value any) any {
 			case body == "userHome":
 				body = "HOME"
 			case isInput && e.client.Write.Input == "":
-				body = InputVariable(id)
+				body = config.InputVariable(id)
 			}
 			return "${" + body + "}"
 		})

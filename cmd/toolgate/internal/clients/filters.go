@@ -42,7 +42,8 @@ func (r *reader) choosing(root *tree.Node) (keys []string) {
 	return keys
 }
 
-// filterTools applies the filters of a file to the entries of its servers.
+// filterTools applies the filters of a file to the entries of its servers: a list of what is
+// not offered, or an object of rules.
 func (r *reader) filterTools(root, servers *tree.Node) {
 	for _, f := range r.client.Filters {
 		n := root.At(f.Path...)
@@ -50,30 +51,24 @@ func (r *reader) filterTools(root, servers *tree.Node) {
 			continue
 		}
 		r.note(n.Named(), `is read as "expose" and "exclude" of the servers`)
-		rules := toolRules(n)
+		var rules []toolRule // in the order in which later ones take precedence
+		for _, item := range n.Items {
+			if item.Kind == tree.String && !strings.HasPrefix(item.Text, "builtin:") {
+				rules = append(rules, toolRule{item.Text, false})
+			}
+		}
+		for _, m := range n.Members {
+			rules = append(rules, toolRule{m.Key, m.Kind != tree.False})
+		}
+		slices.SortFunc(rules, func(a, b toolRule) int {
+			return cmp.Or(len(a.pattern)-len(b.pattern), strings.Compare(a.pattern, b.pattern))
+		})
 		for _, s := range servers.Each() {
 			if s.Kind == tree.Object {
 				r.applyRules(s, n, rulesFor(rules, f.Prefix(cmp.Or(s.Former, s.Key))))
 			}
 		}
 	}
-}
-
-// toolRules returns the rules of a list of what is not offered, or of an object, in the
-// order in which later ones take precedence.
-func toolRules(n *tree.Node) (rules []toolRule) {
-	for _, item := range n.Items {
-		if item.Kind == tree.String && !strings.HasPrefix(item.Text, "builtin:") {
-			rules = append(rules, toolRule{item.Text, false})
-		}
-	}
-	for _, m := range n.Members {
-		rules = append(rules, toolRule{m.Key, m.Kind != tree.False})
-	}
-	slices.SortFunc(rules, func(a, b toolRule) int {
-		return cmp.Or(len(a.pattern)-len(b.pattern), strings.Compare(a.pattern, b.pattern))
-	})
-	return rules
 }
 
 // rulesFor returns the rules as they concern tools whose names have a prefix, without it. A

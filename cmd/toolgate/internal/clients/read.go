@@ -3,7 +3,6 @@ package clients
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -67,7 +66,16 @@ func Read(in Source) (*Reading, error) {
 			r.Fault(root, "holds no servers", "name the client that wrote it")
 		} else {
 			servers.Literal()
-			r.describeInputs(servers, root.Get("inputs"))
+			described := map[string]*tree.Node{} // the inputs of VS Code, by id
+			for _, in := range root.Get("inputs").Elements() {
+				described[in.Get("id").Written()] = in
+			}
+			servers.Walk(func(n *tree.Node) {
+				for _, found := range inputReference.FindAllStringSubmatch(n.Text, -1) {
+					r.fillIn(found[1], described[found[1]])
+					r.inputs[len(r.inputs)-1].Reference = found[0]
+				}
+			})
 			entries = r.entries(servers)
 		}
 	}
@@ -93,26 +101,21 @@ func (r *reader) entries(servers *tree.Node) (entries []Entry) {
 // inputReference refers to an input of a client.
 var inputReference = regexp.MustCompile(`\$\{input:([^}]*)\}`)
 
-// describeInputs notes the inputs to which texts refer, as list (VS Code's inputs) describes
-// them.
-func (r *reader) describeInputs(servers, list *tree.Node) {
-	described := map[string]*tree.Node{}
-	for _, in := range list.Elements() {
-		described[in.Get("id").Written()] = in
-	}
-	servers.Walk(func(n *tree.Node) {
-		for _, found := range inputReference.FindAllStringSubmatch(n.Text, -1) {
-			r.fillIn(found[1], described[found[1]])
-			r.inputs[len(r.inputs)-1].Reference = found[0]
-		}
-	})
-}
-
-// entry writes a server in toolgate's form.
+// entry writes a server in toolgate's form, with absolute names in the place of those that are
+// relative to the file.
 func (r *reader) entry(s *tree.Node) Entry {
 	line, _ := s.File.Position(s.KeyAt)
 	e := Entry{Name: s.Key, Written: cmp.Or(s.Former, s.Key), Line: line, Disabled: s.IsTrue("disabled")}
-	r.settle(s)
+	absolute := filepath.IsAbs(s.File.Path)
+	if absolute {
+		workspace := Workspace(s.File.Path)
+		places := strings.NewReplacer("${workspaceFolder}", workspace, "${workspaceFolderBasename}", filepath.Base(workspace))
+		s.Walk(func(n *tree.Node) {
+			n.Value = relativeText.ReplaceAllStringFunc(places.Replace(n.Value), func(found string) string {
+				return "${file:" + s.Resolve(found[len("${file:"):len(found)-1]) + "}"
+			})
+		})
+	}
 	server, settings := s.As(tree.Object, ""), s.As(tree.Object, "")
 	for _, key := range config.EntryKeys {
 		m := s.Get(key)
@@ -122,6 +125,9 @@ func (r *reader) entry(s *tree.Node) Entry {
 		case key == "expose" || key == "exclude":
 			settings.Members = append(settings.Members, m)
 		default:
+			if absolute && (key == "cwd" || key == "envFile") && m.Kind == tree.String && !strings.HasPrefix(m.Value, "${") && !strings.HasPrefix(m.Value, "~") {
+				m.Value = m.Resolve(m.Value)
+			}
 			server.Members = append(server.Members, m)
 		}
 	}
@@ -132,40 +138,5 @@ func (r *reader) entry(s *tree.Node) Entry {
 	return e
 }
 
-// settle makes absolute what is relative to the file.
-func (r *reader) settle(s *tree.Node) {
-	if !filepath.IsAbs(s.File.Path) {
-		return
-	}
-	workspace := Workspace(s.File.Path)
-	places := strings.NewReplacer("${workspaceFolder}", workspace, "${workspaceFolderBasename}", filepath.Base(workspace))
-	s.Walk(func(n *tree.Node) {
-		n.Value = relativeText.ReplaceAllStringFunc(places.Replace(n.Value), func(found string) string {
-			return "${file:" + s.Resolve(found[len("${file:"):len(found)-1]) + "}"
-		})
-	})
-	for _, key := range []string{"cwd", "envFile"} {
-		if n := s.Get(key); n != nil && n.Kind == tree.String && !strings.HasPrefix(n.Value, "${") && !strings.HasPrefix(n.Value, "~") {
-			n.Value = n.Resolve(n.Value)
-		}
-	}
-}
-
 // relativeText refers to the text of a file that is named relative to the one at hand.
 var relativeText = regexp.MustCompile(`\$\{file:[^~/}][^}]*\}`)
-
-// fitNames gives servers names that toolgate accepts.
-func (r *reader) fitNames(servers *tree.Node) {
-	for _, s := range servers.Each() {
-		fit := fitName(s.Key)
-		switch {
-		case fit == s.Key || fit == "":
-			continue
-		case servers.Get(fit) != nil:
-			r.Fault(s.Named(), fmt.Sprintf("would be called %q, as another server is", fit), "give them different names")
-		default:
-			r.Warn(s.Named(), fmt.Sprintf("is called %q: names have letters, digits, \"_\", \".\" and \"-\"", fit), "")
-			s.Key, s.Former = fit, s.Key
-		}
-	}
-}

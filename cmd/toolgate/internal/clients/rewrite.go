@@ -14,25 +14,31 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-// rewriteServers turns every entry into toolgate's own form, by the table of dialects,
-// and says what it changes. A server whose transport toolgate does not have is left
-// out, alone.
-func (r *reader) rewriteServers(servers *tree.Node) {
-	servers.Members = slices.DeleteFunc(servers.Members, func(s *tree.Node) bool {
-		word := ""
-		if s.Kind == tree.Object {
-			s.Walk(r.rewriteTexts)
-			s.Members = r.rewriteMembers(s)
-			word = r.rewriteValues(s)
-		}
-		if word == "" {
-			return false
-		}
-		r.leftOut = append(r.leftOut, s.Key)
-		r.Warn(s.Named(), fmt.Sprintf("server %s is left out: transport %q is not supported", s.Key, tree.Clip(word)),
-			"toolgate reaches servers of type stdio, http, sse and ndjson")
-		return true
-	})
+// rewrite turns an entry into toolgate's own form, by the table, and says what it changes. It
+// reports whether the server is left out, alone, since toolgate does not have its transport.
+func (r *reader) rewrite(s *tree.Node) (leftOut bool) {
+	if s.Kind != tree.Object {
+		return false
+	}
+	s.Walk(r.rewriteTexts)
+	members := s.Members
+	s.Members = nil
+	for _, m := range members {
+		r.rewriteMember(s, m)
+	}
+	r.splitCommand(s)
+	r.rewriteTimeout(s.Get("timeout"))
+	if n := s.Get("exclude"); n != nil && n.Kind == tree.Array {
+		n.Items = unique(n.Items)
+	}
+	word := rewriteType(s)
+	if word == "" {
+		return false
+	}
+	r.leftOut = append(r.leftOut, s.Key)
+	r.Warn(s.Named(), fmt.Sprintf("server %s is left out: transport %q is not supported", s.Key, tree.Clip(word)),
+		"toolgate reaches servers of type stdio, http, sse and ndjson")
+	return true
 }
 
 // rewriteTexts rewrites what the client expands in its own way.
@@ -50,60 +56,63 @@ func (r *reader) rewriteTexts(n *tree.Node) {
 
 // note warns of something that is read in another form, once for a file.
 func (r *reader) note(n *tree.Node, message string) {
-	if r.noted == nil {
-		r.noted = make(map[string]bool)
-	}
-	if key := n.File.Path + "\n" + message; !r.noted[key] {
-		r.noted[key] = true
+	if !slices.Contains(r.noted, message) {
+		r.noted = append(r.noted, message)
 		r.Warn(n, message, "")
 	}
 }
 
-// rewriteMembers returns the members of an entry under toolgate's keys.
-func (r *reader) rewriteMembers(s *tree.Node) (out []*tree.Node) {
-	for _, m := range s.Members {
-		if slices.Contains(config.EntryKeys, m.Key) {
-			out = r.add(out, m)
-			continue
-		}
-		k, known := Keys()[m.Key]
-		if m.Key == "tools" && m.Kind == tree.Object {
-			k = Key{Why: WhyConsent} // an approval mode for each tool
-		}
+// rewriteMember adds a member to an entry, under toolgate's key for it. It reports a key for
+// which toolgate has no use. One that looks like a misspelling of a key that it has is a fault:
+// a limit or a filter would be lost.
+func (r *reader) rewriteMember(s, m *tree.Node) {
+	k, known := Keys()[m.Key]
+	if m.Key == "tools" && m.Kind == tree.Object {
+		k = Key{Why: WhyConsent} // an approval mode for each tool
+	}
+	switch {
+	case slices.Contains(config.EntryKeys, m.Key):
+		r.add(s, m)
+	case Unsupported(m.Key):
+		m.Key = "type"
+		r.add(s, m.As(tree.String, keyText(m)))
+	case k.To != "":
+		n := r.reform(m, k.Form)
 		switch {
-		case Unsupported(m.Key):
-			m.Key = "type"
-			out = r.add(out, m.As(tree.String, keyText(m)))
-		case k.To == "":
-			r.unknownKey(m, k.Why, known)
+		case n == nil:
+			r.Warn(m.Named(), "is ignored", "")
+			return
+		case k.Form != FormNot:
+			r.note(m.Named(), fmt.Sprintf("%q is read as %q", m.Key, k.To))
+		case n.Kind == tree.True:
+			r.Warn(m.Named(), fmt.Sprintf("false is read as %q: true", k.To), "")
+		}
+		n.Key = k.To
+		r.add(s, n)
+	case k.Why == WhyConsent:
+		r.Warn(m.Named(), "is ignored: client consent is not policy", "who may call what is decided by toolgate.policy")
+	case k.Why == WhySignIn:
+		r.Warn(m.Named(), "is ignored: toolgate does not sign in as this client does", "give the server a credential in headers or env")
+	case k.Why == WhyStartup:
+		r.Warn(m.Named(), "is ignored: the time-out of a call bounds the start too", "")
+	case known:
+		r.note(m.Named(), fmt.Sprintf("%q is ignored", m.Key))
+	default:
+		switch near := text.Nearest(m.Key, append(slices.Sorted(maps.Keys(Keys())), config.EntryKeys...)); {
+		case near != "" && strings.EqualFold(near, m.Key):
+			r.Fault(m.Named(), fmt.Sprintf("differs from %q only in case", near), fmt.Sprintf("write %q", near))
+		case near != "":
+			r.Fault(m.Named(), "unknown key", fmt.Sprintf("did you mean %q?", near))
 		default:
-			if n := r.member(m, k); n != nil {
-				out = r.add(out, n)
-			}
+			r.Warn(m.Named(), "is ignored", "")
 		}
 	}
-	return out
 }
 
 // keyText returns the last key of a member's path, which rewriting leaves as it was.
 func keyText(n *tree.Node) string { return n.Path[strings.LastIndexByte(n.Path, '.')+1:] }
 
-// member returns a member in toolgate's form; nil when it says nothing there.
-func (r *reader) member(m *tree.Node, k Key) *tree.Node {
-	was := m.Key
-	n := r.reform(m, k.Form)
-	switch {
-	case n == nil:
-		r.Warn(m.Named(), "is ignored", "")
-		return nil
-	case k.Form != FormNot:
-		r.note(m.Named(), fmt.Sprintf("%q is read as %q", was, k.To))
-	case n.Kind == tree.True:
-		r.Warn(m.Named(), fmt.Sprintf("false is read as %q: true", k.To), "")
-	}
-	n.Key = k.To
-	return n
-}
+var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // reform returns a value in toolgate's form. A value of another kind than the client
 // writes is left as it is, for the schema to report.
@@ -114,7 +123,22 @@ func (r *reader) reform(m *tree.Node, form string) *tree.Node {
 	case form == FormNot && m.Kind == tree.False:
 		m.Kind, m.Text = tree.True, "true"
 	case form == FormNames:
-		return r.passedOn(m)
+		out := m.As(tree.Object, "")
+		if m.Kind != tree.Array {
+			r.WrongType(m, "array")
+		}
+		for _, item := range m.Items {
+			name := item
+			if item.Kind == tree.Object {
+				name = item.Get("name")
+			}
+			if name == nil || name.Kind != tree.String || !variable.MatchString(name.Text) {
+				r.Fault(item, "is not the name of a variable", "a name has letters, digits and \"_\"")
+				continue
+			}
+			out.Members = append(out.Members, variableOf(name, name.Text, "", name.Text))
+		}
+		return out
 	case form == FormVariables && m.Kind == tree.Object:
 		for _, v := range m.Members {
 			v.Kind, v.Text = tree.String, "${"+v.Text+"}"
@@ -145,28 +169,6 @@ func variableOf(at *tree.Node, key, before, variable string) *tree.Node {
 	return out
 }
 
-var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
-// passedOn makes variables of a list of their names.
-func (r *reader) passedOn(m *tree.Node) *tree.Node {
-	out := m.As(tree.Object, "")
-	if m.Kind != tree.Array {
-		r.WrongType(m, "array")
-	}
-	for _, item := range m.Items {
-		name := item
-		if item.Kind == tree.Object {
-			name = item.Get("name")
-		}
-		if name == nil || name.Kind != tree.String || !variable.MatchString(name.Text) {
-			r.Fault(item, "is not the name of a variable", "a name has letters, digits and \"_\"")
-			continue
-		}
-		out.Members = append(out.Members, variableOf(name, name.Text, "", name.Text))
-	}
-	return out
-}
-
 // seconds makes a duration of a number of seconds.
 func (r *reader) seconds(m *tree.Node) {
 	f, err := strconv.ParseFloat(m.Text, 64)
@@ -180,15 +182,13 @@ func (r *reader) seconds(m *tree.Node) {
 	m.Kind, m.Text = tree.String, time.Duration(f*float64(time.Second)).String()
 }
 
-// add appends a member. Two that mean the same are joined where they can be, and a
-// fault where they cannot.
-func (r *reader) add(members []*tree.Node, m *tree.Node) []*tree.Node {
-	i := slices.IndexFunc(members, func(o *tree.Node) bool { return o.Key == m.Key })
-	if i < 0 {
-		return append(members, m)
-	}
-	first := members[i]
+// add appends a member to an entry. Two that mean the same are joined where they can be, and
+// a fault where they cannot.
+func (r *reader) add(s, m *tree.Node) {
+	first := s.Get(m.Key)
 	switch {
+	case first == nil:
+		s.Members = append(s.Members, m)
 	case m.Key == "exclude" && first.Kind == tree.Array && m.Kind == tree.Array:
 		first.Items = append(first.Items, m.Items...)
 	case (m.Key == "env" || m.Key == "headers") && first.Kind == tree.Object && m.Kind == tree.Object:
@@ -196,39 +196,11 @@ func (r *reader) add(members []*tree.Node, m *tree.Node) []*tree.Node {
 	default:
 		r.Fault(m.Named(), fmt.Sprintf("conflicts with %q: they are synonyms", keyText(first)), "keep one of them")
 	}
-	return members
 }
 
-// unknownKey reports a key of an entry that toolgate has no use for. A key that looks like
-// a misspelling of one that it has is a fault: a limit or a filter would be lost.
-func (r *reader) unknownKey(m *tree.Node, why string, known bool) {
-	near := text.Nearest(m.Key, append(slices.Sorted(maps.Keys(Keys())), config.EntryKeys...))
-	switch {
-	case why == WhyConsent:
-		r.Warn(m.Named(), "is ignored: client consent is not policy", "who may call what is decided by toolgate.policy")
-	case why == WhySignIn:
-		r.Warn(m.Named(), "is ignored: toolgate does not sign in as this client does", "give the server a credential in headers or env")
-	case why == WhyStartup:
-		r.Warn(m.Named(), "is ignored: the time-out of a call bounds the start too", "")
-	case known:
-		r.note(m.Named(), fmt.Sprintf("%q is ignored", m.Key))
-	case near != "" && strings.EqualFold(near, m.Key):
-		r.Fault(m.Named(), fmt.Sprintf("differs from %q only in case", near), fmt.Sprintf("write %q", near))
-	case near != "":
-		r.Fault(m.Named(), "unknown key", fmt.Sprintf("did you mean %q?", near))
-	default:
-		r.Warn(m.Named(), "is ignored", "")
-	}
-}
-
-// rewriteValues rewrites what toolgate writes under the same keys in another form. It
-// returns the transport that toolgate does not have, "" for none.
-func (r *reader) rewriteValues(s *tree.Node) (unsupported string) {
-	r.splitCommand(s)
-	r.rewriteTimeout(s.Get("timeout"))
-	if n := s.Get("exclude"); n != nil && n.Kind == tree.Array {
-		n.Items = unique(n.Items)
-	}
+// rewriteType writes the client's word for a transport as toolgate does. It returns the
+// transport that toolgate does not have, "" for none.
+func rewriteType(s *tree.Node) (unsupported string) {
 	if n := s.Get("url"); n != nil && n.Kind == tree.String {
 		if scheme, _, ok := strings.Cut(n.Text, "://"); ok && Unsupported(scheme) {
 			return scheme
@@ -242,9 +214,7 @@ func (r *reader) rewriteValues(s *tree.Node) (unsupported string) {
 	switch {
 	case known:
 		n.Text = word
-	case Unsupported(n.Text):
-		return n.Text
-	case !strings.Contains(n.Text, "${") && n.Text != "" && text.Nearest(n.Text, slices.Collect(maps.Keys(Types()))) == "":
+	case Unsupported(n.Text), !strings.Contains(n.Text, "${") && n.Text != "" && text.Nearest(n.Text, slices.Collect(maps.Keys(Types()))) == "":
 		return n.Text
 	}
 	return ""
@@ -263,24 +233,24 @@ func unique(items []*tree.Node) (out []*tree.Node) {
 // splitCommand reads a command that is a list of program and arguments, or an object of
 // path, args and env.
 func (r *reader) splitCommand(s *tree.Node) {
-	n, args := s.Get("command"), s.Get("args")
+	n := s.Get("command")
 	switch {
 	case n == nil:
 	case n.Kind == tree.Array && len(n.Items) > 0:
-		if args != nil {
+		if args := s.Get("args"); args != nil {
 			r.Fault(args.Named(), `conflicts with "command", a list that has the arguments`, "join them")
 		} else {
 			r.note(n, `a list is read as "command" and "args"`)
 			args = n.As(tree.Array, "")
 			args.Key, args.Items = "args", n.Items[1:]
-			s.Members = append(s.Members, args)
+			r.add(s, args)
 		}
 		n.Become(n.Items[0])
 	case n.Kind == tree.Object && n.Get("path") != nil:
 		r.note(n, `an object is read as "command", "args" and "env"`)
 		for _, m := range n.Members {
 			if (m.Key == "args" || m.Key == "env") && m.Kind != tree.Null {
-				s.Members = r.add(s.Members, m)
+				r.add(s, m)
 			}
 		}
 		n.Become(n.Get("path"))
@@ -289,6 +259,10 @@ func (r *reader) splitCommand(s *tree.Node) {
 
 // rewriteTimeout reads a time-out in the unit of the client.
 func (r *reader) rewriteTimeout(n *tree.Node) {
+	longer := func(most int64) bool {
+		f, err := strconv.ParseFloat(n.Text, 64)
+		return err == nil && f > float64(most)
+	}
 	switch {
 	case n == nil:
 	case n.Kind == tree.Object && n.Get("request") != nil:
@@ -299,15 +273,10 @@ func (r *reader) rewriteTimeout(n *tree.Node) {
 		if ms, err := strconv.Atoi(n.Text); err == nil && ms > 0 && ms < 1000 {
 			r.Warn(n, n.Text+" is milliseconds, less than a second", fmt.Sprintf(`if seconds were meant, write "%ss"`, n.Text))
 		}
-	case r.own && longer(n.Text, 999): // toolgate's own file counts milliseconds
-	case r.client.Longest > 0 && longer(n.Text, r.client.Longest):
+	case r.own && longer(999): // toolgate's own file counts milliseconds
+	case r.client.Longest > 0 && longer(r.client.Longest):
 		r.note(n, fmt.Sprintf("%s is read as milliseconds: %s accepts at most %d seconds", tree.Clip(n.Text), r.client.Name, r.client.Longest))
 	default:
 		r.seconds(n)
 	}
-}
-
-func longer(number string, most int64) bool {
-	f, err := strconv.ParseFloat(number, 64)
-	return err == nil && f > float64(most)
 }

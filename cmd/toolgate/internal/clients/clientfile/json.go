@@ -21,32 +21,34 @@ func editJSON(e Edit, data []byte) ([]byte, error) {
 	for i, key := range e.Container {
 		next := member(in, key)
 		if next == nil { // only an entry that is set gets here
-			e = Edit{Name: key, Value: e.wrap(i + 1)}
+			e = Edit{Name: key, Value: e.wrap(e.Container[i+1:])}
 			break
 		}
 		in = next
 	}
-	members, end := split(in)
-	i := slices.IndexFunc(members, e.names)
+	unit := "  "
+	if all := members(&root); len(all) > 0 {
+		unit = cmp.Or(blanksBefore(data, all[0].Name.StartOffset), unit)
+	}
+	i := slices.IndexFunc(members(in), e.names)
 	switch {
 	case e.Value == nil:
-		members, end = remove(members, end, i)
+		return remove(data, in, i), nil
 	case i < 0:
-		members, end = insert(data, root, in, e)
-	default:
-		members[i].Value.Value = lines(data, root, e.Value, indentAt(data, members[i].Value.StartOffset))
+		return e.insert(data, in, unit), nil
 	}
-	join(in, members, end)
-	return root.Pack(), nil
+	v := members(in)[i].Value
+	text := lines(data, e.Value, indentAt(data, v.StartOffset), unit)
+	return slices.Concat(data[:v.StartOffset], text, data[v.EndOffset:]), nil
 }
 
 // wrap returns the entry inside what is missing of its container.
-func (e Edit) wrap(depth int) json.RawMessage {
-	keys, value := e.Container[depth:], e.Value
+func (e Edit) wrap(missing []string) json.RawMessage {
+	keys, value := slices.Clone(missing), e.Value
 	if e.Key != "" {
 		value = slices.Concat([]byte("["), value, []byte("]"))
 	} else {
-		keys = append(slices.Clone(keys), e.Name)
+		keys = append(keys, e.Name)
 	}
 	for _, key := range slices.Backward(keys) {
 		value = slices.Concat([]byte("{"), json.RawMessage(hujson.String(key)), []byte(":"), value, []byte("}"))
@@ -72,119 +74,99 @@ func (e Edit) names(m hujson.ObjectMember) bool {
 	return ok && text.Kind() == '"' && text.String() == e.Name
 }
 
-// split returns the members of an object, or the elements of an array as members without a
-// name, and what stands before the bracket at the end. There is a comma behind the last
-// member if it has AfterExtra.
-func split(v *hujson.Value) (members []hujson.ObjectMember, end hujson.Extra) {
+// members returns the members of an object, or the elements of an array as members whose
+// names are where they begin.
+func members(v *hujson.Value) (found []hujson.ObjectMember) {
 	switch c := v.Value.(type) {
 	case *hujson.Object:
-		return c.Members, c.AfterExtra
+		return c.Members
 	case *hujson.Array:
 		for _, element := range c.Elements {
-			m := hujson.ObjectMember{Value: element}
-			m.Name.BeforeExtra, m.Value.BeforeExtra = element.BeforeExtra, nil
-			members = append(members, m)
+			found = append(found, hujson.ObjectMember{Name: hujson.Value{StartOffset: element.StartOffset}, Value: element})
 		}
-		return members, c.AfterExtra
 	}
-	return nil, nil
+	return found
 }
 
-// join undoes split.
-func join(v *hujson.Value, members []hujson.ObjectMember, end hujson.Extra) {
-	switch c := v.Value.(type) {
-	case *hujson.Object:
-		c.Members, c.AfterExtra = members, end
-	case *hujson.Array:
-		c.Elements, c.AfterExtra = nil, end
-		for _, m := range members {
-			m.Value.BeforeExtra = m.Name.BeforeExtra
-			c.Elements = append(c.Elements, m.Value)
-		}
+// behind returns the offset behind a member and its comma. Only the last one may have none.
+func behind(m hujson.ObjectMember, last bool) (at int, comma bool) {
+	if last && m.Value.AfterExtra == nil {
+		return m.Value.EndOffset, false
 	}
+	return m.Value.EndOffset + len(m.Value.AfterExtra) + 1, true
 }
 
 // insert adds an entry behind the others. A comment on the line of the last of them stays
 // there.
-func insert(data []byte, root hujson.Value, in *hujson.Value, e Edit) ([]hujson.ObjectMember, hujson.Extra) {
-	members, end := split(in)
-	added := hujson.ObjectMember{Name: hujson.Value{Value: hujson.String(e.Name), BeforeExtra: hujson.Extra(" ")}}
+func (e Edit) insert(data []byte, in *hujson.Value, unit string) []byte {
+	var name, before, after string
 	if e.Key == "" {
-		added.Value.BeforeExtra = hujson.Extra(" ")
+		name = string(hujson.String(e.Name)) + ": "
 	}
-	newline, outer := lineEnd(data), indentAt(data, in.StartOffset)
-	inner := outer + unit(root)
-	if n := len(members); n > 0 {
-		first := members[0].Name.BeforeExtra
-		if members[n-1].Value.AfterExtra != nil {
-			added.Value.AfterExtra = hujson.Extra{}
+	at, newline, outer := in.StartOffset+1, lineEnd(data), indentAt(data, in.StartOffset)
+	all, inner := members(in), outer+unit
+	if n := len(all); n > 0 {
+		var comma bool
+		if at, comma = behind(all[n-1], true); comma {
+			after = ","
+		} else {
+			before = ","
 		}
-		if !bytes.Contains(first, []byte("\n")) {
+		first := all[0].Name.StartOffset
+		if inner = blanksBefore(data, first); !bytes.Contains(data[in.StartOffset:first], []byte("\n")) {
 			value, _ := hujson.Parse(e.Value) // it was parsed
 			value.Minimize()
-			added.Value.Value = value.Value
-			return append(members, added), end
+			return slices.Concat(data[:at], []byte(before+" "+name), value.Pack(), []byte(after), data[at:])
 		}
-		inner = indentAt(first, len(first))
 	}
-	line, end := splitLine(end)
-	added.Name.BeforeExtra = slices.Concat(line, hujson.Extra(newline+inner))
-	if len(members) == 0 && !bytes.Contains(end, []byte("\n")) {
-		end = slices.Concat(hujson.Extra(newline+outer), end)
+	line := restOfLine(data[at : in.EndOffset-1])
+	rest := data[at+len(line):]
+	if len(all) == 0 && !bytes.Contains(data[at+len(line):in.EndOffset-1], []byte("\n")) {
+		after = newline + outer
 	}
-	added.Value.Value = lines(data, root, e.Value, inner)
-	return append(members, added), end
+	return slices.Concat(data[:at], []byte(before), line, []byte(newline+inner+name), lines(data, e.Value, inner, unit), []byte(after), rest)
 }
 
 // remove takes out a member with its line. Comments above it stay.
-func remove(members []hujson.ObjectMember, end hujson.Extra, i int) ([]hujson.ObjectMember, hujson.Extra) {
-	before, comma := members[i].Name.BeforeExtra, members[len(members)-1].Value.AfterExtra != nil
-	members = slices.Delete(members, i, i+1)
-	next := &end
-	if i < len(members) {
-		next = &members[i].Name.BeforeExtra
+func remove(data []byte, in *hujson.Value, i int) []byte {
+	all := members(in)
+	last := i == len(all)-1
+	end, comma := behind(all[i], last)
+	from, until := in.StartOffset+1, in.EndOffset-1 // of the blanks and comments around it
+	if i > 0 {
+		from, _ = behind(all[i-1], false)
 	}
-	if start := bytes.LastIndexByte(before, '\n'); start >= 0 && len(bytes.TrimSpace(before[start:])) == 0 {
-		_, rest := splitLine(*next)
-		*next = slices.Concat(bytes.TrimSuffix(before[:start], []byte("\r")), rest)
+	if !last {
+		until = all[i+1].Name.StartOffset
 	}
-	if 0 < i && i == len(members) {
-		last := &members[i-1].Value
-		if comma {
-			last.AfterExtra = append(hujson.Extra{}, last.AfterExtra...)
-		} else {
-			end, last.AfterExtra = slices.Concat(last.AfterExtra, end), nil
-		}
+	around := data[from:all[i].Name.StartOffset]
+	start := from
+	if n := bytes.LastIndexByte(around, '\n'); n >= 0 && len(bytes.TrimSpace(around[n:])) == 0 {
+		start = from + len(bytes.TrimSuffix(around[:n], []byte("\r")))
+		end += len(restOfLine(data[end:until]))
 	}
-	return members, end
+	head := data[:start]
+	if last && i > 0 && !comma {
+		head = slices.Concat(data[:from-1], data[from:start])
+	}
+	return slices.Concat(head, data[end:])
 }
 
-// splitLine returns what stands on the first line of blanks and comments, and the rest. The
-// first is empty when there is one line only, or a comment goes on.
-func splitLine(x hujson.Extra) (line, rest hujson.Extra) {
+// restOfLine returns what stands on the first line of blanks and comments. It is empty when
+// there is one line only, or a comment goes on.
+func restOfLine(x []byte) []byte {
 	end := bytes.IndexByte(x, '\n')
 	if end < 0 || bytes.Count(x[:end], []byte("/*")) > bytes.Count(x[:end], []byte("*/")) {
-		return nil, x
+		return nil
 	}
-	line = bytes.TrimRight(x[:end], "\r")
-	return line, x[len(line):]
-}
-
-// unit returns the blanks by which a file indents.
-func unit(root hujson.Value) string {
-	members, _ := split(&root)
-	if len(members) == 0 {
-		return "  "
-	}
-	first := members[0].Name.BeforeExtra
-	return cmp.Or(indentAt(first, len(first)), "  ")
+	return bytes.TrimRight(x[:end], "\r")
 }
 
 // lines returns a value over several lines, all but the first indented.
-func lines(data []byte, root hujson.Value, value json.RawMessage, indent string) hujson.Literal {
+func lines(data []byte, value json.RawMessage, indent, unit string) []byte {
 	var b bytes.Buffer
-	if err := json.Indent(&b, value, indent, unit(root)); err != nil {
-		return hujson.Literal(value) // which the check after the edit refuses
+	if err := json.Indent(&b, value, indent, unit); err != nil {
+		return value // which the check after the edit refuses
 	}
 	return bytes.ReplaceAll(b.Bytes(), []byte("\n"), []byte(lineEnd(data)))
 }
@@ -193,4 +175,9 @@ func lines(data []byte, root hujson.Value, value json.RawMessage, indent string)
 func indentAt(data []byte, at int) string {
 	line := data[bytes.LastIndexByte(data[:at], '\n')+1 : at]
 	return string(line[:len(line)-len(bytes.TrimLeft(line, " \t"))])
+}
+
+// blanksBefore returns the blanks that stand before an offset on its line.
+func blanksBefore(data []byte, at int) string {
+	return string(data[len(bytes.TrimRight(data[:at], " \t")):at])
 }

@@ -12,69 +12,56 @@ import (
 
 // editYAML makes an edit in a mapping or a list in block style.
 func editYAML(e Edit, data []byte) ([]byte, error) {
-	t := linesOf(data)
-	members, err := parseYAML(data)
-	if err != nil {
-		return nil, err
+	var doc, more yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	err := dec.Decode(&doc)
+	blank := errors.Is(err, io.EOF)
+	if !blank && err == nil && !errors.Is(dec.Decode(&more), io.EOF) {
+		err = errors.New("it has several documents")
+	}
+	var all []*yaml.Node // keys and values, alternating
+	switch {
+	case blank:
+	case err != nil:
+		return nil, fmt.Errorf("reading yaml: %w", err)
+	case doc.Content[0].Kind != yaml.MappingNode || doc.Content[0].Style&yaml.FlowStyle != 0:
+		return nil, fmt.Errorf("%w: it is not a mapping in block style", ErrForm)
+	default:
+		all = doc.Content[0].Content
 	}
 	if len(e.Container) != 1 {
 		return nil, fmt.Errorf("%w: the entries are not at the top of the file", ErrForm)
 	}
+	t := linesOf(data)
 	name, i := e.Container[0], 0
-	for i < len(members) && members[i].Value != name {
+	for i < len(all) && all[i].Value != name {
 		i += 2
 	}
-	if i == len(members) {
+	if i == len(all) {
 		entry, err := e.yamlText(2)
 		t.replace(len(t.lines), len(t.lines), name+":\n"+entry)
 		return t.bytes(), err
 	}
-	in, at, end := members[i+1], members[i].Line-1, len(t.lines)
-	if i+2 < len(members) {
-		end = members[i+2].Line - 1
+	in, at, end := all[i+1], all[i].Line-1, len(t.lines)
+	if i+2 < len(all) {
+		end = all[i+2].Line - 1
 	}
 	switch end = t.trim(at, end); {
-	case len(in.Content) == 0:
-		err = t.fillYAML(e, at)
-	case in.Style&yaml.FlowStyle != 0:
+	case len(in.Content) > 0 && in.Style&yaml.FlowStyle != 0:
 		err = fmt.Errorf("%w: %q is in braces or brackets: write one entry to a line", ErrForm, name)
-	default:
+	case len(in.Content) > 0:
 		err = t.entryYAML(e, in, at, end)
+	default:
+		line := strings.TrimRight(t.lines[at], " \t\r\n")
+		line = strings.TrimSuffix(strings.TrimSuffix(line, " {}"), " []")
+		if !strings.HasSuffix(line, ":") {
+			return nil, fmt.Errorf("%w: something follows %q on its line", ErrForm, name)
+		}
+		var entry string
+		entry, err = e.yamlText(2)
+		t.replace(at, at+1, line+"\n"+entry)
 	}
 	return t.bytes(), err
-}
-
-// parseYAML returns the keys and the values of a file, alternating.
-func parseYAML(data []byte) (members []*yaml.Node, err error) {
-	var doc, more yaml.Node
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	err = dec.Decode(&doc)
-	if errors.Is(err, io.EOF) {
-		return nil, nil
-	}
-	if err == nil && !errors.Is(dec.Decode(&more), io.EOF) {
-		err = errors.New("it has several documents")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading yaml: %w", err)
-	}
-	root := doc.Content[0]
-	if root.Kind != yaml.MappingNode || root.Style&yaml.FlowStyle != 0 {
-		return nil, fmt.Errorf("%w: it is not a mapping in block style", ErrForm)
-	}
-	return root.Content, nil
-}
-
-// fillYAML writes the first entry of a container whose key is on line at.
-func (t *text) fillYAML(e Edit, at int) error {
-	line := strings.TrimRight(t.lines[at], " \t\r\n")
-	line = strings.TrimSuffix(strings.TrimSuffix(line, " {}"), " []")
-	if !strings.HasSuffix(line, ":") {
-		return fmt.Errorf("%w: something follows %q on its line", ErrForm, e.Container[0])
-	}
-	entry, err := e.yamlText(2)
-	t.replace(at, at+1, line+"\n"+entry)
-	return err
 }
 
 // entryYAML replaces, removes or adds an entry of a container whose key is on line at, and
@@ -86,10 +73,21 @@ func (t *text) entryYAML(e Edit, in *yaml.Node, at, end int) error {
 	}
 	from, to := end, end // of the entry
 	for i := 0; i < len(in.Content); i += step {
-		if n := in.Content[i]; from < end {
+		n := in.Content[i]
+		if from < end {
 			to = t.trim(from, n.Line-1)
 			break
-		} else if e.namesYAML(n) {
+		}
+		name := n
+		if e.Key != "" {
+			name = &yaml.Node{}
+			for k := 0; k+1 < len(n.Content); k += 2 {
+				if n.Content[k].Value == e.Key {
+					name = n.Content[k+1]
+				}
+			}
+		}
+		if name.Value == e.Name {
 			from = n.Line - 1
 		}
 	}
@@ -104,19 +102,6 @@ func (t *text) entryYAML(e Edit, in *yaml.Node, at, end int) error {
 		t.replace(at, at+1, line+map[bool]string{true: " []\n", false: " {}\n"}[e.Key != ""])
 	}
 	return nil
-}
-
-// namesYAML reports whether n is the entry, or its key in a mapping.
-func (e Edit) namesYAML(n *yaml.Node) bool {
-	if e.Key == "" {
-		return n.Value == e.Name
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == e.Key {
-			return n.Content[i+1].Value == e.Name
-		}
-	}
-	return false
 }
 
 // yamlText writes the entry in block style.

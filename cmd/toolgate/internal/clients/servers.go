@@ -14,14 +14,14 @@ import (
 // A reader turns the tree of one file into toolgate's own form.
 type reader struct {
 	*tree.Report
-	client  Client          // whose form the servers have; zero = not known
-	own     bool            // the file of the servers has settings too
-	given   []string        // variables of inputs that somebody gives a value
-	inputs  []Input         // that the file describes
-	asked   string          // ID of the dialect that somebody says the file has; "" = none
-	foreign bool            // the file is a client's, and names of servers are made to fit
-	leftOut []string        // servers whose transport toolgate does not have
-	noted   map[string]bool // what has been said of a file and need not be said again
+	client  Client   // whose form the servers have; zero = not known
+	own     bool     // the file of the servers has settings too
+	given   []string // variables of inputs that somebody gives a value
+	inputs  []Input  // that the file describes
+	asked   string   // ID of the dialect that somebody says the file has; "" = none
+	foreign bool     // the file is a client's, and names of servers are made to fit
+	leftOut []string // servers whose transport toolgate does not have
+	noted   []string // what has been said and need not be said again
 }
 
 // Options returns options with which config reads the files of clients, too.
@@ -48,8 +48,24 @@ func (r *reader) translate(root *tree.Node) (leftOut []string) {
 
 // servers returns the servers of a file in toolgate's own form, nil when it has none.
 func (r *reader) servers(root *tree.Node) *tree.Node {
-	found := containers(root)
-	servers := r.container(found)
+	var found []*tree.Node // values that hold servers, from the longest way to one on
+	for _, path := range Containers() {
+		n := root.At(path...)
+		if n == nil || !holdsServers(path[len(path)-1], n) || slices.ContainsFunc(found, func(c *tree.Node) bool { return strings.HasPrefix(c.Path, n.Path+".") }) {
+			continue // mcp is not beside mcp.servers
+		}
+		if found = append(found, n); len(found) > 1 {
+			first, second := found[0], n
+			if second.KeyAt < first.KeyAt {
+				first, second = second, first
+			}
+			r.Fault(second.Named(), fmt.Sprintf("conflicts with %q: they are synonyms", first.Path), "join them")
+		}
+	}
+	var servers *tree.Node
+	if len(found) > 0 {
+		servers = found[0]
+	}
 	r.client, r.own = r.recognise(root, servers), root.Get("toolgate") != nil
 	if servers == nil {
 		servers = r.described(root)
@@ -63,44 +79,15 @@ func (r *reader) servers(root *tree.Node) *tree.Node {
 	if servers.Path != "servers" {
 		servers.Key = "mcpServers"
 	}
-	if servers.Kind == tree.Array && r.named(servers) {
-		r.nameElements(servers)
+	r.fitNames(servers)
+	servers.Members = slices.DeleteFunc(servers.Members, r.rewrite)
+	for _, s := range servers.Members {
+		if s.Kind == tree.Object {
+			r.admit(root, s)
+		}
 	}
-	if r.foreign || servers.Path == "" { // described, not named by an operator
-		r.fitNames(servers)
-	}
-	r.rewriteServers(servers)
-	r.admit(root, servers)
 	r.filterTools(root, servers)
 	return servers
-}
-
-// containers returns the values of a file that hold servers, each from the longest way to
-// it on.
-func containers(root *tree.Node) (found []*tree.Node) {
-	for _, path := range Containers() {
-		n := root.At(path...)
-		inner := func(c *tree.Node) bool { return strings.HasPrefix(c.Path, n.Path+".") } // mcp is not beside mcp.servers
-		if n != nil && holdsServers(path[len(path)-1], n) && !slices.ContainsFunc(found, inner) {
-			found = append(found, n)
-		}
-	}
-	return found
-}
-
-// container returns the one value with the servers, nil when there is none.
-func (r *reader) container(found []*tree.Node) *tree.Node {
-	if len(found) == 0 {
-		return nil
-	}
-	for _, n := range found[1:] {
-		first, second := found[0], n
-		if second.KeyAt < first.KeyAt {
-			first, second = second, first
-		}
-		r.Fault(second.Named(), fmt.Sprintf("conflicts with %q: they are synonyms", first.Path), "join them")
-	}
-	return found[0]
 }
 
 // holdsServers reports whether n, under a container's key, has servers. Of keys that
@@ -164,13 +151,12 @@ func (r *reader) reportForeign(root *tree.Node, found []*tree.Node) {
 		}
 	}
 	const few = 4
-	for i, m := range ignored {
-		switch rest := len(ignored) - i - 1; {
-		case len(ignored) <= few:
-			r.Warn(m.Named(), "is ignored", "")
-		case i == 0:
-			r.Warn(m.Named(), fmt.Sprintf("is ignored, as are %d other members that hold no servers", rest), "")
-		}
+	if rest := len(ignored) - 1; rest >= few {
+		r.Warn(ignored[0].Named(), fmt.Sprintf("is ignored, as are %d other members that hold no servers", rest), "")
+		return
+	}
+	for _, m := range ignored {
+		r.Warn(m.Named(), "is ignored", "")
 	}
 }
 
@@ -184,10 +170,28 @@ func fitName(name string) string {
 	return name[:min(len(name), 64)]
 }
 
-// named reports whether a list of servers has a name for any of them. The list of a client
-// that has no other form always counts.
-func (r *reader) named(servers *tree.Node) bool {
-	return r.client.List || slices.ContainsFunc(servers.Items, func(s *tree.Node) bool { return s.Get("name") != nil })
+// fitNames gives servers names that toolgate accepts: those of a list, which become members,
+// and those in a file that no operator of toolgate has written.
+func (r *reader) fitNames(servers *tree.Node) {
+	// The list of a client that has no other form always counts.
+	if servers.Kind == tree.Array && (r.client.List || slices.ContainsFunc(servers.Items, func(s *tree.Node) bool { return s.Get("name") != nil })) {
+		r.nameElements(servers)
+	}
+	if !r.foreign && servers.Path != "" {
+		return
+	}
+	for _, s := range servers.Each() {
+		fit := fitName(s.Key)
+		switch {
+		case fit == s.Key || fit == "":
+			continue
+		case servers.Get(fit) != nil:
+			r.Fault(s.Named(), fmt.Sprintf("would be called %q, as another server is", fit), "give them different names")
+		default:
+			r.Warn(s.Named(), fmt.Sprintf("is called %q: names have letters, digits, \"_\", \".\" and \"-\"", fit), "")
+			s.Key, s.Former = fit, s.Key
+		}
+	}
 }
 
 // nameElements makes members of a list of servers, by their names.
