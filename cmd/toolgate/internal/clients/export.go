@@ -1,6 +1,7 @@
 package clients
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -61,8 +62,18 @@ type Loss struct {
 // does not have, value may give what is written instead; value may be nil. The client must
 // have a Write.
 func (c Client) Export(name string, server map[string]any, value func(reference string) (string, bool)) Exported {
-	e := &exporter{client: c, name: name, value: value, own: map[string]any{}, transport: transportOf(server)}
-	if reason := e.leftOut(server); reason != "" {
+	e := &exporter{client: c, name: name, value: value, own: map[string]any{}, transport: "http"}
+	word, _ := server["type"].(string)
+	if e.transport = cmp.Or(Types()[word], e.transport); server["command"] != nil && Types()[word] == "" {
+		e.transport = "stdio"
+	}
+	reason, keys := "", c.Write.Keys
+	if _, has := c.Write.Types[e.transport]; !has {
+		reason = fmt.Sprintf("%s has no transport %s", c.Name, e.transport)
+	} else if server["disabled"] == true && !slices.Contains(keys, "disabled") && !slices.Contains(keys, "enabled") {
+		reason = fmt.Sprintf("it is disabled, and %s would start it", c.Name)
+	}
+	if reason != "" {
 		return Exported{Losses: []Loss{{Message: reason}}}
 	}
 	for key, value := range server {
@@ -74,16 +85,31 @@ func (c Client) Export(name string, server map[string]any, value func(reference 
 	for _, key := range slices.Sorted(maps.Keys(base)) {
 		e.set(key, base[key])
 	}
-	e.joinCommand()
-	for _, key := range c.Write.Keys {
+	if command, ok := e.own["command"]; ok && c.Write.Line {
+		args, _ := e.refer("args", e.own["args"]).([]any)
+		e.own["command"] = append([]any{e.refer("command", command)}, args...)
+		delete(e.own, "args")
+	}
+	for _, key := range keys {
 		e.put(key)
 	}
-	e.checkType()
+	if e.implied != "" && e.implied != e.transport {
+		e.lose("type", "%s has no word for transport %s", c.Name, e.transport)
+	}
 	e.writeRules()
 	for _, key := range slices.Sorted(maps.Keys(e.own)) {
-		e.missing(key)
+		switch key {
+		case "expose", "exclude":
+			e.widen(key, "%s has no such filter: its agents see every tool that only this filter hides", c.Name)
+		case "type", "disabled":
+		default:
+			e.lose(key, "%s has no such key", c.Name)
+		}
 	}
-	e.declare()
+	if key := c.Write.Declare; key != "" && e.transport != "stdio" && len(e.declared) > 0 {
+		slices.Sort(e.declared)
+		e.set(key, slices.Compact(e.declared))
+	}
 	return Exported{Entry: e.entry(), Inputs: e.inputs, Rules: e.rules, Losses: e.losses}
 }
 
@@ -110,30 +136,6 @@ type member struct {
 // idle are the keys without a meaning for an address, and for a command.
 var idle = map[bool][]string{false: {"command", "args", "env", "envFile", "cwd"}, true: {"url", "headers"}}
 
-func transportOf(server map[string]any) string {
-	word, _ := server["type"].(string)
-	switch {
-	case Types()[word] != "":
-		return Types()[word]
-	case server["command"] != nil:
-		return "stdio"
-	}
-	return "http"
-}
-
-// leftOut returns why the client cannot have a server, "" if it can.
-func (e *exporter) leftOut(server map[string]any) string {
-	keys := e.client.Write.Keys
-	_, has := e.client.Write.Types[e.transport]
-	switch {
-	case !has:
-		return fmt.Sprintf("%s has no transport %s", e.client.Name, e.transport)
-	case server["disabled"] == true && !slices.Contains(keys, "disabled") && !slices.Contains(keys, "enabled"):
-		return fmt.Sprintf("it is disabled, and %s would start it", e.client.Name)
-	}
-	return ""
-}
-
 // lose reports a loss, once.
 func (e *exporter) lose(key, format string, args ...any) {
 	loss := Loss{Key: key, Message: fmt.Sprintf(format, args...)}
@@ -145,24 +147,6 @@ func (e *exporter) lose(key, format string, args ...any) {
 // widen reports a filter that the client does not apply.
 func (e *exporter) widen(key, format string, args ...any) {
 	e.losses = append(e.losses, Loss{Key: key, Message: fmt.Sprintf(format, args...), Wider: true})
-}
-
-// missing reports a key that the client does not have.
-func (e *exporter) missing(key string) {
-	switch key {
-	case "expose", "exclude":
-		e.widen(key, "%s has no such filter: its agents see every tool that only this filter hides", e.client.Name)
-	case "type", "disabled":
-	default:
-		e.lose(key, "%s has no such key", e.client.Name)
-	}
-}
-
-// checkType reports a transport that the entry does not say.
-func (e *exporter) checkType() {
-	if implied := e.implied; implied != "" && implied != e.transport {
-		e.lose("type", "%s has no word for transport %s", e.client.Name, e.transport)
-	}
 }
 
 // set adds a member, or replaces the one with its key.
@@ -224,8 +208,15 @@ func (e *exporter) form(k Key, value any) any {
 			return names
 		}
 		return nil
-	case FormBearer:
-		return bearer(object)
+	case FormBearer: // a bearer token that is a variable
+		text, _ := object["Authorization"].(string)
+		token, isBearer := strings.CutPrefix(text, "Bearer ")
+		found := wholeReference.FindStringSubmatch(token)
+		if !isBearer || found == nil {
+			return nil
+		}
+		delete(object, "Authorization")
+		return found[1]
 	case FormHeaders:
 		return map[string]any{"headers": e.refer(k.To, value)}
 	}
@@ -233,7 +224,16 @@ func (e *exporter) form(k Key, value any) any {
 	case k.To == "timeout":
 		return e.timeout(k.Form, value)
 	case k.To == "expose" || k.To == "exclude":
-		return e.filter(k.To, value)
+		items, _ := value.([]any)
+		pattern := slices.IndexFunc(items, func(item any) bool { return strings.ContainsAny(fmt.Sprint(item), "*?") })
+		switch {
+		case e.client.Write.Globs || pattern < 0:
+		case k.To == "expose":
+			e.lose(k.To, "%s has no patterns: %q offers nothing there", e.client.Name, items[pattern])
+		default:
+			e.widen(k.To, "%s has no patterns: its agents see the tools that %q hides", e.client.Name, items[pattern])
+		}
+		return value
 	case k.To == "command" && e.client.Write.Line:
 		return value // its references are rewritten
 	}
@@ -257,34 +257,17 @@ func variables(object map[string]any, same bool) map[string]any {
 	return found
 }
 
-// bearer takes the header with a bearer token that is a variable, and returns that variable;
-// nil when there is none.
-func bearer(headers map[string]any) any {
-	text, _ := headers["Authorization"].(string)
-	token, isBearer := strings.CutPrefix(text, "Bearer ")
-	found := wholeReference.FindStringSubmatch(token)
-	if !isBearer || found == nil {
-		return nil
-	}
-	delete(headers, "Authorization")
-	return found[1]
-}
-
-// joinCommand makes one list of command and arguments, for a client that has them so.
-func (e *exporter) joinCommand() {
-	command, ok := e.own["command"]
-	if !e.client.Write.Line || !ok {
-		return
-	}
-	args, _ := e.refer("args", e.own["args"]).([]any)
-	e.own["command"] = append([]any{e.refer("command", command)}, args...)
-	delete(e.own, "args")
-}
-
 // timeout returns a time-out as a number in the client's unit, nil when it has none of this
 // length.
 func (e *exporter) timeout(form string, value any) any {
-	d, err := duration(value)
+	var d time.Duration
+	var err error
+	if ms, ok := value.(float64); ok {
+		d = time.Duration(ms * float64(time.Millisecond))
+	} else {
+		text, _ := value.(string)
+		d, err = time.ParseDuration(text)
+	}
 	unit, c := time.Millisecond, e.client
 	if form == FormSeconds || form == FormSame && c.Unit == "s" {
 		unit = time.Second
@@ -302,28 +285,6 @@ func (e *exporter) timeout(form string, value any) any {
 		number = math.Ceil(number)
 	}
 	return number
-}
-
-func duration(value any) (time.Duration, error) {
-	if ms, ok := value.(float64); ok {
-		return time.Duration(ms * float64(time.Millisecond)), nil
-	}
-	text, _ := value.(string)
-	return time.ParseDuration(text)
-}
-
-// filter reports patterns that the client does not know.
-func (e *exporter) filter(key string, list any) any {
-	items, _ := list.([]any)
-	pattern := slices.IndexFunc(items, func(item any) bool { return strings.ContainsAny(fmt.Sprint(item), "*?") })
-	switch {
-	case e.client.Write.Globs || pattern < 0:
-	case key == "expose":
-		e.lose(key, "%s has no patterns: %q offers nothing there", e.client.Name, items[pattern])
-	default:
-		e.widen(key, "%s has no patterns: its agents see the tools that %q hides", e.client.Name, items[pattern])
-	}
-	return list
 }
 
 // writeRules writes the filters of an entry as rules for the tools of all servers, where the
