@@ -51,22 +51,19 @@ func (l *loader) profiles(f *tree.File, s *schema.Own) []Client {
 		}
 		l.decode(root, &read)
 		for i, c := range read.Clients {
-			l.checkProfile(root.At("clients", strconv.Itoa(i)), c)
+			n := root.At("clients", strconv.Itoa(i))
+			if n.Kind != tree.Object {
+				continue
+			}
+			if (n.Get("name") == nil || c.Name == "*") && n.Get("transport") == nil {
+				l.Fault(n, "fits every client", "give it a name or a transport; approvals.hold is for all")
+			}
+			if c.Hold != nil && c.Longest != nil && *c.Hold > *c.Longest {
+				l.Fault(n.Get("hold"), "is longer than longest", "hold less, or raise longest")
+			}
 		}
 	}
 	return append([]Client{}, read.Clients...)
-}
-
-func (l *loader) checkProfile(n *tree.Node, c Client) {
-	if n.Kind != tree.Object {
-		return
-	}
-	if (n.Get("name") == nil || c.Name == "*") && n.Get("transport") == nil {
-		l.Fault(n, "fits every client", "give it a name or a transport; approvals.hold is for all")
-	}
-	if c.Hold != nil && c.Longest != nil && *c.Hold > *c.Longest {
-		l.Fault(n.Get("hold"), "is longer than longest", "hold less, or raise longest")
-	}
 }
 
 // openNamed reads the file that n names, relative to n's own. It gives nil, with

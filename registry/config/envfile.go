@@ -14,35 +14,31 @@ import (
 // "export" before it allowed, # at the start of a line or after a space begins
 // a comment. A value in single quotes is taken literally, one in double quotes
 // knows \n \r \t \" \\ \$, any other ends before its trailing spaces. Nothing
-// is expanded. The file of a disabled server is not read.
+// is expanded, and no fault quotes a value. The file of a disabled server is not read.
 func (l *loader) environmentFile(n *tree.Node) map[string]string {
 	env := map[string]string{}
-	if f := l.openNamed(n); f != nil {
-		f.Data = bytes.TrimPrefix(f.Data, []byte("\ufeff"))
-		l.dotenv(f, env)
+	f := l.openNamed(n)
+	if f == nil {
+		return env
 	}
-	return env
-}
-
-// dotenv reads the lines of f. No fault quotes a value.
-func (l *loader) dotenv(f *tree.File, to map[string]string) {
+	f.Data = bytes.TrimPrefix(f.Data, []byte("\ufeff"))
 	offset := 0
 	for line := range strings.Lines(string(f.Data)) {
-		text := strings.TrimSpace(line)
-		if text != "" && text[0] != '#' {
+		if text := strings.TrimSpace(line); text != "" && text[0] != '#' {
 			name, value, fault := assignment(text)
-			_, twice := to[name]
+			_, twice := env[name]
 			switch {
 			case fault != "":
 				l.Fault(f.At(offset), fault, `write NAME=value, NAME='value' or NAME="value"`)
 			case twice:
 				l.Fault(f.At(offset), fmt.Sprintf("%s is set twice", name), "keep one of them")
 			default:
-				to[name] = value
+				env[name] = value
 			}
 		}
 		offset += len(line)
 	}
+	return env
 }
 
 // assignment reads one line that is neither empty nor a comment.
@@ -62,8 +58,22 @@ func assignment(text string) (name, value, fault string) {
 	case strings.ContainsRune(value, 0):
 		return "", "", "has a NUL character in it"
 	}
-	value, fault = dotenvValue(strings.TrimLeft(value, " \t"))
-	return name, value, fault
+	value = strings.TrimLeft(value, " \t")
+	form := plain
+	switch {
+	case strings.HasPrefix(value, "'"):
+		form = singleQuoted
+	case strings.HasPrefix(value, `"`):
+		form = doubleQuoted
+	}
+	found := form.FindStringSubmatch(value)
+	switch {
+	case found == nil:
+		return name, "", `has an invalid quoted value: a quote is closed on its line, only a comment follows it, and in " only \n \r \t \" \\ and \$ are escapes`
+	case form == doubleQuoted:
+		return name, escapes.Replace(found[1]), ""
+	}
+	return name, found[1], ""
 }
 
 // Values of a line: in single quotes, in double quotes, and plain. A comment may
@@ -74,22 +84,3 @@ var (
 	plain        = regexp.MustCompile(`^(.*?)\s*(?:(?:^|\s)#.*)?$`)
 	escapes      = strings.NewReplacer(`\n`, "\n", `\r`, "\r", `\t`, "\t", `\"`, `"`, `\\`, `\`, `\$`, "$")
 )
-
-// dotenvValue reads the text after "=".
-func dotenvValue(s string) (value, fault string) {
-	form := plain
-	switch {
-	case strings.HasPrefix(s, "'"):
-		form = singleQuoted
-	case strings.HasPrefix(s, `"`):
-		form = doubleQuoted
-	}
-	found := form.FindStringSubmatch(s)
-	switch {
-	case found == nil:
-		return "", `has an invalid quoted value: a quote is closed on its line, only a comment follows it, and in " only \n \r \t \" \\ and \$ are escapes`
-	case form == doubleQuoted:
-		return escapes.Replace(found[1]), ""
-	}
-	return found[1], ""
-}

@@ -83,10 +83,20 @@ func (l *loader) expand(text string, in *tree.File) (string, *gap) {
 	}
 }
 
-// lookup gives the value of what stands between ${ and }.
+// lookup gives the value of what stands between ${ and }. That of an input, which clients ask
+// people for, is the value of the variable named after it, for a daemon has nobody to ask.
 func (l *loader) lookup(body string, in *tree.File) (string, *gap) {
 	if id, ok := strings.CutPrefix(body, "input:"); ok {
-		return l.input(id)
+		name := InputVariable(id)
+		if !variable.MatchString(name) {
+			return "", &gap{message: "has a ${input:…} without an id of letters, digits, \"-\" and \"_\"", hint: "write ${env:NAME}"}
+		}
+		value, gap := l.lookup("env:"+name, nil)
+		if gap != nil && gap.absent {
+			gap.message = fmt.Sprintf("input %q has no value: %s", tree.Clip(id), gap.message)
+			gap.hint = fmt.Sprintf("set %s: toolgate does not ask", name)
+		}
+		return value, gap
 	}
 	if path, ok := strings.CutPrefix(body, "file:"); ok {
 		return l.contents(path, in)
@@ -137,21 +147,6 @@ func (l *loader) place(name string, in *tree.File) (value string, ok bool) {
 		}
 	}
 	return "", false
-}
-
-// input gives the value of an input, which clients ask people for: that of the variable
-// named after it, for a daemon has nobody to ask.
-func (l *loader) input(id string) (string, *gap) {
-	name := InputVariable(id)
-	if !variable.MatchString(name) {
-		return "", &gap{message: "has a ${input:…} without an id of letters, digits, \"-\" and \"_\"", hint: "write ${env:NAME}"}
-	}
-	value, gap := l.lookup("env:"+name, nil)
-	if gap != nil && gap.absent {
-		gap.message = fmt.Sprintf("input %q has no value: %s", tree.Clip(id), gap.message)
-		gap.hint = fmt.Sprintf("set %s: toolgate does not ask", name)
-	}
-	return value, gap
 }
 
 // inputChars are the characters of an input's ID that no variable has.

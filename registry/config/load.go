@@ -33,7 +33,14 @@ type loader struct {
 // always *Faults, with everything that is wrong; there is no Config then.
 func Load(opts Options) (*Config, error) {
 	l := &loader{opts: opts.withDefaults(), cfg: defaults()}
-	l.read()
+	l.readRoot()
+	l.expandRoot()
+	l.Check(l.root, fileSchema())
+	l.decode(l.settings(), l.cfg)
+	l.finishSettings() // what only code can say
+	l.readServers()
+	l.readLock()
+	l.overrides()
 	if err := l.Err(); err != nil {
 		return nil, err
 	}
@@ -85,19 +92,6 @@ func defaults() *Config {
 	}
 }
 
-// read does the whole reading: both files into one tree, the tree against the
-// schema, then into structs, and at last what only code can say.
-func (l *loader) read() {
-	l.readRoot()
-	l.expandRoot()
-	l.Check(l.root, fileSchema())
-	l.decode(l.settings(), l.cfg)
-	l.finishSettings()
-	l.readServers()
-	l.readLock()
-	l.overrides()
-}
-
 // Document reads mcp.json and the overlay into one tree in toolgate's own form, which is
 // neither expanded nor checked. The Report has what was found on the way.
 func Document(opts Options) (root *tree.Node, r *tree.Report) {
@@ -127,9 +121,17 @@ func (l *loader) readRoot() {
 			l.Warn(s, "no server is configured", `add one: "name": { "command": "…" } or { "url": "…" }`)
 		}
 	}
-	if l.opts.Overlay != "" {
-		overlay := l.open(l.opts.Overlay, "toolgate", "write one, or leave out --overlay")
-		l.addOverlay(overlay)
+	if l.opts.Overlay == "" {
+		return
+	}
+	overlay := l.open(l.opts.Overlay, "toolgate", "write one, or leave out --overlay")
+	switch own := l.settings(); {
+	case overlay == nil:
+	case own == nil:
+		overlay.Key = "toolgate"
+		l.root.Members = append(l.root.Members, overlay)
+	case own.Kind == tree.Object:
+		l.Merge(own, overlay)
 	}
 }
 
@@ -176,18 +178,6 @@ func (l *loader) readLock() {
 
 // settings gives the toolgate object, or nil.
 func (l *loader) settings() *tree.Node { return l.root.Get("toolgate") }
-
-// addOverlay joins the overlay with the member toolgate.
-func (l *loader) addOverlay(overlay *tree.Node) {
-	switch own := l.settings(); {
-	case overlay == nil:
-	case own == nil:
-		overlay.Key = "toolgate"
-		l.root.Members = append(l.root.Members, overlay)
-	case own.Kind == tree.Object:
-		l.Merge(own, overlay)
-	}
-}
 
 // open reads and parses a file that must be one object; nil when it is not.
 func (l *loader) open(name, root, hint string) *tree.Node {

@@ -58,9 +58,13 @@ func (m *masker) mask(n *tree.Node, name string, hidden bool) {
 	for _, c := range n.Members {
 		m.mask(c, c.Key, hidden || slices.Contains(hiddenMembers, c.Key))
 	}
+	var args []string
+	for _, c := range n.Items {
+		args = append(args, c.Text)
+	}
 	for i, c := range n.Items {
 		m.mask(c, name, hidden)
-		if _, secret, ok := lock.SecretArg(texts(n.Items), i); ok {
+		if _, secret, ok := lock.SecretArg(args, i); ok {
 			m.hide(c, secret, true)
 		}
 	}
@@ -73,13 +77,6 @@ func (m *masker) mask(n *tree.Node, name string, hidden bool) {
 	case n.Kind == tree.String:
 		m.show(n, name == "webhook")
 	}
-}
-
-func texts(nodes []*tree.Node) (all []string) {
-	for _, n := range nodes {
-		all = append(all, n.Text)
-	}
-	return all
 }
 
 // hide masks the secret with which a scalar ends, unless it refers to a variable. One that is
@@ -119,7 +116,13 @@ func (m *masker) collect(n *tree.Node) {
 	}
 	whole, _ := m.l.expand(n.Text, n.File) // as above
 	if n.Key == "envFile" {
-		m.addFile(n, whole)
+		at := n.As(tree.String, n.Text)
+		at.Value = whole
+		for name, value := range m.l.environmentFile(at) { // what is wrong with it is for Load
+			if lock.Secret(name) || !plainWord.MatchString(value) {
+				m.add(value)
+			}
+		}
 	}
 	u, err := url.Parse(whole)
 	if err != nil || u.Host == "" {
@@ -141,17 +144,6 @@ func (m *masker) collect(n *tree.Node) {
 			if !plainWord.MatchString(part) {
 				m.add(part)
 			}
-		}
-	}
-}
-
-// addFile adds the values in an envFile.
-func (m *masker) addFile(n *tree.Node, name string) {
-	at := n.As(tree.String, n.Text)
-	at.Value = name
-	for name, value := range m.l.environmentFile(at) { // what is wrong with it is for Load
-		if lock.Secret(name) || !plainWord.MatchString(value) {
-			m.add(value)
 		}
 	}
 }

@@ -121,7 +121,18 @@ func (l *loader) finishFetching(n *tree.Node, s *PolicySource) {
 		s.Poll = Poll{}
 		return
 	}
-	l.settlePoll(n.Get("poll"), &s.Poll)
+	// Who says one end beyond the other's default moves the other.
+	p, least, most := &s.Poll, n.At("poll", "min"), n.At("poll", "max")
+	p.Min, p.Max = cmp.Or(p.Min, 30*time.Second), cmp.Or(p.Max, 60*time.Second)
+	switch {
+	case p.Min <= p.Max:
+	case most == nil:
+		p.Max = 2 * p.Min
+	case least == nil:
+		p.Min = p.Max / 2
+	default:
+		l.Fault(least, fmt.Sprintf("is more than max: %s and %s", p.Min, p.Max), "min is the shorter one")
+	}
 	u, err := url.Parse(s.Path)
 	if err != nil || u.Scheme != "http" || guard.Loopback(u.Hostname()) {
 		return
@@ -132,22 +143,6 @@ func (l *loader) finishFetching(n *tree.Node, s *PolicySource) {
 	if n.Get("keys") == nil {
 		l.Fault(path, "is a policy that is neither fetched over https nor signed: who can change it in transit decides what is allowed",
 			`write https://HOST/PATH, or sign it and name the keys in "keys"`)
-	}
-}
-
-// settlePoll fills in the defaults: who says one end beyond the other's default
-// moves the other.
-func (l *loader) settlePoll(n *tree.Node, p *Poll) {
-	least, most := n.Get("min"), n.Get("max")
-	p.Min, p.Max = cmp.Or(p.Min, 30*time.Second), cmp.Or(p.Max, 60*time.Second)
-	switch {
-	case p.Min <= p.Max:
-	case most == nil:
-		p.Max = 2 * p.Min
-	case least == nil:
-		p.Min = p.Max / 2
-	default:
-		l.Fault(least, fmt.Sprintf("is more than max: %s and %s", p.Min, p.Max), "min is the shorter one")
 	}
 }
 
@@ -210,7 +205,19 @@ func (l *loader) checkKey(n *tree.Node, k PolicyKey) {
 		l.Fault(n, "is a private key: with it policies are signed", "give the public one: openssl pkey -in PRIVATE.pem -pubout")
 		return
 	}
-	key, err := publicKey(block)
+	var key any
+	var err error
+	switch block.Type {
+	case "RSA PUBLIC KEY":
+		key, err = x509.ParsePKCS1PublicKey(block.Bytes)
+	case "CERTIFICATE":
+		var cert *x509.Certificate
+		if cert, err = x509.ParseCertificate(block.Bytes); err == nil {
+			key = cert.PublicKey
+		}
+	default:
+		key, err = x509.ParsePKIXPublicKey(block.Bytes)
+	}
 	_, isRSA := key.(*rsa.PublicKey)
 	_, isEC := key.(*ecdsa.PublicKey)
 	switch {
@@ -219,18 +226,4 @@ func (l *loader) checkKey(n *tree.Node, k PolicyKey) {
 	case strings.HasPrefix(k.Algorithm, "ES") && !isEC, !strings.HasPrefix(k.Algorithm, "ES") && !isRSA:
 		l.Fault(n, "is a key of another kind than "+k.Algorithm+" needs", "RS… and PS… need an RSA key, ES… an elliptic one")
 	}
-}
-
-func publicKey(block *pem.Block) (any, error) {
-	switch block.Type {
-	case "RSA PUBLIC KEY":
-		return x509.ParsePKCS1PublicKey(block.Bytes)
-	case "CERTIFICATE":
-		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return nil, err
-		}
-		return cert.PublicKey, nil
-	}
-	return x509.ParsePKIXPublicKey(block.Bytes)
 }

@@ -120,20 +120,8 @@ func (l *loader) secretFiles() (paths []string) {
 	for _, s := range l.cfg.Servers {
 		secrets = append(secrets, s.Secrets()...)
 	}
-	secrets = append(secrets, l.cfg.secrets()...)
-	for _, f := range l.Files {
-		text := string(f.Data)
-		if slices.ContainsFunc(secrets, func(s string) bool { return len(s) >= minSecret && strings.Contains(text, s) }) ||
-			slices.ContainsFunc(l.cfg.Identity.Tokens, func(t Token) bool { return t.Demo() == "" && strings.Contains(strings.ToLower(text), t.SHA256) }) {
-			paths = append(paths, f.Path)
-		}
-	}
-	return paths
-}
-
-// secrets returns those that are not of servers.
-func (c *Config) secrets() (found []string) {
-	found = append(found, c.Policy.Log.Token, password(c.Store))
+	c := l.cfg
+	secrets = append(secrets, c.Policy.Log.Token, password(c.Store))
 	headers := []map[string]string{c.Policy.Log.Headers}
 	for _, s := range []*PolicySource{&c.Policy.PolicySource, c.Policy.Shadow} {
 		if s == nil {
@@ -142,7 +130,7 @@ func (c *Config) secrets() (found []string) {
 		headers = append(headers, s.Headers)
 		for _, k := range s.Keys {
 			if strings.HasPrefix(k.Algorithm, "HS") {
-				found = append(found, k.Key)
+				secrets = append(secrets, k.Key)
 			}
 		}
 	}
@@ -152,18 +140,25 @@ func (c *Config) secrets() (found []string) {
 	for _, h := range headers {
 		for name, value := range h {
 			if lock.Secret(name) {
-				found = append(found, strings.TrimPrefix(value, "Bearer "))
+				secrets = append(secrets, strings.TrimPrefix(value, "Bearer "))
 			}
 		}
 	}
 	for _, n := range c.Approvals.Notify {
-		found = append(found, n.Secret, password(n.SMTP))
+		secrets = append(secrets, n.Secret, password(n.SMTP))
 	}
 	if c.Shared != nil {
-		found = append(found, password(c.Shared.URL))
+		secrets = append(secrets, password(c.Shared.URL))
 	}
 	if c.Console.OIDC != nil {
-		found = append(found, c.Console.OIDC.ClientSecret)
+		secrets = append(secrets, c.Console.OIDC.ClientSecret)
 	}
-	return found
+	for _, f := range l.Files {
+		text := string(f.Data)
+		if slices.ContainsFunc(secrets, func(s string) bool { return len(s) >= minSecret && strings.Contains(text, s) }) ||
+			slices.ContainsFunc(l.cfg.Identity.Tokens, func(t Token) bool { return t.Demo() == "" && strings.Contains(strings.ToLower(text), t.SHA256) }) {
+			paths = append(paths, f.Path)
+		}
+	}
+	return paths
 }

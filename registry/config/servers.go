@@ -29,36 +29,26 @@ func (l *loader) readServers() {
 		excluded := s.Exclude
 		s.Exclude = nil
 		l.decode(settings.Get(m.Key), &s)
-		l.finishTimeouts(&s, settings.Get(m.Key))
-		l.checkClientInfo(&s, settings.Get(m.Key).Get("client_info"))
+		if s.MaxTimeout == 0 {
+			s.MaxTimeout = max(s.Timeout, DefaultMaxTimeout)
+		}
+		if s.StartWait == 0 {
+			s.StartWait = DefaultHTTPStartWait
+			if s.Type == TypeStdio || s.Type == TypeNDJSON {
+				s.StartWait = DefaultStartWait
+			}
+		}
+		own := settings.Get(m.Key)
+		if most := own.Get("max_timeout"); most != nil && !most.Faulty && s.MaxTimeout < s.Timeout {
+			l.Fault(most, fmt.Sprintf("%s is shorter than timeout: %s", s.MaxTimeout, s.Timeout), "raise max_timeout, or lower timeout")
+		}
+		if s.ClientInfo == "client" && (s.Isolation == IsolationShared || s.Type == TypeNDJSON) {
+			l.Fault(own.Get("client_info"), "is client, and clients share the connection of this server", "use toolgate, or isolation session with a server that speaks MCP")
+		}
 		s.Exclude = append(s.Exclude, excluded...)
 		s.Methods = append(s.Methods, l.cfg.Methods...)
-		l.checkSecrets(&s, settings.Get(m.Key).Get("secrets"))
+		l.checkSecrets(&s, own.Get("secrets"))
 		l.cfg.Servers = append(l.cfg.Servers, s)
-	}
-}
-
-// finishTimeouts fills in the bounds that depend on others, and sees to it that a
-// call may take at least as long in all as without progress.
-func (l *loader) finishTimeouts(s *Server, n *tree.Node) {
-	if s.MaxTimeout == 0 {
-		s.MaxTimeout = max(s.Timeout, DefaultMaxTimeout)
-	}
-	if s.StartWait == 0 {
-		s.StartWait = DefaultHTTPStartWait
-		if s.Type == TypeStdio || s.Type == TypeNDJSON {
-			s.StartWait = DefaultStartWait
-		}
-	}
-	if most := n.Get("max_timeout"); most != nil && !most.Faulty && s.MaxTimeout < s.Timeout {
-		l.Fault(most, fmt.Sprintf("%s is shorter than timeout: %s", s.MaxTimeout, s.Timeout), "raise max_timeout, or lower timeout")
-	}
-}
-
-// checkClientInfo refuses to name one client to a server whose connections many share.
-func (l *loader) checkClientInfo(s *Server, n *tree.Node) {
-	if s.ClientInfo == "client" && (s.Isolation == IsolationShared || s.Type == TypeNDJSON) {
-		l.Fault(n, "is client, and clients share the connection of this server", "use toolgate, or isolation session with a server that speaks MCP")
 	}
 }
 
@@ -91,18 +81,7 @@ func (l *loader) finishEntry(s *Server, n *tree.Node) {
 			s.Env = env
 		}
 	}
-	l.settleType(s, n)
-	var args []string
-	for _, arg := range n.Get("args").Elements() {
-		args = append(args, arg.Written())
-	}
-	s.Origin = lock.NewOrigin(s.Type, n.Get("command").Written(), args, n.Get("url").Written())
-}
-
-// settleType finds out whether a server is a command or an address, and warns of
-// keys that mean nothing for it. The schema has seen to it that it is one of
-// them, and that the type agrees.
-func (l *loader) settleType(s *Server, n *tree.Node) {
+	// The schema has seen to it that it is a command or an address, and that the type agrees.
 	switch kind := n.Get("type"); {
 	case strings.HasPrefix(s.Type, "streamable"): // its other names
 		s.Type = TypeHTTP
@@ -115,7 +94,7 @@ func (l *loader) settleType(s *Server, n *tree.Node) {
 	idle := []string{"args", "env", "envFile", "cwd"}
 	switch s.Type {
 	case "":
-		return
+		idle = nil
 	case TypeStdio, TypeNDJSON:
 		idle = []string{"headers"}
 		s.Headers = nil
@@ -127,6 +106,11 @@ func (l *loader) settleType(s *Server, n *tree.Node) {
 			l.Warn(v, fmt.Sprintf("has no meaning for a server of type %s", s.Type), "")
 		}
 	}
+	var args []string
+	for _, arg := range n.Get("args").Elements() {
+		args = append(args, arg.Written())
+	}
+	s.Origin = lock.NewOrigin(s.Type, n.Get("command").Written(), args, n.Get("url").Written())
 }
 
 // reserved are the headers that the transport itself sets.
