@@ -60,7 +60,13 @@ func (f *clientFlags) addConnect(c *cobra.Command) *cobra.Command {
 func connectCommand(e *env) *cobra.Command {
 	f := &clientFlags{}
 	return f.addConnect(command("connect CLIENT", "add toolgate to a client's file", func(_ context.Context, args []string) error {
-		return e.changeClient(args[0], f, e.planConnect)
+		return e.changeClient(args[0], f, func(c clients.Client, path string, f *clientFlags) (*clientPlan, error) {
+			edits, notes, err := e.connectEdits(c, f)
+			if err != nil {
+				return nil, err
+			}
+			return planEdits(c, path, edits, notes)
+		})
 	}))
 }
 
@@ -156,29 +162,12 @@ func (e *env) machine(project string) clients.Machine {
 	return m
 }
 
-// listKey is the member that names the entries of a client that has a list of them.
-func listKey(c clients.Client) string {
-	if c.List {
-		return "name"
-	}
-	return ""
-}
-
 // entryName is the name under which a client knows toolgate.
 func entryName(f *clientFlags) string {
 	if f.server != "" {
 		return "toolgate-" + f.server
 	}
 	return "toolgate"
-}
-
-// planConnect plans to enter toolgate into a client's file.
-func (e *env) planConnect(c clients.Client, path string, f *clientFlags) (*clientPlan, error) {
-	edits, notes, err := e.connectEdits(c, f)
-	if err != nil {
-		return nil, err
-	}
-	return planEdits(c, path, edits, notes)
 }
 
 // connectEdits returns the edits that enter toolgate into a client's file.
@@ -191,7 +180,7 @@ func (e *env) connectEdits(c clients.Client, f *clientFlags) (edits []clientfile
 	if err != nil {
 		return nil, nil, err
 	}
-	edits = append(fileEdits(c), clientfile.Edit{Container: c.Container, Key: listKey(c), Name: entryName(f), Value: entry})
+	edits = append(fileEdits(c), clientfile.Edit{Container: c.Container, Key: c.List, Name: entryName(f), Value: entry})
 	if variable != "" {
 		edits = append(edits, rootEdits(c)...)
 	}
@@ -201,7 +190,7 @@ func (e *env) connectEdits(c clients.Client, f *clientFlags) (edits []clientfile
 // planDisconnect plans to remove toolgate from a client's file. A prompt (VS Code's inputs) to
 // which the rest of the file still refers stays.
 func planDisconnect(c clients.Client, path string, f *clientFlags) (*clientPlan, error) {
-	entry := clientfile.Edit{Container: c.Container, Key: listKey(c), Name: entryName(f)}
+	entry := clientfile.Edit{Container: c.Container, Key: c.List, Name: entryName(f)}
 	without, err := clientfile.Plan(path, c.Format, entry)
 	if err != nil {
 		return nil, err
@@ -297,24 +286,23 @@ func fileEdits(c clients.Client) (edits []clientfile.Edit) {
 	return edits
 }
 
-// rootEdits returns what a client's file needs besides the entry: lists whose elements
-// have an id.
+// rootEdits returns what a client's file needs besides the entry: elements of lists.
 func rootEdits(c clients.Client) (edits []clientfile.Edit) {
 	if c.Connect == nil {
 		return nil
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.Connect.Root)) {
-		elements, _ := c.Connect.Root[key].([]any)
-		for _, element := range elements {
-			object, _ := element.(map[string]any)
-			id, named := object["id"].(string)
-			text, err := json.Marshal(object)
-			if named && err == nil {
-				edits = append(edits, clientfile.Edit{Container: []string{key}, Key: "id", Name: id, Value: text, Keep: true})
-			}
+		for _, element := range c.Connect.Root[key] {
+			edits = append(edits, listEdit(key, "id", element))
 		}
 	}
 	return edits
+}
+
+// listEdit adds an element to a list of the file, unless it has one of this name.
+func listEdit(list, name string, element map[string]any) clientfile.Edit {
+	text, _ := json.Marshal(element) // of strings and booleans
+	return clientfile.Edit{Container: []string{list}, Key: name, Name: fmt.Sprint(element[name]), Value: text, Keep: true}
 }
 
 // clientPlan is what a command is going to do, or has done.
@@ -388,18 +376,11 @@ func (e *env) carryOut(p *clientPlan, f *clientFlags) error {
 		}
 		write = true
 	}
-	if write {
-		if err := p.write(); err != nil {
-			return err
-		}
+	if !write {
+		return e.Print("clientplan", p)
 	}
-	return e.Print("clientplan", p)
-}
-
-// write makes every change, or none.
-func (p *clientPlan) write() error {
 	now := time.Now()
-	for i, c := range p.changes {
+	for i, c := range p.changes { // every one, or none
 		backup, err := c.Write(now)
 		if err == nil {
 			p.Changes[i].Backup = backup
@@ -415,7 +396,7 @@ func (p *clientPlan) write() error {
 		return fmt.Errorf("%w\nhint: nothing is changed; make the plan again", err)
 	}
 	p.Written = len(p.changes) > 0
-	return nil
+	return e.Print("clientplan", p)
 }
 
 // undoChanges restores a file, and what was changed together with it in others.

@@ -79,7 +79,16 @@ func (e *env) planExport(c clients.Client, path string, f *clientFlags) (*client
 	if moved != nil {
 		p.changes = append(p.changes, moved.change())
 	}
-	x.note(f)
+	if x.moved != nil && len(x.moved.values) > 0 {
+		names := strings.Join(slices.Sorted(maps.Keys(x.moved.values)), ", ")
+		if f.envFile == "" {
+			names += "; --env-file FILE writes them to a file, --secrets into the client's file"
+		}
+		p.Notes = append(p.Notes, fmt.Sprintf("secrets become variables of %s's environment: %s", c.Name, names))
+	}
+	if len(x.edits) > 0 {
+		p.Notes = append(p.Notes, "the policy, limits, approvals and audit trail of toolgate do not follow: "+c.Name+" calls these servers itself")
+	}
 	return p, nil
 }
 
@@ -144,7 +153,7 @@ func (x *export) add(s clients.Entry, name string) error {
 		x.plan.Servers = append(x.plan.Servers, planned)
 		return nil
 	}
-	edit := clientfile.Edit{Container: x.client.Container, Key: listKey(x.client), Name: name, Value: json.RawMessage(out.Entry)}
+	edit := clientfile.Edit{Container: x.client.Container, Key: x.client.List, Name: name, Value: json.RawMessage(out.Entry)}
 	status, err := x.status(edit)
 	if err != nil {
 		return err
@@ -153,11 +162,21 @@ func (x *export) add(s clients.Entry, name string) error {
 	if status == "conflict" {
 		planned.Reason = fmt.Sprintf("%s has another server of this name: remove it there, or give this one a name with --only %s --as NAME", x.client.Name, s.Name)
 	} else {
-		x.edits = append(append(x.edits, edit), inputEdits(out.Inputs)...)
+		x.edits = append(x.edits, edit)
+		for _, id := range out.Inputs {
+			x.edits = append(x.edits, listEdit("inputs", "id", map[string]any{"type": "promptString", "id": id, "description": id, "password": true}))
+		}
 		for _, r := range out.Rules {
 			x.edits = append(x.edits, clientfile.Edit{Container: r.Path, Name: r.Pattern, Value: json.RawMessage(strconv.FormatBool(r.Offered))})
 		}
-		x.report(s.Name, out.Losses)
+		for _, loss := range out.Losses {
+			text := fmt.Sprintf("%s: %s: %s", s.Name, loss.Key, loss.Message)
+			if loss.Wider { // tools that a filter hides
+				x.plan.Warnings = append(x.plan.Warnings, text)
+			} else {
+				x.plan.Notes = append(x.plan.Notes, text)
+			}
+		}
 	}
 	x.plan.Servers = append(x.plan.Servers, planned)
 	return nil
@@ -181,39 +200,4 @@ func (x *export) status(edit clientfile.Edit) (string, error) {
 		return "conflict", nil //nolint:nilerr // an entry of another form is in the way
 	}
 	return "new", nil
-}
-
-// inputEdits returns edits that describe inputs which the client's file does not.
-func inputEdits(ids []string) (edits []clientfile.Edit) {
-	for _, id := range ids {
-		text, _ := json.Marshal(map[string]any{"type": "promptString", "id": id, "description": id, "password": true}) // of strings
-		edits = append(edits, clientfile.Edit{Container: []string{"inputs"}, Key: "id", Name: id, Value: text, Keep: true})
-	}
-	return edits
-}
-
-// report says what the client's file does not say of a server, filters first.
-func (x *export) report(name string, losses []clients.Loss) {
-	for _, loss := range losses {
-		text := fmt.Sprintf("%s: %s: %s", name, loss.Key, loss.Message)
-		if loss.Wider {
-			x.plan.Warnings = append(x.plan.Warnings, text)
-		} else {
-			x.plan.Notes = append(x.plan.Notes, text)
-		}
-	}
-}
-
-// note says what holds for all servers.
-func (x *export) note(f *clientFlags) {
-	if x.moved != nil && len(x.moved.values) > 0 {
-		names := strings.Join(slices.Sorted(maps.Keys(x.moved.values)), ", ")
-		if f.envFile == "" {
-			names += "; --env-file FILE writes them to a file, --secrets into the client's file"
-		}
-		x.plan.Notes = append(x.plan.Notes, fmt.Sprintf("secrets become variables of %s's environment: %s", x.client.Name, names))
-	}
-	if len(x.edits) > 0 {
-		x.plan.Notes = append(x.plan.Notes, "the policy, limits, approvals and audit trail of toolgate do not follow: "+x.client.Name+" calls these servers itself")
-	}
 }

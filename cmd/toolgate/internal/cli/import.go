@@ -33,9 +33,24 @@ func importCommand(e *env) *cobra.Command {
 		if len(args) == 0 && f.from == "" || f.detect {
 			return e.detectClients(f)
 		}
-		id, path, err := e.importSource(args, f)
-		if err != nil {
-			return err
+		if f.from != "" {
+			if _, ok := clients.Lookup(f.from); !ok {
+				return unknown("client", f.from, clientIDs())
+			}
+		}
+		id, path := f.from, ""
+		if len(args) == 1 {
+			id, path = args[0], ""
+			if _, known := clients.Lookup(id); !known {
+				id, path = f.from, args[0]
+			}
+		}
+		if path == "" {
+			_, found, err := e.clientFile(id, f)
+			if err != nil {
+				return err
+			}
+			path = found
 		}
 		p, _, err := e.planImport(id, path, f)
 		if err != nil {
@@ -98,7 +113,7 @@ func (e *env) planAdopt(c clients.Client, path string, f *clientFlags) (*clientP
 	}
 	for _, name := range taken {
 		for _, container := range append([][]string{c.Container}, c.Others...) {
-			edits = append(edits, clientfile.Edit{Container: container, Key: listKey(c), Name: name})
+			edits = append(edits, clientfile.Edit{Container: container, Key: c.List, Name: name})
 		}
 	}
 	change, err := clientfile.Plan(path, c.Format, edits...)
@@ -106,30 +121,12 @@ func (e *env) planAdopt(c clients.Client, path string, f *clientFlags) (*clientP
 	return p, err
 }
 
-// importSource returns the dialect and the path of what is imported.
-func (e *env) importSource(args []string, f *clientFlags) (id, path string, err error) {
-	if f.from != "" {
-		if _, ok := clients.Lookup(f.from); !ok {
-			return "", "", unknown("client", f.from, clientIDs())
-		}
-	}
-	if len(args) == 1 {
-		if _, known := clients.Lookup(args[0]); !known {
-			return f.from, args[0], nil
-		}
-		f.from = args[0]
-	}
-	c, path, err := e.clientFile(f.from, f)
-	return c.ID, path, err
-}
-
 // plannedServer is one server of the client's file.
 type plannedServer struct {
-	Name   string          `json:"name"`
-	As     string          `json:"as,omitempty"` // the name in mcp.json, where that differs
-	Status string          `json:"status"`       // new, present, conflict or skipped
-	Reason string          `json:"reason,omitempty"`
-	Entry  json.RawMessage `json:"-"`
+	Name   string `json:"name"`
+	As     string `json:"as,omitempty"` // the name that it gets, where that differs
+	Status string `json:"status"`       // new, present, conflict or skipped
+	Reason string `json:"reason,omitempty"`
 }
 
 func newPlanned(s clients.Entry, name string) plannedServer {
@@ -309,30 +306,22 @@ func readOwn(path string) (own ownServers, err error) {
 			return own, fmt.Errorf("reading %s: %s: %w", path, own.container, err)
 		}
 	}
+	// The texts of files below the directory take the place of their references, as before their
+	// secrets were moved there. What cannot be read stays as it is.
 	for name, entry := range own.servers {
-		own.servers[name] = withFiles(entry, filepath.Dir(path))
+		own.servers[name] = fileReference.ReplaceAllFunc(entry, func(reference []byte) []byte {
+			name := filepath.FromSlash(string(fileReference.FindSubmatch(reference)[1]))
+			text, err := config.ReadFile(filepath.Join(filepath.Dir(path), name))
+			if err != nil || !filepath.IsLocal(name) {
+				return reference
+			}
+			return quoted(strings.TrimSuffix(string(text), "\n"))
+		})
 	}
 	return own, nil
 }
 
 var fileReference = regexp.MustCompile(`\$\{file:([^}"\\]+)\}`)
-
-// withFiles returns an entry with the texts of the files below dir that it names, as it was
-// before its secrets were moved there. What cannot be read stays as it is.
-func withFiles(entry json.RawMessage, dir string) json.RawMessage {
-	return fileReference.ReplaceAllFunc(entry, func(reference []byte) []byte {
-		name := filepath.FromSlash(string(fileReference.FindSubmatch(reference)[1]))
-		text, err := config.ReadFile(filepath.Join(dir, name))
-		if err != nil || !filepath.IsLocal(name) {
-			return reference
-		}
-		quoted, err := json.Marshal(strings.TrimSuffix(string(text), "\n"))
-		if err != nil {
-			return reference
-		}
-		return quoted[1 : len(quoted)-1]
-	})
-}
 
 // foundClient is a client's file on this machine.
 type foundClient struct {
@@ -352,8 +341,17 @@ func (e *env) detectClients(f *clientFlags) error {
 		return err
 	}
 	found := []foundClient{}
-	for _, f := range files {
-		found = append(found, f.inspect())
+	for _, file := range files {
+		c := foundClient{Client: file.ID, Scope: file.Scope, File: file.Path, Servers: []string{}}
+		if file.err != nil {
+			c.Problem = file.err.Error()
+		} else {
+			for _, s := range file.read.Servers {
+				c.Servers = append(c.Servers, s.Name)
+			}
+			c.Secrets, c.Notes = len(secretValues(file.read.Servers)), len(file.read.Notes)
+		}
+		found = append(found, c)
 	}
 	if len(found) == 0 {
 		fmt.Fprintln(e.err, "no file of a client was found\nhint: toolgate import FILE reads one; --project DIR looks for those of a project")
@@ -424,17 +422,4 @@ func readClientFile(path, project string) ([]byte, error) {
 		return nil, err
 	}
 	return files.ReadIn(dir, name, clientfile.MaxBytes)
-}
-
-func (f *clientOnDisk) inspect() foundClient {
-	found := foundClient{Client: f.ID, Scope: f.Scope, File: f.Path, Servers: []string{}}
-	if f.err != nil {
-		found.Problem = f.err.Error()
-		return found
-	}
-	for _, s := range f.read.Servers {
-		found.Servers = append(found.Servers, s.Name)
-	}
-	found.Secrets, found.Notes = len(secretValues(f.read.Servers)), len(f.read.Notes)
-	return found
 }

@@ -65,7 +65,16 @@ func replaceSecrets(entry json.RawMessage, with func(name, value string) string)
 			members[name] = scheme + replace(name, value)
 		}
 	}
-	replaceArgs(s, replace)
+	list, _ := s["args"].([]any)
+	args := make([]string, len(list))
+	for i, arg := range list {
+		args[i], _ = arg.(string)
+	}
+	for i := range args {
+		if name, secret, ok := lock.SecretArg(args, i); ok && secret != "" {
+			list[i] = strings.TrimSuffix(args[i], secret) + replace(strings.TrimLeft(name, "-"), secret)
+		}
+	}
 	if !changed {
 		return entry
 	}
@@ -74,22 +83,6 @@ func replaceSecrets(entry json.RawMessage, with func(name, value string) string)
 		return entry
 	}
 	return text
-}
-
-// replaceArgs replaces the secrets among the arguments of a command.
-func replaceArgs(s map[string]any, replace func(name, value string) string) {
-	list, _ := s["args"].([]any)
-	args := make([]string, len(list))
-	for i, arg := range list {
-		args[i], _ = arg.(string)
-	}
-	for i := range args {
-		name, secret, ok := lock.SecretArg(args, i)
-		if !ok || secret == "" {
-			continue
-		}
-		list[i] = strings.TrimSuffix(args[i], secret) + replace(strings.TrimLeft(name, "-"), secret)
-	}
 }
 
 // secretFile is a file of variables to which secrets move.
@@ -124,7 +117,11 @@ func (f *secretFile) move(server string, entry json.RawMessage) json.RawMessage 
 // put keeps a secret of a server, and returns a reference to it.
 func (f *secretFile) put(server, name, value string) string {
 	variable := variableName(name)
-	for i := 1; !f.free(variable, value); i++ {
+	free := func() bool { // it has this value, or none yet
+		moved, ok := f.values[variable]
+		return ok && moved == value || !ok && (f.has(variable, value) || !f.mentions(variable))
+	}
+	for i := 1; !free(); i++ {
 		variable = variableName(server + "_" + name)
 		if i > 1 {
 			variable += fmt.Sprintf("_%d", i)
@@ -132,14 +129,6 @@ func (f *secretFile) put(server, name, value string) string {
 	}
 	f.values[variable] = value
 	return fmt.Sprintf(f.form, variable)
-}
-
-// free reports whether a variable has this value, or none yet.
-func (f *secretFile) free(variable, value string) bool {
-	if moved, ok := f.values[variable]; ok {
-		return moved == value
-	}
-	return f.has(variable, value) || !f.mentions(variable)
 }
 
 // mentions reports whether the file as it was gives a variable a value.
@@ -217,8 +206,17 @@ func (e *env) fillInputs(inputs []clients.Input, servers []*clients.Entry, env *
 		if in.Secret {
 			secrets = append(secrets, value)
 		}
-		if err := fillInput(in, value, servers, env); err != nil {
-			return nil, "", err
+		switch {
+		case len(in.Choices) > 0 && !slices.Contains(in.Choices, value):
+			return nil, "", fmt.Errorf("%s has an invalid value: want one of %s", in.Variable, strings.Join(in.Choices, ", "))
+		case in.Secret && env != nil:
+			env.values[in.Variable] = value
+			value = fmt.Sprintf(env.form, in.Variable)
+		case strings.Contains(value, "${"):
+			return nil, "", fmt.Errorf("the value of %s has \"${\" in it, which would be expanded\nhint: set the variable %s instead", in.Variable, in.Variable)
+		}
+		for _, s := range servers {
+			s.Server = bytes.ReplaceAll(s.Server, quoted(in.Reference), quoted(value))
 		}
 	}
 	if len(without) > 0 {
@@ -294,26 +292,6 @@ func (e *env) askInput(in clients.Input) string {
 	return strings.TrimSpace(string(answer))
 }
 
-// fillInput puts the value of an input where it belongs.
-func fillInput(in clients.Input, value string, servers []*clients.Entry, env *secretFile) error {
-	switch {
-	case len(in.Choices) > 0 && !slices.Contains(in.Choices, value):
-		return fmt.Errorf("%s has an invalid value: want one of %s", in.Variable, strings.Join(in.Choices, ", "))
-	case in.Secret && env != nil:
-		env.values[in.Variable] = value
-		value = fmt.Sprintf(env.form, in.Variable)
-	case strings.Contains(value, "${"):
-		return fmt.Errorf("the value of %s has \"${\" in it, which would be expanded\nhint: set the variable %s instead", in.Variable, in.Variable)
-	}
-	for _, s := range servers {
-		s.Server = bytes.ReplaceAll(s.Server, quoted(in.Reference), quoted(value))
-	}
-	return nil
-}
-
-// anyText matches what stands inside a string of JSON.
-const anyText = `(?:[^"\\]|\\.)*`
-
 // sameFilled reports whether a server is that of an entry, whatever values its inputs have.
 func sameFilled(server, entry json.RawMessage, inputs []clients.Input) bool {
 	var values [2]any
@@ -324,7 +302,7 @@ func sameFilled(server, entry json.RawMessage, inputs []clients.Input) bool {
 	want, _ := json.Marshal(values[1]) // of what was JSON
 	pattern := regexp.QuoteMeta(string(want))
 	for _, in := range inputs {
-		pattern = strings.ReplaceAll(pattern, regexp.QuoteMeta(string(quoted(in.Reference))), anyText)
+		pattern = strings.ReplaceAll(pattern, regexp.QuoteMeta(string(quoted(in.Reference))), `(?:[^"\\]|\\.)*`) // any text inside a string of JSON
 	}
 	same, err := regexp.MatchString("^"+pattern+"$", string(is))
 	return err == nil && same

@@ -13,7 +13,6 @@ import (
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/registry/config"
-	"github.com/toolgate/toolgate/registry/lock"
 )
 
 // offer is one server of a client's file, as init offers it.
@@ -68,7 +67,22 @@ func (e *env) offers(f *initFlags) (offers []*offer, notes []string, err error) 
 				}
 			}
 			for _, s := range file.read.Servers {
-				offers = append(offers, e.newOffer(file, s, offers, f.project != ""))
+				origin := originOf(s.Server)
+				o := &offer{Name: s.Name, Client: file.ID, Scope: file.Scope, File: file.Path, Target: origin.String(), entry: s}
+				if u, err := url.Parse(origin.URL); err == nil && u.Host != "" {
+					o.Target = u.Host
+				}
+				for _, in := range file.read.Inputs {
+					if bytes.Contains(s.Server, quoted(in.Reference)) {
+						o.inputs = append(o.inputs, in)
+					}
+				}
+				o.Reason = e.obstacle(o, offers)
+				if o.able = o.Reason == ""; o.able && file.Scope == "project" && f.project == "" {
+					o.Reason = "it is in a file of this project: choose it, or name the project with --project"
+				}
+				o.Taken = o.Reason == ""
+				offers = append(offers, o)
 			}
 		}
 	}
@@ -76,30 +90,6 @@ func (e *env) offers(f *initFlags) (offers []*offer, notes []string, err error) 
 		return nil, nil, usage(fmt.Errorf("no file of %s on this machine has servers\nhint: toolgate import lists the files that are here", strings.Join(f.clients, ", ")))
 	}
 	return offers, notes, nil
-}
-
-// newOffer offers a server of a client's file beside earlier ones.
-func (e *env) newOffer(file clientOnDisk, s clients.Entry, earlier []*offer, trusted bool) *offer {
-	o := &offer{Name: s.Name, Client: file.ID, Scope: file.Scope, File: file.Path, Target: target(originOf(s.Server)), entry: s}
-	for _, in := range file.read.Inputs {
-		if bytes.Contains(s.Server, quoted(in.Reference)) {
-			o.inputs = append(o.inputs, in)
-		}
-	}
-	o.Reason = e.obstacle(o, earlier)
-	if o.able = o.Reason == ""; o.able && file.Scope == "project" && !trusted {
-		o.Reason = "it is in a file of this project: choose it, or name the project with --project"
-	}
-	o.Taken = o.Reason == ""
-	return o
-}
-
-// target returns how a server is reached, as people are shown it.
-func target(o lock.Origin) string {
-	if u, err := url.Parse(o.URL); err == nil && u.Host != "" {
-		return u.Host
-	}
-	return o.String()
 }
 
 // obstacle returns why a server cannot be taken beside earlier ones, "" if it can.

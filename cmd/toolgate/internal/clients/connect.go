@@ -11,9 +11,9 @@ import (
 
 // Connect says how toolgate is entered as a server of a client.
 type Connect struct {
-	Entry map[string]any `json:"entry"` // {url}, {command} and {token} are filled in
-	Token map[string]any `json:"token"` // added to Entry where agents need a token
-	Root  map[string]any `json:"root"`  // added to the file where agents need a token
+	Entry map[string]any              `json:"entry"` // {url}, {command} and {token} are filled in
+	Token map[string]any              `json:"token"` // added to Entry where agents need a token
+	Root  map[string][]map[string]any `json:"root"`  // elements with an id, added to lists of the file where agents need a token
 }
 
 // Address is where a client reaches toolgate.

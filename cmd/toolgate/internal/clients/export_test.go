@@ -111,11 +111,7 @@ func exported(t interface{ Fatalf(string, ...any) }, c clients.Client, s clients
 	if got.Entry == nil {
 		return "", got.Losses
 	}
-	key := ""
-	if c.List {
-		key = "name"
-	}
-	edits := []clientfile.Edit{{Container: c.Container, Key: key, Name: s.Name, Value: json.RawMessage(got.Entry)}}
+	edits := []clientfile.Edit{{Container: c.Container, Key: c.List, Name: s.Name, Value: json.RawMessage(got.Entry)}}
 	for _, r := range got.Rules {
 		edits = append(edits, clientfile.Edit{Container: r.Path, Name: r.Pattern, Value: json.RawMessage(fmt.Sprint(r.Offered))})
 	}

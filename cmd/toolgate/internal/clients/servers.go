@@ -174,7 +174,7 @@ func fitName(name string) string {
 // and those in a file that no operator of toolgate has written.
 func (r *reader) fitNames(servers *tree.Node) {
 	// The list of a client that has no other form always counts.
-	if servers.Kind == tree.Array && (r.client.List || slices.ContainsFunc(servers.Items, func(s *tree.Node) bool { return s.Get("name") != nil })) {
+	if servers.Kind == tree.Array && (r.client.List != "" || slices.ContainsFunc(servers.Items, func(s *tree.Node) bool { return s.Get("name") != nil })) {
 		r.nameElements(servers)
 	}
 	if !r.foreign && servers.Path != "" {

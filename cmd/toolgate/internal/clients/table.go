@@ -36,7 +36,7 @@ type Client struct {
 	Files     []File      `json:"files"`     // where its file is; the first that fits is the one to write
 	Container []string    `json:"container"` // keys that lead to the servers; empty = the file says how servers are installed
 	Others    [][]string  `json:"others"`    // containers of its other versions
-	List      bool        `json:"list"`      // the servers are a list, each with its name
+	List      string      `json:"list"`      // the servers are a list, and this member of each is its name; "" = they are an object
 	Unit      string      `json:"unit"`      // of a bare number in timeout: "ms" or "s"; "" = it has none
 	Longest   int64       `json:"longest"`   // most that it accepts in timeout, in Unit; 0 = no bound
 	Expand    []Expansion `json:"expand"`    // texts that it expands in its own way
