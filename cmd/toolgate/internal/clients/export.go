@@ -379,14 +379,6 @@ func (e *exporter) reference(key, found string) string {
 	return strings.NewReplacer("{name}", name, "{default}", fallback).Replace(form)
 }
 
-// declare names the variables to which the entry refers.
-func (e *exporter) declare() {
-	if key := e.client.Write.Declare; key != "" && e.transport != "stdio" && len(e.declared) > 0 {
-		slices.Sort(e.declared)
-		e.set(key, slices.Compact(e.declared))
-	}
-}
-
 // entry returns the members as JSON.
 func (e *exporter) entry() jsontext.Value {
 	text := []byte("{")
