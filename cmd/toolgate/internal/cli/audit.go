@@ -41,50 +41,42 @@ func auditTail(e *env) *cobra.Command {
 	c := command("tail", "print the last records of the trail", func(ctx context.Context, _ []string) error {
 		out := &recordPrinter{e: e, follow: follow}
 		if e.addr != "" {
-			return out.end(e.tailRemote(ctx, n, follow, out))
+			path := "/v1/audit/tail?n=" + strconv.Itoa(n)
+			if follow {
+				path += "&follow=1"
+			}
+			res, err := e.request(ctx, peopleListener, http.MethodGet, path, nil)
+			if err != nil {
+				return err
+			}
+			defer res.Body.Close()
+			if err := eachLine(ctx, res.Body, out.line); err != nil && !errors.Is(err, io.EOF) {
+				return fmt.Errorf("reading the trail: %w", err)
+			}
+			return out.end()
 		}
-		return out.end(e.tailLocal(ctx, n, follow, out))
+		dir, err := e.trail()
+		if err != nil {
+			return err
+		}
+		defer e.recordReading(dir)
+		for line, err := range audit.Tail(ctx, dir, audit.TailOptions{Records: n, Follow: follow}) {
+			if errors.Is(err, context.Canceled) {
+				break
+			}
+			if err == nil {
+				err = out.line(line)
+			}
+			if err != nil {
+				return missing(err)
+			}
+		}
+		return out.end()
 	})
 	c.Flags().IntVarP(&n, "lines", "n", 10, "`COUNT` of records")
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "follow the trail as records are written")
 	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of an admin listener to ask instead")
 	return c
-}
-
-func (e *env) tailLocal(ctx context.Context, n int, follow bool, out *recordPrinter) error {
-	dir, err := e.trail()
-	if err != nil {
-		return err
-	}
-	defer e.recordReading(dir)
-	for line, err := range audit.Tail(ctx, dir, audit.TailOptions{Records: n, Follow: follow}) {
-		switch {
-		case errors.Is(err, context.Canceled):
-			return nil
-		case err != nil:
-			return missing(err)
-		}
-		if err := out.line(line); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (e *env) tailRemote(ctx context.Context, n int, follow bool, out *recordPrinter) error {
-	path := "/v1/audit/tail?n=" + strconv.Itoa(n)
-	if follow {
-		path += "&follow=1"
-	}
-	res, err := e.request(ctx, peopleListener, http.MethodGet, path, nil)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if err := eachLine(ctx, res.Body, out.line); err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("reading the trail: %w", err)
-	}
-	return nil
 }
 
 // eachLine calls do with each line of r. It returns the first error, which is io.EOF at the
@@ -106,43 +98,42 @@ func eachLine(ctx context.Context, r io.Reader, do func(line []byte) error) erro
 }
 
 func auditVerify(e *env) *cobra.Command {
-	var files, anchors []string
+	var x audit.Evidence
+	var files []string
 	var trailOnly bool
 	var archive, witnessKey, require string
 	c := command("verify [DIR...]", "verify every chain of the trail, its signatures, and the checkpoints that others hold", func(ctx context.Context, args []string) error {
-		dirs, err := e.trails(args, archive)
+		dirs, err := trails(e, args, archive)
 		if err != nil {
 			return err
 		}
-		evidence, err := e.evidence(files, dirs...)
-		if err != nil {
-			return err
-		}
-		if !trailOnly && archive == "" {
-			if evidence.Notes, err = e.storedNotes(ctx); err != nil {
+		x.Archive, x.Replica = archive != "", len(args) == 0
+		trailOnly = trailOnly || x.Archive
+		if !trailOnly { // the last checkpoint of each chain of the replicas of a store
+			if x.Notes, err = ofStore(ctx, e, fleet.StoredNotes); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
-		evidence.Anchors, evidence.Archive, evidence.Replica = anchors, archive != "", len(args) == 0
 		if witnessKey != "" {
 			v, err := notary.ReadWitnessKey(witnessKey)
 			if err != nil {
 				return usage(err)
 			}
-			evidence.Cosigners = append(evidence.Cosigners, v)
+			x.Cosigners = append(x.Cosigners, v)
 		}
-		rep, err := e.verify(evidence, dirs...)
+		rep, err := e.verify(&x, files, dirs...)
 		if err != nil {
 			return err
 		}
 		var faults []string
-		if !trailOnly && archive == "" {
-			faults, err = e.contradictions(ctx, dirs, rep, evidence)
+		if !trailOnly {
+			faults, err = contradictions(ctx, e, dirs, rep, &x)
 		}
-		return errors.Join(err, e.verdict(rep, require, faults...))
+		v, bad := verdictOn(rep, require, faults...)
+		return errors.Join(err, e.Print("verified", v), bad)
 	})
 	c.Flags().StringArrayVar(&files, "key", nil, "PEM `FILE` of a public key that signs checkpoints (default: those of the key directory); may be repeated")
-	c.Flags().StringArrayVar(&anchors, "anchor", nil, "`FILE|DIR` with checkpoints from an anchor; may be repeated")
+	c.Flags().StringArrayVar(&x.Anchors, "anchor", nil, "`FILE|DIR` with checkpoints from an anchor; may be repeated")
 	c.Flags().StringVar(&witnessKey, "witness-key", "", "`FILE` with the key of a witness; the notes of anchors need its signature")
 	c.Flags().StringVar(&archive, "archive", "", "verify the archive in `DIR` instead of the trail")
 	c.Flags().StringVar(&require, "require", string(audit.ByContent), "what has to be proved: `content|independence`, the latter in addition to the former")
@@ -152,15 +143,18 @@ func auditVerify(e *env) *cobra.Command {
 
 // trails returns the trails to verify: the archive, those of state directories, or the one
 // of this state directory. A directory without a trail in it is one.
-func (e *env) trails(states []string, archive string) (dirs []string, err error) {
+func trails(e *env, states []string, archive string) (dirs []string, err error) {
 	switch {
 	case archive != "" && len(states) > 0:
 		return nil, usage(errors.New("an archive is verified alone\nhint: leave out the directories, or --archive"))
 	case archive != "":
 		return []string{archive}, nil
 	case len(states) == 0:
-		state, err := e.stateDir()
-		return []string{app.TrailDir(state)}, err
+		cfg, err := e.stateConfig()
+		if err != nil {
+			return nil, err
+		}
+		return []string{app.TrailDir(cfg.State)}, nil
 	}
 	for _, state := range states {
 		dir := app.TrailDir(state)
@@ -172,24 +166,33 @@ func (e *env) trails(states []string, archive string) (dirs []string, err error)
 	return dirs, nil
 }
 
-// storedNotes returns the last checkpoint of each chain of the replicas of a store.
-func (e *env) storedNotes(ctx context.Context) (notes []audit.Note, err error) {
-	err = e.withStore(ctx, func(db *store.DB) error {
-		notes, err = fleet.StoredNotes(ctx, db)
-		return err
-	})
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+// verify verifies the trails in dirs by x, to which it adds public keys and the ledgers of
+// the trails. Given files with keys, it uses these and nothing of this machine's key directory.
+func (e *env) verify(x *audit.Evidence, files []string, dirs ...string) (rep audit.Report, err error) {
+	var known []keys.Public
+	if x.Directory = len(files) == 0; x.Directory {
+		k := keys.At(e.keysDir())
+		own, err := k.Publics(keys.Checkpoints)
+		elsewhere, failed := k.Publics(keys.External)
+		err = errors.Join(err, failed)
+		for _, dir := range dirs {
+			ledger, unread := audit.FindLedger(k.Path(), dir)
+			if err = errors.Join(err, unread); ledger.Trail != "" {
+				x.Ledgers = append(x.Ledgers, ledger)
+			}
+		}
+		if err != nil {
+			return rep, err
+		}
+		known = append(own, elsewhere...)
 	}
-	return notes, err
-}
-
-// verify verifies the trails in dirs.
-func (e *env) verify(evidence audit.Evidence, dirs ...string) (audit.Report, error) {
+	if x.Keys, err = verifiers(known, files); err != nil {
+		return rep, err
+	}
 	bar := e.progress(false)
 	defer bar.End()
-	evidence.Progress = bar.Count("verifying", progress.Size(dirs...))
-	rep, err := evidence.Verify(dirs...)
+	x.Progress = bar.Count("verifying", progress.Size(dirs...))
+	rep, err = x.Verify(dirs...)
 	if errors.Is(err, audit.ErrOtherKeys) {
 		return rep, usage(fmt.Errorf("%w: %s\nhint: name the key directory of the trail with --keys, or the public key that signs its checkpoints with --key", audit.ErrOtherKeys, e.keysDir()))
 	}
@@ -198,15 +201,15 @@ func (e *env) verify(evidence audit.Evidence, dirs ...string) (audit.Report, err
 
 // contradictions compares the tickets of the store, where there is one, with the trails. It
 // authenticates them where the key directory is known to be that of the trails.
-func (e *env) contradictions(ctx context.Context, trails []string, rep audit.Report, evidence audit.Evidence) (faults []string, err error) {
+func contradictions(ctx context.Context, e *env, trails []string, rep audit.Report, x *audit.Evidence) (faults []string, err error) {
 	var dir *keys.Dir
-	known := len(evidence.Ledgers) > 0 || slices.ContainsFunc(rep.Chains, func(c audit.Chain) bool { return c.Signed > 0 })
-	if k := keys.At(e.keysDir()); evidence.Directory && known && k.Has(keys.Tickets) {
+	known := len(x.Ledgers) > 0 || slices.ContainsFunc(rep.Chains, func(c audit.Chain) bool { return c.Signed > 0 })
+	if k := keys.At(e.keysDir()); x.Directory && known && k.Has(keys.Tickets) {
 		dir = k
 	}
 	err = e.withStore(ctx, func(db *store.DB) error {
 		var since time.Time
-		if evidence.Replica && db.Shared() { // the trails of others say how older tickets ended, and the store has removed them
+		if x.Replica && db.Shared() { // the trails of others say how older tickets ended, and the store has removed them
 			cfg, err := e.stateConfig()
 			if err != nil {
 				return err
@@ -247,30 +250,6 @@ func lastWords(ctx context.Context, trails []string, rep audit.Report, since tim
 	return words, oldest, nil
 }
 
-// evidence returns the public keys, and the ledgers of the trails in dirs. Given files, it
-// uses these and nothing of this machine's key directory.
-func (e *env) evidence(files []string, dirs ...string) (x audit.Evidence, err error) {
-	var known []keys.Public
-	if x.Directory = len(files) == 0; x.Directory {
-		k := keys.At(e.keysDir())
-		own, err := k.Publics(keys.Checkpoints)
-		elsewhere, failed := k.Publics(keys.External)
-		err = errors.Join(err, failed)
-		for _, dir := range dirs {
-			ledger, unread := audit.FindLedger(k.Path(), dir)
-			if err = errors.Join(err, unread); ledger.Trail != "" {
-				x.Ledgers = append(x.Ledgers, ledger)
-			}
-		}
-		if err != nil {
-			return x, err
-		}
-		known = append(own, elsewhere...)
-	}
-	x.Keys, err = verifiers(known, files)
-	return x, err
-}
-
 // verifiers returns the verifiers of checkpoints that the holders of keys signed: those
 // known, and those in PEM files, each once: a note with two verifiers of a key is ambiguous.
 func verifiers(known []keys.Public, files []string) (found []note.Verifier, err error) {
@@ -309,8 +288,8 @@ func (v verified) Records() (n int) {
 	return n
 }
 
-// verdict prints the outcome. Its error has the exit code, unless what is required was proved.
-func (e *env) verdict(rep audit.Report, require string, faults ...string) error {
+// verdictOn returns the outcome. Its error has the exit code, unless what is required was proved.
+func verdictOn(rep audit.Report, require string, faults ...string) (verified, error) {
 	var bad error
 	switch v := rep.Verdicts; {
 	case !rep.OK() || len(faults) > 0:
@@ -320,7 +299,7 @@ func (e *env) verdict(rep audit.Report, require string, faults ...string) error 
 	case require == string(audit.ByIndependence) && v.Independence != audit.OK:
 		bad = &exit{code: exitUnproven, err: errors.New("the independence of the audit trail is not proved\nhint: name checkpoints from an anchor with --anchor, or the key directory of the trail with --keys")}
 	}
-	return errors.Join(e.Print("verified", verified{bad == nil, faults, rep}), bad)
+	return verified{bad == nil, faults, rep}, bad
 }
 
 // recordFilter selects records of the trail.
@@ -345,8 +324,8 @@ func (f *recordFilter) bind(c *cobra.Command) {
 	flags.IntVarP(&f.most, "lines", "n", 0, "at most this `COUNT` of records (default: all)")
 }
 
-// eachRecord calls do with the selected records, the oldest first.
-func (e *env) eachRecord(ctx context.Context, f *recordFilter, do func(r *audit.Record, line []byte) error) error {
+// each calls do with the selected records, the oldest first.
+func (f *recordFilter) each(ctx context.Context, e *env, do func(r *audit.Record, line []byte) error) error {
 	if err := f.Check(); err != nil {
 		return usage(fmt.Errorf("%w\nhint: * stands for anything, ? for one character, [ab] for a or b", err))
 	}
@@ -382,7 +361,10 @@ func auditSearch(e *env) *cobra.Command {
 	c := command("search [TEXT]", "find records of the trail", func(ctx context.Context, args []string) error {
 		f.text = strings.Join(args, "")
 		out := &recordPrinter{e: e}
-		return out.end(e.eachRecord(ctx, &f, out.record))
+		if err := f.each(ctx, e, out.record); err != nil {
+			return err
+		}
+		return out.end()
 	})
 	f.bind(c)
 	return c
@@ -417,10 +399,10 @@ func (p *recordPrinter) line(line []byte) error {
 	return p.record(r, line)
 }
 
-// end prints the table, unless reading the records ended with err.
-func (p *recordPrinter) end(err error) error {
-	if err != nil || p.follow || p.e.Structured() {
-		return err
+// end prints the table.
+func (p *recordPrinter) end() error {
+	if p.follow || p.e.Structured() {
+		return nil
 	}
 	return p.e.Print("records", p.rows)
 }
@@ -430,14 +412,18 @@ func auditExport(e *env) *cobra.Command {
 	var format string
 	c := withForms(command("export", "print records of the trail for another system", func(ctx context.Context, _ []string) error {
 		switch format {
-		case "jsonl":
-			return e.eachRecord(ctx, &f, func(_ *audit.Record, line []byte) error { return e.Write(string(line) + "\n") })
 		case "ocsf":
-			return e.eachRecord(ctx, &f, func(r *audit.Record, _ []byte) error { return e.writeOCSF(r) })
+			return f.each(ctx, e, func(r *audit.Record, _ []byte) error {
+				text, err := json.Marshal(ocsfEvent(exported{r}))
+				if err != nil {
+					return fmt.Errorf("writing record %d of %s: %w", r.Seq, r.Instance, err)
+				}
+				return e.Write(string(text) + "\n")
+			})
 		case "csv":
-			return e.exportCSV(ctx, &f)
+			return exportCSV(ctx, e, &f)
 		}
-		return usage(fmt.Errorf("unknown format %q\nhint: --format jsonl, csv or ocsf", format))
+		return f.each(ctx, e, func(_ *audit.Record, line []byte) error { return e.Write(string(line) + "\n") })
 	}), noReport)
 	f.bind(c)
 	c.Flags().StringVar(&format, "format", "jsonl", "form of the records: `jsonl|csv|ocsf`")
@@ -505,7 +491,7 @@ var csvColumns = []struct {
 
 // exportCSV prints records as RFC 4180 has them. A cell that a spreadsheet would take for
 // a formula begins with an apostrophe: agents choose some of the words.
-func (e *env) exportCSV(ctx context.Context, f *recordFilter) error {
+func exportCSV(ctx context.Context, e *env, f *recordFilter) error {
 	w := csv.NewWriter(e.out)
 	row := make([]string, len(csvColumns))
 	for i, column := range csvColumns {
@@ -513,7 +499,7 @@ func (e *env) exportCSV(ctx context.Context, f *recordFilter) error {
 	}
 	err := w.Write(row)
 	if err == nil {
-		err = e.eachRecord(ctx, f, func(r *audit.Record, _ []byte) error {
+		err = f.each(ctx, e, func(r *audit.Record, _ []byte) error {
 			for i, column := range csvColumns {
 				row[i] = column.of(exported{r})
 				if strings.HasPrefix(strings.TrimLeft(row[i], " \t\r\n"), "=") || strings.IndexAny(row[i], "+-@\t\r") == 0 {
@@ -527,54 +513,47 @@ func (e *env) exportCSV(ctx context.Context, f *recordFilter) error {
 	return errors.Join(err, w.Error())
 }
 
+// auditArchive moves records of a trail that verifies, and removes the chains of which nothing is left.
 func auditArchive(e *env) *cobra.Command {
 	var to string
-	at := time.Now().Add(-2160 * time.Hour)
+	before := time.Now().Add(-2160 * time.Hour)
 	c := command("archive", "move the oldest records out of the trail, also while toolgate runs", func(ctx context.Context, _ []string) error {
 		if to == "" {
 			return usage(errors.New("name the directory of the archive and the age of the records\nhint: --to DIR --before 2160h"))
 		}
-		return e.archive(ctx, to, at)
+		dir, err := e.trail()
+		if err != nil {
+			return err
+		}
+		if inside, err := filepath.Rel(dir, to); err == nil && filepath.IsLocal(inside) {
+			return usage(fmt.Errorf("%s is in the trail\nhint: choose a directory elsewhere", to))
+		}
+		rep, err := e.verify(&audit.Evidence{}, nil, dir)
+		if err != nil {
+			return err
+		}
+		if !rep.OK() {
+			v, bad := verdictOn(rep, string(audit.ByContent))
+			return errors.Join(e.Print("verified", v), bad)
+		}
+		trail, err := e.openTrail()
+		if err != nil {
+			return err
+		}
+		done, err := app.ArchiveTrail(trail, rep, dir, to, before, systemUser())
+		if err != nil {
+			return err
+		}
+		gone := slices.Concat(rep.Removed, done.Removed) // what an interrupted archiving left is forgotten too
+		if len(gone) > 0 {
+			err = e.withStore(ctx, func(db *store.DB) error { return fleet.ForgetChains(ctx, db, gone) })
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return e.Print("archived", done)
 	})
 	c.Flags().StringVar(&to, "to", "", "`DIR` of the archive; the next archive adds to it")
-	c.Flags().Var((*moment)(&at), "before", "archive records from before this `TIME`: RFC 3339, or how long ago (default: 2160h ago)")
+	c.Flags().Var((*moment)(&before), "before", "archive records from before this `TIME`: RFC 3339, or how long ago (default: 2160h ago)")
 	return c
-}
-
-// archive moves records of a trail that verifies, and removes the chains of which nothing is left.
-func (e *env) archive(ctx context.Context, to string, before time.Time) error {
-	dir, err := e.trail()
-	if err != nil {
-		return err
-	}
-	if inside, err := filepath.Rel(dir, to); err == nil && filepath.IsLocal(inside) {
-		return usage(fmt.Errorf("%s is in the trail\nhint: choose a directory elsewhere", to))
-	}
-	evidence, err := e.evidence(nil, dir)
-	if err != nil {
-		return err
-	}
-	rep, err := e.verify(evidence, dir)
-	if err != nil {
-		return err
-	}
-	if !rep.OK() {
-		return e.verdict(rep, string(audit.ByContent))
-	}
-	trail, err := e.openTrail()
-	if err != nil {
-		return err
-	}
-	done, err := app.ArchiveTrail(trail, rep, dir, to, before, systemUser())
-	if err != nil {
-		return err
-	}
-	gone := slices.Concat(rep.Removed, done.Removed) // what an interrupted archiving left is forgotten too
-	if len(gone) > 0 {
-		err = e.withStore(ctx, func(db *store.DB) error { return fleet.ForgetChains(ctx, db, gone) })
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return e.Print("archived", done)
 }

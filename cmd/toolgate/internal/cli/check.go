@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -18,36 +19,48 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/docs/schemas"
+	"github.com/toolgate/toolgate/policy/fact"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
+	"github.com/toolgate/toolgate/tools/chain"
 )
 
 func checkCommand(e *env) *cobra.Command {
 	var offline, schema bool
 	var strict strictness
-	c := command("check", "check configuration and policy", func(ctx context.Context, _ []string) error {
+	c := e.printing("check", "check configuration and policy", "check", func(ctx context.Context, _ []string) (any, error) {
 		if schema {
-			return e.printSchema()
+			text, err := schemas.Files.ReadFile("config.json")
+			if err == nil && e.Form == report.YAML {
+				return nil, e.Document(json.RawMessage(text))
+			}
+			return nil, errors.Join(err, e.Write(string(text)))
 		}
-		return e.check(ctx, !offline, &strict)
+		s, err := e.checkFiles(ctx)
+		if err != nil {
+			return nil, err
+		}
+		found, sights := s.found, []console.Sight{}
+		if offline {
+			found = append(found, app.UnknownTools(s.cfg, s.engine, nil)...)
+		} else if err := e.withUpstreams(ctx, liveBound, s.cfg, func(a *app.App) {
+			sights = append(sights, a.Sights()...)
+			for _, f := range findings(a) {
+				if !slices.Contains(found, f) {
+					found = append(found, f)
+				}
+			}
+		}); err != nil {
+			return nil, err
+		}
+		failed := strict.refuse(found)
+		return map[string]any{"ok": failed == nil, "servers": len(s.cfg.Servers), "policy": s.engine.Revision(), "findings": found, "visible": sights}, failed
 	})
 	c.Flags().BoolVar(&offline, "offline", false, "look at the files only, start nothing")
 	strict.bind(c)
 	c.Flags().BoolVar(&schema, "schema", false, "print the JSON Schema of the configuration")
 	return c
-}
-
-// printSchema prints the schema that configurations are checked against.
-func (e *env) printSchema() error {
-	text, err := schemas.Files.ReadFile("config.json")
-	if err != nil {
-		return err
-	}
-	if e.Form == report.YAML {
-		return e.Document(json.RawMessage(text))
-	}
-	return e.Write(string(text))
 }
 
 // A filesCheck has what the files of a configuration say.
@@ -74,33 +87,7 @@ func (e *env) checkFiles(ctx context.Context) (*filesCheck, error) {
 	if err != nil {
 		return nil, e.unservable(err, "")
 	}
-	return &filesCheck{cfg, engine, slices.Concat(app.Warnings(cfg, engine, nil), found, e.backendFindings(cfg, engine))}, nil
-}
-
-func (e *env) check(ctx context.Context, live bool, strict *strictness) error {
-	s, err := e.checkFiles(ctx)
-	if err != nil {
-		return err
-	}
-	cfg, engine, found := s.cfg, s.engine, s.found
-	sights := []console.Sight{}
-	if !live {
-		found = append(found, app.UnknownTools(cfg, engine, nil)...)
-	} else {
-		look := func(a *app.App) {
-			sights = append(sights, a.Sights()...)
-			for _, f := range findings(a) {
-				if !slices.Contains(found, f) {
-					found = append(found, f)
-				}
-			}
-		}
-		if err := e.withUpstreams(ctx, liveBound, cfg, look); err != nil {
-			return err
-		}
-	}
-	failed := strict.refuse(found)
-	return errors.Join(e.Print("check", map[string]any{"ok": failed == nil, "servers": len(cfg.Servers), "policy": engine.Revision(), "findings": found, "visible": sights}), failed)
+	return &filesCheck{cfg, engine, slices.Concat(app.Warnings(cfg, engine, nil), found, backendFindings(cfg, engine, e.lookup))}, nil
 }
 
 // strictness says which warnings are faults.
@@ -129,8 +116,8 @@ func (s *strictness) refuse(found []finding) error {
 	}
 	slices.Sort(refused)
 	slices.Sort(codes)
-	return usage(fmt.Errorf("warnings, which --strict refuses: %s\nhint: fix them, or accept them with --allow %s",
-		strings.Join(slices.Compact(refused), ", "), strings.Join(slices.Compact(codes), ",")))
+	return &exit{code: exitUsage, reported: true, err: fmt.Errorf("warnings, which --strict refuses: %s\nhint: fix them, or accept them with --allow %s",
+		strings.Join(slices.Compact(refused), ", "), strings.Join(slices.Compact(codes), ","))}
 }
 
 // findings lists what an app reports about itself and its upstreams.
@@ -254,4 +241,87 @@ func annotation(f finding) string {
 		f.Message += "\nhint: " + f.Hint
 	}
 	return text + "::" + annotationText.Replace(f.Message)
+}
+
+// backendFindings warns of files of backends that cannot be read, and of wallets that pay
+// by other decimals or addresses than those by which the policy judges.
+func backendFindings(cfg *config.Config, engine *rego.Engine, environment lookup) (found []finding) {
+	for i := range cfg.Servers {
+		s := &cfg.Servers[i]
+		started := toolsFlagsOf(s)
+		if s.Disabled || started.backends == "" {
+			continue
+		}
+		path := started.backends
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(s.Dir, path)
+		}
+		getenv := func(name string) (string, bool) {
+			if v, ok := s.Env[name]; ok {
+				return v, true
+			}
+			return environment(name)
+		}
+		if err := config.LoadBackends(config.Options{Path: path, Getenv: getenv}, &started.Backends); err != nil {
+			for _, f := range faultsOf(err, "") {
+				f.Level, f.Code = levelWarning, "backends"
+				found = append(found, f)
+			}
+			continue
+		}
+		tool := s.Prefix + "manage_wallet"
+		if facts := engine.Facts(tool); facts != nil && started.Backends.OnChain() {
+			found = append(found, compareWallet(started.Backends.Wallet, facts, "mcpServers."+s.Name, started.backends, "data.facts."+tool)...)
+		}
+	}
+	return found
+}
+
+// compareWallet compares the wallet of a file of backends, which the server at where has,
+// with the facts that data declares.
+func compareWallet(w *chain.Options, facts *fact.Set, where, file, data string) (found []finding) {
+	warn := func(level, hint, format string, args ...any) {
+		found = append(found, finding{Level: level, Code: "wallet-policy", Where: where, Message: fmt.Sprintf(format, args...), Hint: hint})
+	}
+	// address compares what one label means, where both say so.
+	address := func(member, label, paid string, judged []string) {
+		if len(judged) > 0 && !slices.Contains(judged, paid) {
+			warn(levelWarning, "state the right address in both", "%s is %s in %s and %s in %s.%s", label, paid, file, strings.Join(judged, ", "), data, member)
+		}
+	}
+	if d := facts.Declared("amount"); d.Kind == fact.Amount {
+		paid, at := w.Decimals(), data+".amount.decimals"
+		for _, asset := range slices.Sorted(maps.Keys(paid)) {
+			switch n, ok := d.Decimals[asset]; {
+			case !ok:
+				warn(levelWarning, fmt.Sprintf("add \"%s\": %d to %s", asset, paid[asset], at), "asset %s of %s has no decimals in the policy, which reads no amount of it", asset, file)
+			case n != paid[asset]:
+				warn(levelWarning, "state the decimals of the contract in both", "asset %s has %d decimals in %s and %d in %s: the wallet pays another amount than the policy judges", asset, paid[asset], file, n, at)
+			}
+		}
+		unpaid := slices.DeleteFunc(slices.Sorted(maps.Keys(d.Decimals)), func(asset string) bool { _, ok := paid[asset]; return ok })
+		if len(unpaid) > 0 { // no wallet pays them
+			warn(levelNote, "remove what is not paid elsewhere, or add it to wallet.tokens", "assets of %s that %s does not pay: %s", at, file, strings.Join(unpaid, ", "))
+		}
+	}
+	if d := facts.Declared("asset"); d.Kind == fact.Label {
+		for _, symbol := range slices.Sorted(maps.Keys(w.Tokens)) {
+			address("asset.labels", symbol, w.Tokens[symbol].Address, d.Labels[symbol])
+		}
+	}
+	if d := facts.Declared("destination"); d.Kind == fact.Label {
+		at := data + ".destination.labels"
+		for _, name := range slices.Sorted(maps.Keys(w.Recipients)) {
+			if _, ok := d.Labels[name]; !ok {
+				warn(levelWarning, fmt.Sprintf("add \"%s\": [\"%s\"] to %s", name, w.Recipients[name], at), "recipient %s of %s is no label of the policy: its address is an unknown recipient", name, file)
+			}
+			address("destination.labels", name, w.Recipients[name], d.Labels[name])
+		}
+		for _, name := range slices.Sorted(maps.Keys(d.Labels)) {
+			if _, ok := w.Recipients[name]; !ok {
+				warn(levelWarning, "add it to wallet.recipients, or remove the label", "label %s of %s is no recipient of %s", name, at, file)
+			}
+		}
+	}
+	return found
 }

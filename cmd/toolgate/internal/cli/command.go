@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,16 +19,26 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/keys"
-	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/rego"
-	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
 // command returns a command that runs run. Its Use line says which arguments it takes.
 func command(use, short string, run func(ctx context.Context, args []string) error) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, RunE: func(c *cobra.Command, args []string) error { return run(c.Context(), args) }}
+}
+
+// printing returns a command that prints what run returns, as the report of a name. Nothing
+// is printed for nil, and with an error, unless that is an exit that is reported.
+func (e *env) printing(use, short, report string, run func(ctx context.Context, args []string) (any, error)) *cobra.Command {
+	return command(use, short, func(ctx context.Context, args []string) error {
+		result, err := run(ctx, args)
+		if x := (*exit)(nil); result == nil || err != nil && !(errors.As(err, &x) && x.reported) {
+			return err
+		}
+		return errors.Join(e.Print(report, result), err)
+	})
 }
 
 // group returns a command that only holds others. Cobra would answer a word that is none of
@@ -166,30 +177,30 @@ var completionTime = time.Second
 // command whose line is completed, with args before the word. A source reads files and
 // asks a running toolgate. It starts no server, prints nothing and returns no secret;
 // nil is its answer to every fault.
-type source func(e *env, ctx context.Context, c *cobra.Command, args []string) []string
+type source func(ctx context.Context, e *env, c *cobra.Command, args []string) []string
 
 // sources are the words whose values are known.
 var sources = map[string]source{
-	"TOOL":    (*env).toolValues,
-	"SERVER":  (*env).serverValues,
-	"TICKET":  (*env).ticketValues,
+	"TOOL":    toolValues,
+	"SERVER":  serverValues,
+	"TICKET":  ticketValues,
 	"SUBJECT": tokenValues(func(t config.Token) string { return described(t.Subject, strings.Join(t.Roles, ", ")) }),
-	"ROLE":    (*env).roleValues,
+	"ROLE":    roleValues,
 	"SHA256":  tokenValues(func(t config.Token) string { return described(t.SHA256[:fewHashDigits], t.Subject) }),
-	"KEY":     (*env).keyValues,
-	"CLIENT":  func(*env, context.Context, *cobra.Command, []string) []string { return clientValues() },
-	"FORM":    func(_ *env, _ context.Context, c *cobra.Command, _ []string) []string { return formsOf(c) },
+	"KEY":     keyValues,
+	"CLIENT":  clientValues,
+	"FORM":    func(_ context.Context, _ *env, c *cobra.Command, _ []string) []string { return formsOf(c) },
 }
 
 // complete makes a shell complete the arguments and the flags that c itself has.
-func (e *env) complete(c *cobra.Command) {
+func complete(e *env, c *cobra.Command) {
 	if want := argumentsOf(c.Use); len(want) > 0 {
 		c.ValidArgsFunction = func(c *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			at := min(len(args), len(want)-1)
 			if at < len(args) && !want[at].many {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return e.values(c, want[at].word, args)
+			return values(e, c, want[at].word, args)
 		}
 	} else if !c.HasSubCommands() {
 		c.ValidArgsFunction = cobra.NoFileCompletions
@@ -202,7 +213,7 @@ func (e *env) complete(c *cobra.Command) {
 			return
 		}
 		_ = c.RegisterFlagCompletionFunc(f.Name, func(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) { // fails for one that has a function
-			found, directive := e.values(c, valueWord(f), args)
+			found, directive := values(e, c, valueWord(f), args)
 			if i := strings.LastIndex(typed, ","); i >= 0 && f.Value.Type() == "stringSlice" {
 				for n := range found {
 					found[n] = typed[:i+1] + found[n]
@@ -214,7 +225,7 @@ func (e *env) complete(c *cobra.Command) {
 }
 
 // values returns what may stand for a word.
-func (e *env) values(c *cobra.Command, word string, args []string) (found []string, _ cobra.ShellCompDirective) {
+func values(e *env, c *cobra.Command, word string, args []string) (found []string, _ cobra.ShellCompDirective) {
 	ctx, stop := context.WithTimeout(c.Context(), completionTime)
 	defer stop()
 	quiet := *e
@@ -226,7 +237,7 @@ func (e *env) values(c *cobra.Command, word string, args []string) (found []stri
 		case choices(word) != nil:
 			found = append(found, choices(word)...)
 		case list != nil:
-			found = append(found, list(&quiet, ctx, c, args)...)
+			found = append(found, list(ctx, &quiet, c, args)...)
 		case word == "FILE" || word == "POLICY":
 			directive = cobra.ShellCompDirectiveDefault
 		case word == "DIR" && directive == cobra.ShellCompDirectiveNoFileComp:
@@ -246,17 +257,14 @@ func described(value, what string) string {
 // toolValues are the names of the tools that the caller sees at the running toolgate, or
 // else those of the definitions in the state directory. After a server they are those
 // that the server gives its tools.
-func (e *env) toolValues(ctx context.Context, _ *cobra.Command, args []string) (found []string) {
+func toolValues(ctx context.Context, e *env, _ *cobra.Command, args []string) (found []string) {
 	if len(args) > 0 {
-		_ = e.withPins(ctx, func(p *registry.Pins) error {
-			pins, err := p.List(ctx)
-			for _, pin := range pins {
-				if pin.Server == args[0] && pin.Condition == "" {
-					found = append(found, pin.Tool)
-				}
+		pins, _ := e.pins(ctx)
+		for _, pin := range pins {
+			if pin.Server == args[0] && pin.Condition == "" {
+				found = append(found, pin.Tool)
 			}
-			return err
-		})
+		}
 		return found
 	}
 	var list struct {
@@ -281,7 +289,7 @@ func (e *env) toolValues(ctx context.Context, _ *cobra.Command, args []string) (
 
 // serverValues are the names of the servers in the configuration, whose variables may be
 // unset in the shell.
-func (e *env) serverValues(_ context.Context, _ *cobra.Command, _ []string) (found []string) {
+func serverValues(_ context.Context, e *env, _ *cobra.Command, _ []string) (found []string) {
 	n, err := clients.Entries(config.Options{Path: e.config, Overlay: e.overlay, Getenv: e.lookup})
 	if err != nil {
 		return nil
@@ -294,7 +302,7 @@ func (e *env) serverValues(_ context.Context, _ *cobra.Command, _ []string) (fou
 
 // ticketValues are the tickets for which a command is meant, as the running toolgate
 // shows them to the caller, or else those in the state directory that wait.
-func (e *env) ticketValues(ctx context.Context, c *cobra.Command, _ []string) (found []string) {
+func ticketValues(ctx context.Context, e *env, c *cobra.Command, _ []string) (found []string) {
 	query := url.Values{"limit": {"100"}}
 	if state := map[string]approval.State{"approve": approval.StateProposed, "deny": approval.StateProposed, "reconcile": approval.StateUnknown}[c.Name()]; state != "" {
 		query.Set("state", string(state))
@@ -306,16 +314,13 @@ func (e *env) ticketValues(ctx context.Context, c *cobra.Command, _ []string) (f
 		}
 		return found
 	}
-	_ = e.withStore(ctx, func(db *store.DB) (err error) {
-		found, err = approval.WaitingIDs(ctx, db)
-		return err
-	})
+	found, _ = ofStore(ctx, e, approval.WaitingIDs)
 	return found
 }
 
 // tokenValues returns a source of what value says about each token of the configuration.
 func tokenValues(value func(config.Token) string) source {
-	return func(e *env, _ context.Context, _ *cobra.Command, _ []string) (found []string) {
+	return func(_ context.Context, e *env, _ *cobra.Command, _ []string) (found []string) {
 		cfg, err := e.load()
 		if err != nil {
 			return nil
@@ -328,7 +333,7 @@ func tokenValues(value func(config.Token) string) source {
 }
 
 // roleValues are the roles of the tokens and of a policy that is on this machine.
-func (e *env) roleValues(ctx context.Context, _ *cobra.Command, _ []string) []string {
+func roleValues(ctx context.Context, e *env, _ *cobra.Command, _ []string) []string {
 	cfg, err := e.load()
 	if err != nil {
 		return nil
@@ -341,7 +346,7 @@ func (e *env) roleValues(ctx context.Context, _ *cobra.Command, _ []string) []st
 }
 
 // keyValues are the IDs of the public keys.
-func (e *env) keyValues(context.Context, *cobra.Command, []string) (found []string) {
+func keyValues(_ context.Context, e *env, _ *cobra.Command, _ []string) (found []string) {
 	versions, err := keys.At(e.keysDir()).Versions()
 	if err != nil {
 		return nil
@@ -354,7 +359,7 @@ func (e *env) keyValues(context.Context, *cobra.Command, []string) (found []stri
 	return found
 }
 
-func clientValues() (found []string) {
+func clientValues(context.Context, *env, *cobra.Command, []string) (found []string) {
 	for _, c := range clients.Clients() {
 		found = append(found, described(c.ID, c.Name))
 	}

@@ -35,78 +35,96 @@ const (
 )
 
 func doctorCommand(e *env) *cobra.Command {
-	return command("doctor", "find out what is wrong, and what to do", func(ctx context.Context, _ []string) error { return e.doctor(ctx) })
+	return e.printing("doctor", "find out what is wrong, and what to do", "doctor", func(ctx context.Context, _ []string) (any, error) {
+		s, err := e.checkFiles(ctx)
+		if err != nil {
+			return nil, err
+		}
+		x, err := examine(ctx, e, s)
+		if err != nil {
+			return nil, err
+		}
+		return x, exitIf(!x.OK, x.code)
+	})
 }
 
-// examination collects what doctor finds.
+// examination is what doctor finds.
 type examination struct {
-	found   []finding
-	code    int  // exit code of the first fault
-	running bool // a toolgate answers at the admin listener
+	Findings []finding `json:"findings"`
+	OK       bool      `json:"ok"`
+	Running  bool      `json:"running"` // a toolgate answers at the admin listener
+
+	code int // exit code of the first fault
 }
 
-func (x *examination) ok(where, message string) {
-	x.found = append(x.found, finding{Level: levelOK, Where: where, Message: message})
+func (x *examination) add(level, where, message, hint string) {
+	x.Findings = append(x.Findings, finding{Level: level, Where: where, Message: message, Hint: hint})
 }
+
+func (x *examination) ok(where, message string) { x.add(levelOK, where, message, "") }
 
 func (x *examination) fault(code int, where, message, hint string) {
-	if x.code == exitOK {
-		x.code = code
+	if x.OK {
+		x.OK, x.code = false, code
 	}
-	x.found = append(x.found, finding{Level: levelFault, Where: where, Message: message, Hint: hint})
-}
-
-// doctor prints what is found.
-func (e *env) doctor(ctx context.Context) error {
-	s, err := e.checkFiles(ctx)
-	if err != nil {
-		return err
-	}
-	x, err := e.examine(ctx, s)
-	if err != nil {
-		return err
-	}
-	err = e.Print("doctor", x.document())
-	return errors.Join(err, exitIf(x.code != exitOK, x.code))
-}
-
-// document is an examination as it is printed.
-func (x *examination) document() map[string]any {
-	return map[string]any{"ok": x.code == exitOK, "running": x.running, "findings": x.found}
+	x.add(levelFault, where, message, hint)
 }
 
 // examine examines the configuration as check does, then what surrounds it.
-func (e *env) examine(ctx context.Context, s *filesCheck) (*examination, error) {
-	x := &examination{}
+func examine(ctx context.Context, e *env, s *filesCheck) (*examination, error) {
+	x := &examination{OK: true}
 	x.ok("configuration", text.Count(len(s.cfg.Servers), "server")+", policy "+short(s.engine.Revision()))
-	x.found = append(x.found, s.found...)
-	x.directories(s.cfg)
+	x.Findings = append(x.Findings, s.found...)
 	x.disk(s.cfg)
-	x.database(ctx, s.cfg)
-	for _, file := range crash.Files(crash.Dir(s.cfg.State)) {
-		x.found = append(x.found, finding{Level: levelWarning, Where: "toolgate.state", Message: "toolgate has crashed: its stacks are in " + file, Hint: "report them, and delete the file"})
+	x.databases(ctx, s.cfg)
+	for i := range s.cfg.Servers {
+		server := &s.cfg.Servers[i]
+		if message := missingCommand(server); message != "" {
+			x.fault(exitUnreachable, "mcpServers."+server.Name, message, server.CommandHint())
+		}
 	}
-	x.shared(ctx, s.cfg)
-	x.commands(s.cfg)
 	if err := x.clients(e, s.cfg); err != nil {
 		return nil, err
 	}
 	var status console.Status
-	x.running = e.readStatus(ctx, &status) == nil
-	x.listeners(s.cfg, x.running)
-	if x.running {
+	if x.Running = e.readStatus(ctx, &status) == nil; x.Running {
 		x.gateway(&status)
-	} else if x.code == exitOK {
-		began := time.Now()
-		if err := e.withUpstreams(ctx, liveBound, s.cfg, func(a *app.App) { x.servers(a, began) }); err != nil {
-			return nil, err
-		}
+		return x, nil
 	}
-	return x, nil
+	for _, place := range [][2]string{{"toolgate.listen", s.cfg.Listen}, {"toolgate.admin", s.cfg.Admin}} {
+		name, address := place[0], place[1]
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			x.fault(exitUnreachable, name, err.Error(), "end the program that has the port, or choose another port")
+			continue
+		}
+		_ = l.Close() // nothing was accepted
+		x.ok(name, address+" is free")
+	}
+	if !x.OK {
+		return x, nil
+	}
+	began := time.Now()
+	return x, e.withUpstreams(ctx, liveBound, s.cfg, func(a *app.App) {
+		for _, u := range a.Upstreams().Status() {
+			server := console.Upstream(u)
+			x.server(&server, fmt.Sprintf(" after %.1f s", u.Since.Sub(began).Seconds()))
+		}
+		x.Findings = append(x.Findings, a.SightFindings()...)
+	})
 }
 
-// directories reports whether files can be made in the state and key directories.
-func (x *examination) directories(cfg *config.Config) {
+// existing returns dir, or its closest parent that exists.
+func existing(dir string) string {
+	for _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) && dir != filepath.Dir(dir); _, err = os.Stat(dir) {
+		dir = filepath.Dir(dir)
+	}
+	return dir
+}
+
+// disk reports whether files can be made in the state and key directories, how much of the
+// state directory's disk is free, and crashes of which it has stacks.
+func (x *examination) disk(cfg *config.Config) {
 	for _, place := range [][2]string{{"toolgate.state", cfg.State}, {"toolgate.keys", cfg.Keys}} {
 		name, dir := place[0], place[1]
 		if dir == "" {
@@ -118,48 +136,35 @@ func (x *examination) directories(cfg *config.Config) {
 		}
 		x.ok(name, dir+" can be written")
 	}
-}
-
-// existing returns dir, or its closest parent that exists.
-func existing(dir string) string {
-	for _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) && dir != filepath.Dir(dir); _, err = os.Stat(dir) {
-		dir = filepath.Dir(dir)
-	}
-	return dir
-}
-
-// disk reports how much of the state directory's disk is free, and the reserve.
-func (x *examination) disk(cfg *config.Config) {
 	const where = "toolgate.audit.reserve_mib"
 	switch s := audit.ReadSpace(existing(cfg.State), int64(cfg.Audit.ReserveMiB)<<20); {
 	case s.Err != nil:
-		x.found = append(x.found, finding{Level: levelWarning, Where: where, Message: "no reserve is kept: reading the free space: " + s.Err.Error()})
+		x.add(levelWarning, where, "no reserve is kept: reading the free space: "+s.Err.Error(), "")
 	case s.Reserve == 0:
 		x.ok(where, "no reserve is configured")
 	case s.Low():
 		x.fault(exitUsage, where, s.String(), "make room on the disk, move toolgate.state to another one, or keep a smaller reserve")
 	case s.Scarce():
-		x.found = append(x.found, finding{Level: levelWarning, Where: where, Message: s.String(), Hint: "make room on the disk"})
+		x.add(levelWarning, where, s.String(), "make room on the disk")
 	default:
 		x.ok(where, s.String())
 	}
+	for _, file := range crash.Files(crash.Dir(cfg.State)) {
+		x.add(levelWarning, "toolgate.state", "toolgate has crashed: its stacks are in "+file, "report them, and delete the file")
+	}
 }
 
-// database reports whether the database of toolgate.store can be reached.
-func (x *examination) database(ctx context.Context, cfg *config.Config) {
-	if cfg.Store == "" {
-		return
+// databases reports whether the servers of toolgate.store and toolgate.shared, if there are
+// any, can be reached, the latter in time.
+func (x *examination) databases(ctx context.Context, cfg *config.Config) {
+	if cfg.Store != "" {
+		if err := store.CheckPostgres(ctx, cfg.Store); err != nil {
+			message, hint, _ := strings.Cut(err.Error(), hintMark)
+			x.fault(exitUnreachable, "toolgate.store", message, hint)
+		} else {
+			x.ok("toolgate.store", store.Redact(cfg.Store)+" answers")
+		}
 	}
-	if err := store.CheckPostgres(ctx, cfg.Store); err != nil {
-		message, hint, _ := strings.Cut(err.Error(), "\nhint: ")
-		x.fault(exitUnreachable, "toolgate.store", message, hint)
-		return
-	}
-	x.ok("toolgate.store", store.Redact(cfg.Store)+" answers")
-}
-
-// shared reports whether the server of toolgate.shared answers in time.
-func (x *examination) shared(ctx context.Context, cfg *config.Config) {
 	if cfg.Shared == nil {
 		return
 	}
@@ -168,64 +173,28 @@ func (x *examination) shared(ctx context.Context, cfg *config.Config) {
 	case err != nil:
 		x.fault(exitUnreachable, where, err.Error(), "start the server, or correct its URL and password")
 	case took > fleet.DefaultPatience:
-		x.found = append(x.found, finding{Level: levelWarning, Where: where, Hint: "move the server closer to its replicas",
-			Message: fmt.Sprintf("the server answers after %s, and calls wait for it, for %s at most", took.Round(time.Millisecond), fleet.LongestPatience)})
+		x.add(levelWarning, where, fmt.Sprintf("the server answers after %s, and calls wait for it, for %s at most", took.Round(time.Millisecond), fleet.LongestPatience), "move the server closer to its replicas")
 	default:
 		x.ok(where, fmt.Sprintf("the server answers; %s", text.Count(replicas, "replica")))
 	}
 }
 
-// commands reports the commands of servers that are not found.
-func (x *examination) commands(cfg *config.Config) {
-	for i := range cfg.Servers {
-		s := &cfg.Servers[i]
-		if message := missingCommand(s); message != "" {
-			x.fault(exitUnreachable, "mcpServers."+s.Name, message, s.CommandHint())
-		}
-	}
-}
-
-// listeners reports whether the addresses are free, unless a toolgate answers there.
-func (x *examination) listeners(cfg *config.Config, running bool) {
-	if running {
-		return
-	}
-	for _, place := range [][2]string{{"toolgate.listen", cfg.Listen}, {"toolgate.admin", cfg.Admin}} {
-		name, address := place[0], place[1]
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			x.fault(exitUnreachable, name, err.Error(), "end the program that has the port, or choose another port")
-			continue
-		}
-		_ = l.Close() // nothing was accepted
-		x.ok(name, address+" is free")
-	}
-}
-
 // gateway reports what a running toolgate says about itself.
 func (x *examination) gateway(s *console.Status) {
+	const where = "running toolgate"
 	if s.Ready && len(s.Degraded) > 0 {
-		x.found = append(x.found, finding{Level: levelWarning, Where: "running toolgate", Message: "degraded: not ready are " + strings.Join(s.Degraded, ", ")})
+		x.add(levelWarning, where, "degraded: not ready are "+strings.Join(s.Degraded, ", "), "")
 	} else if s.Ready {
-		x.ok("running toolgate", "ready, policy "+short(s.Revision))
+		x.ok(where, "ready, policy "+short(s.Revision))
 	} else {
-		x.fault(exitUnreachable, "running toolgate", "not ready", "its log says why")
+		x.fault(exitUnreachable, where, "not ready", "its log says why")
 	}
 	for i := range s.Upstreams {
 		x.server(&s.Upstreams[i], "")
 	}
 	for _, w := range s.Warnings {
-		x.found = append(x.found, finding{Level: levelWarning, Where: "running toolgate", Message: w})
+		x.add(levelWarning, where, w, "")
 	}
-}
-
-// servers reports the servers of a toolgate that was opened at a time.
-func (x *examination) servers(a *app.App, began time.Time) {
-	for _, u := range a.Upstreams().Status() {
-		server := console.Upstream(u)
-		x.server(&server, fmt.Sprintf(" after %.1f s", u.Since.Sub(began).Seconds()))
-	}
-	x.found = append(x.found, a.SightFindings()...)
 }
 
 func (x *examination) server(u *console.Upstream, after string) {
@@ -238,7 +207,7 @@ func (x *examination) server(u *console.Upstream, after string) {
 		x.fault(exitUnreachable, where, u.State+": "+u.Error, "toolgate server show "+u.Name+"; the server's own messages are in the log")
 	}
 	for _, w := range u.Warnings {
-		x.found = append(x.found, finding{Level: levelWarning, Where: where, Message: w})
+		x.add(levelWarning, where, w, "")
 	}
 }
 
@@ -248,28 +217,25 @@ func (x *examination) server(u *console.Upstream, after string) {
 func (x *examination) clients(e *env, cfg *config.Config) error {
 	files, err := e.clientFiles(".")
 	for _, f := range files {
-		x.client(e, cfg, &f)
+		flags, where := f.ID+e.configFlag(), "client "+f.ID
+		if f.Scope == "project" {
+			flags += " --project ."
+		}
+		connected, past := f.reaches(cfg)
+		switch {
+		case f.err != nil:
+			fault, _, _ := strings.Cut(f.err.Error(), "\n")
+			x.add(levelNote, where, fault, "toolgate connect "+flags+" adds it")
+		case len(past) > 0:
+			x.add(levelWarning, where, fmt.Sprintf("%s reaches %s without toolgate: these calls meet no policy and leave no record", f.Path, strings.Join(past, ", ")),
+				"toolgate adopt "+flags+" moves these servers behind toolgate; toolgate connect "+flags+" only adds toolgate")
+		case connected:
+			x.ok(where, f.Path+" connects to toolgate")
+		default:
+			x.add(levelNote, where, f.Path+" does not connect to toolgate", "toolgate connect "+flags+" adds it")
+		}
 	}
 	return err
-}
-
-func (x *examination) client(e *env, cfg *config.Config, f *clientOnDisk) {
-	flags := e.configFlag()
-	if f.Scope == "project" {
-		flags += " --project ."
-	}
-	found := finding{Level: levelNote, Where: "client " + f.ID, Message: f.Path + " does not connect to toolgate", Hint: "toolgate connect " + f.ID + flags + " adds it"}
-	connected, past := f.reaches(cfg)
-	switch {
-	case f.err != nil:
-		found.Message, _, _ = strings.Cut(f.err.Error(), "\n")
-	case len(past) > 0:
-		found.Level, found.Message = levelWarning, fmt.Sprintf("%s reaches %s without toolgate: these calls meet no policy and leave no record", f.Path, strings.Join(past, ", "))
-		found.Hint = "toolgate adopt " + f.ID + flags + " moves these servers behind toolgate; toolgate connect " + f.ID + flags + " only adds toolgate"
-	case connected:
-		found.Level, found.Message, found.Hint = levelOK, f.Path+" connects to toolgate", ""
-	}
-	x.found = append(x.found, found)
 }
 
 // reaches reports whether a client's file has an entry for toolgate, and names its servers

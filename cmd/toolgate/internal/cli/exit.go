@@ -43,6 +43,7 @@ type exit struct {
 	code int
 	err  error
 
+	reported bool            // the result that comes with it is printed
 	word     string          // the code that a listener gave it; "" = that of exitWords
 	rpc      json.RawMessage // the JSON-RPC error that it is; nil = none
 	findings []finding       // of a configuration or policy that cannot serve
@@ -68,7 +69,7 @@ func usage(err error) error {
 // exitIf ends a command whose result is printed with a code, if that result is bad news.
 func exitIf(bad bool, code int) error {
 	if bad {
-		return &exit{code: code}
+		return &exit{code: code, reported: true}
 	}
 	return nil
 }
@@ -144,8 +145,16 @@ func unknown(what, value string, known []string) error {
 // flagFault returns an error of the flags of c with the flag that was probably meant, or with
 // what the value of a flag is. An unknown command, whose flags are unknown too, is reported
 // instead of them.
-func (e *env) flagFault(c *cobra.Command, err error) error {
-	e.Form = formAsked(c, e.args)
+func flagFault(e *env, c *cobra.Command, err error) error {
+	// Cobra stops at the first fault, before a -o that may follow.
+	lenient := pflag.NewFlagSet("", pflag.ContinueOnError)
+	lenient.ParseErrorsAllowlist.UnknownFlags = true
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		lenient.StringP(f.Name, f.Shorthand, "", "")
+		lenient.Lookup(f.Name).NoOptDefVal = f.NoOptDefVal
+	})
+	_ = lenient.Parse(e.args) // the fault has been found
+	e.Form = lenient.Lookup("output").Value.String()
 	if c.HasSubCommands() && c.Flags().NArg() > 0 {
 		return requireCommand(c, c.Flags().Args())
 	}
@@ -169,19 +178,6 @@ func (e *env) noteUnknown(what, name string, known []string) {
 	if near := didYouMean(name, known); near != "" && !slices.Contains(known, name) {
 		fmt.Fprintf(e.err, "toolgate: warning: no %s %q is known%s\n", what, report.Printable(name), report.Printable(near))
 	}
-}
-
-// formAsked returns the value of -o in a command line of c that has faulty flags: cobra stops
-// at the first one.
-func formAsked(c *cobra.Command, args []string) string {
-	lenient := pflag.NewFlagSet("", pflag.ContinueOnError)
-	lenient.ParseErrorsAllowlist.UnknownFlags = true
-	c.Flags().VisitAll(func(f *pflag.Flag) {
-		lenient.StringP(f.Name, f.Shorthand, "", "")
-		lenient.Lookup(f.Name).NoOptDefVal = f.NoOptDefVal
-	})
-	_ = lenient.Parse(args) // the fault has been found
-	return lenient.Lookup("output").Value.String()
 }
 
 // valueHint is a hint line that says what the value of a flag is.

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,7 +19,6 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients/clientfile"
-	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
@@ -34,20 +34,17 @@ type initFlags struct {
 	service bool // start at login
 }
 
-func initCommand(e *env) *cobra.Command {
+func initCommand(e *env) (c *cobra.Command) {
 	f := &initFlags{}
-	c := &cobra.Command{
-		Use: "init [DIR]", Short: "set toolgate up for your own servers",
-		RunE: func(c *cobra.Command, args []string) error {
-			if !c.Flags().Changed("log-level") {
-				e.logLevel = "error" // what matters is in the report
-			}
-			if c.Flags().Changed("config") || c.Flags().Changed("overlay") {
-				return usage(errors.New("init writes mcp.json into a directory\nhint: toolgate init DIR"))
-			}
-			return e.setUp(c.Context(), cmp.Or(strings.Join(args, ""), "."), f)
-		},
-	}
+	c = command("init [DIR]", "set toolgate up for your own servers", func(ctx context.Context, args []string) error {
+		if !c.Flags().Changed("log-level") {
+			e.logLevel = "error" // what matters is in the report
+		}
+		if c.Flags().Changed("config") || c.Flags().Changed("overlay") {
+			return usage(errors.New("init writes mcp.json into a directory\nhint: toolgate init DIR"))
+		}
+		return setUp(ctx, e, cmp.Or(strings.Join(args, ""), "."), f)
+	})
 	c.Flags().StringSliceVar(&f.clients, "client", nil, "`CLIENT` whose servers to offer, as toolgate import names it; may be repeated (default: all)")
 	c.Flags().StringVar(&f.project, "project", "", "`DIR` of a project: take the servers of its files too")
 	addInputs(c, &f.set)
@@ -69,6 +66,7 @@ type setup struct {
 	Call     *firstCall    `json:"call,omitempty"`
 	Next     []string      `json:"next,omitempty"` // commands
 
+	e       *env
 	lock    *lock.File
 	secrets *secretFile // every secret of the servers, a file for each
 }
@@ -76,18 +74,18 @@ type setup struct {
 // setUp makes a configuration, a policy and a lock for the servers that a person has, and
 // ends with a first call. Nothing is started or written before the person agrees, and no
 // file is overwritten.
-func (e *env) setUp(ctx context.Context, dir string, f *initFlags) (err error) {
+func setUp(ctx context.Context, e *env, dir string, f *initFlags) (err error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return err
 	}
 	e.config = filepath.Join(dir, defaultConfig)
-	s := &setup{Dir: dir, lock: &lock.File{}, secrets: newSecrets(&clientfile.Change{}, "${file:secrets/%s}")}
+	s := &setup{Dir: dir, e: e, lock: &lock.File{}, secrets: newSecrets(&clientfile.Change{}, "${file:secrets/%s}")}
 	if s.Servers, s.Notes, err = e.offers(f); err != nil {
 		return err
 	}
-	agreed, err := e.agree(s, f)
+	agreed, err := s.agree(f)
 	if err == nil && agreed {
-		err = e.discover(ctx, s)
+		err = s.discover(ctx)
 	}
 	if err != nil || !agreed {
 		return err
@@ -96,14 +94,14 @@ func (e *env) setUp(ctx context.Context, dir string, f *initFlags) (err error) {
 		makeToken(config.Token{Subject: "agent", Person: "owner", Roles: []string{roleReader, roleWriter}}),
 		makeToken(config.Token{Subject: "approver", Person: "approver", Roles: []string{roleApprover}}),
 	}
-	if err = e.plan(s); err == nil {
+	if err = s.plan(); err == nil {
 		err = s.write()
 	}
 	if err != nil {
 		return err
 	}
-	failed := e.tryOut(ctx, s) // the tokens are printed in any case
-	s.Next = e.nextSteps(s)
+	failed := s.tryOut(ctx) // the tokens are printed in any case
+	s.Next = s.nextSteps()
 	if err := errors.Join(e.Print("setup", s), failed); err != nil {
 		return err
 	}
@@ -112,7 +110,8 @@ func (e *env) setUp(ctx context.Context, dir string, f *initFlags) (err error) {
 
 // agree completes the plan, and reports whether it is to be carried out. Without --yes a
 // person is asked; where there is nobody to ask, the plan is printed.
-func (e *env) agree(s *setup, f *initFlags) (bool, error) {
+func (s *setup) agree(f *initFlags) (bool, error) {
+	e := s.e
 	asks := !f.yes && !e.Structured() && e.terminal()
 	if asks && len(s.Servers) > 0 {
 		if err := e.Write(reports().Render("offers", s, false)); err != nil {
@@ -128,7 +127,7 @@ func (e *env) agree(s *setup, f *initFlags) (bool, error) {
 	if len(s.taken()) == 0 {
 		s.Servers = append(s.Servers, standardTools())
 	}
-	if err := e.plan(s); err != nil || f.yes {
+	if err := s.plan(); err != nil || f.yes {
 		return f.yes, err
 	}
 	if err := e.Print("setup", s); err != nil {
@@ -165,7 +164,8 @@ const startBound = time.Minute
 
 // discover starts the servers that are taken, in a state of their own, and drafts roles
 // for their tools. A server that does not answer is not taken.
-func (e *env) discover(ctx context.Context, s *setup) error {
+func (s *setup) discover(ctx context.Context) error {
+	e := s.e
 	cfg, err := e.loadPlanned(s.Files)
 	if err != nil {
 		return e.unservable(err, "")
@@ -177,7 +177,15 @@ func (e *env) discover(ctx context.Context, s *setup) error {
 	fmt.Fprintf(e.err, "starting %s\n", text.Count(len(cfg.Servers), "server"))
 	err = e.withUpstreams(ctx, startBound, alone, func(a *app.App) {
 		s.lock.Servers, failed = listed(ctx, a, cfg.Servers)
-		s.Tools, unread = draftTools(ctx, a, cfg)
+		var pins []registry.Pin
+		pins, unread = a.Upstreams().Pins().List(ctx)
+		refused := a.Upstreams().Catalogue().Quarantined()
+		for i := range pins { // those included that only some clients see
+			t, server := pinned(cfg, &pins[i])
+			if server != nil && pins[i].Accepted != "" && !slices.ContainsFunc(refused, func(r *registry.Tool) bool { return r.Exposed == t.Exposed }) {
+				s.Tools = append(s.Tools, draftTool(t, pins[i].Definition()))
+			}
+		}
 	})
 	switch {
 	case ctx.Err() != nil:
@@ -195,20 +203,6 @@ func (e *env) discover(ctx context.Context, s *setup) error {
 	return nil
 }
 
-// draftTools returns the tools that servers have listed and that can serve, those included
-// that only some clients see.
-func draftTools(ctx context.Context, a *app.App, cfg *config.Config) (tools []draftedTool, err error) {
-	pins, err := a.Upstreams().Pins().List(ctx)
-	refused := a.Upstreams().Catalogue().Quarantined()
-	for i := range pins {
-		t, s := pinned(cfg, &pins[i])
-		if s != nil && pins[i].Accepted != "" && !slices.ContainsFunc(refused, func(r *registry.Tool) bool { return r.Exposed == t.Exposed }) {
-			tools = append(tools, draftTool(t, pins[i].Definition()))
-		}
-	}
-	return tools, err
-}
-
 // firstCall is what the agent of a new configuration got.
 type firstCall struct {
 	Tool  string   `json:"tool,omitempty"`  // that it called; "" = it listed the tools
@@ -216,37 +210,24 @@ type firstCall struct {
 	Tools []string `json:"tools,omitempty"` // names in the list
 }
 
-// tryOut checks what was written, as check does, and makes a first call through it.
-func (e *env) tryOut(ctx context.Context, s *setup) error {
-	files, err := e.checkFiles(ctx)
+// tryOut checks what was written, as check does, and makes a first call through it: it serves
+// the configuration on free ports until every upstream has answered, failed or had its time.
+func (s *setup) tryOut(ctx context.Context) error {
+	files, err := s.e.checkFiles(ctx)
 	if err != nil {
 		return err
 	}
 	s.Findings = files.found
-	return e.serveOnce(ctx, files.cfg, func(a *app.App, base string) error {
-		for _, f := range findings(a) {
-			if !slices.Contains(s.Findings, f) && !strings.HasPrefix(f.Where, "role ") { // a role without tools is drafted so
-				s.Findings = append(s.Findings, f)
-			}
-		}
-		s.Call, err = e.callFirst(ctx, s, base)
-		return err
-	})
-}
-
-// serveOnce serves a configuration on free ports while use runs, and calls use when every
-// upstream has answered, failed or had its time.
-func (e *env) serveOnce(ctx context.Context, cfg *config.Config, use func(a *app.App, base string) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	aside := *cfg
+	aside := *files.cfg
 	aside.Listen, aside.Admin = "127.0.0.1:0", "127.0.0.1:0"
 	listeners, err := app.Listen(&aside)
 	if err != nil {
 		return err
 	}
 	defer listeners.Close()
-	a, err := app.Open(ctx, listeners.Bound(&aside), e.appOptions())
+	a, err := app.Open(ctx, listeners.Bound(&aside), s.e.appOptions())
 	if err != nil {
 		return err
 	}
@@ -255,18 +236,20 @@ func (e *env) serveOnce(ctx context.Context, cfg *config.Config, use func(a *app
 	started, enough := context.WithTimeout(ctx, startBound)
 	a.WaitForUpstreams(started)
 	enough()
-	err = use(a, app.URL(a.Config().Listen, nil))
+	for _, f := range findings(a) {
+		if !slices.Contains(s.Findings, f) && !strings.HasPrefix(f.Where, "role ") { // a role without tools is drafted so
+			s.Findings = append(s.Findings, f)
+		}
+	}
+	s.Call, err = s.callFirst(ctx, app.URL(a.Config().Listen, nil))
 	stop()
 	return errors.Join(err, <-ended, a.Close())
 }
 
-// mostTried is how many tools init calls until one answers.
-const mostTried = 3
-
 // callFirst calls a tool that only reads and needs no arguments as the new agent. Without
-// one that answers, it lists the tools.
-func (e *env) callFirst(ctx context.Context, s *setup, base string) (*firstCall, error) {
-	as := *e
+// one that answers among the first three, it lists the tools.
+func (s *setup) callFirst(ctx context.Context, base string) (*firstCall, error) {
+	as := *s.e
 	as.addr, as.token = base, s.Tokens[0].Token
 	a, err := as.agent(ctx)
 	if err != nil {
@@ -275,11 +258,11 @@ func (e *env) callFirst(ctx context.Context, s *setup, base string) (*firstCall,
 	defer a.Close()
 	tried := 0
 	for _, t := range slices.SortedStableFunc(slices.Values(s.Tools), func(a, b draftedTool) int { return strings.Compare(a.Role, b.Role) }) { // readers first
-		if !t.reads || t.argument || tried == mostTried {
+		if !t.reads || t.argument || tried == 3 {
 			continue
 		}
 		tried++
-		result, err := a.request(ctx, "tools/call", fmt.Appendf(nil, `{"name":%s,"arguments":{}}`, jsonrpc.Quote(t.Name)))
+		result, err := a.call(ctx, t.Name, json.RawMessage("{}"))
 		if err == nil {
 			err = verdictOf(result)
 		}
@@ -299,8 +282,8 @@ func (e *env) callFirst(ctx context.Context, s *setup, base string) (*firstCall,
 }
 
 // nextSteps returns the commands that follow.
-func (e *env) nextSteps(s *setup) (commands []string) {
-	program, flags := os.Args[0], e.configFlag()
+func (s *setup) nextSteps() (commands []string) {
+	program, flags := os.Args[0], s.e.configFlag()
 	call := "tool list"
 	if s.Call != nil && s.Call.Tool != "" {
 		call = "tool call " + s.Call.Tool

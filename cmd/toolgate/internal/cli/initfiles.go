@@ -34,7 +34,7 @@ func (f plannedFile) MarshalText() ([]byte, error) { return []byte(f.Path), nil 
 
 // plan makes the files, of which mcp.json is written last. The error is an *exit when one
 // of them, or a directory of them, exists.
-func (e *env) plan(s *setup) error {
+func (s *setup) plan() error {
 	var entries []*offer
 	for _, o := range s.taken() {
 		written := *o
@@ -147,18 +147,15 @@ type draftedTool struct {
 	argument bool // it has a required argument
 }
 
-// claims are the annotations of a tool that say what it may do. They are what its server
-// says, and nothing holds the server to them.
-type claims struct {
-	ReadOnly    *bool `json:"readOnlyHint"`
-	Destructive *bool `json:"destructiveHint"`
-	OpenWorld   *bool `json:"openWorldHint"`
-}
-
-// draftTool finds the place of a tool. What its server does not say, or says in a form
-// that has two readings, is what MCP takes for granted: the tool writes, may destroy and
-// reaches the open world.
+// draftTool finds the place of a tool. Annotations are what its server says, and nothing
+// holds the server to them. What it does not say, or says in a form that has two readings,
+// is what MCP takes for granted: the tool writes, may destroy and reaches the open world.
 func draftTool(t policy.Tool, definition json.RawMessage) draftedTool {
+	type claims struct {
+		ReadOnly    *bool `json:"readOnlyHint"`
+		Destructive *bool `json:"destructiveHint"`
+		OpenWorld   *bool `json:"openWorldHint"`
+	}
 	var c claims
 	if len(t.Annotations) > 0 && strict.Unmarshal(t.Annotations, &c) != nil {
 		c = claims{}
@@ -175,10 +172,34 @@ func draftTool(t policy.Tool, definition json.RawMessage) draftedTool {
 }
 
 // policyFiles returns the default policy with data that gives the drafted roles their
-// tools, a decision table that holds it to them, and a page that explains it.
+// tools, a decision table that says what each role may do with each tool, and a page that
+// explains it.
 func policyFiles(tools []draftedTool) (files []plannedFile, err error) {
-	data, err := document(policyData(tools))
-	table, failed := document(policyTable(tools))
+	granted, held, cases := map[string]object{roleReader: {}, roleWriter: {}}, object{}, []object{}
+	for _, t := range tools {
+		effect := "allow"
+		granted[t.Role][t.Name] = true
+		if t.Held {
+			effect = "hold"
+			held[t.Name] = object{"hold": true}
+		}
+		for _, role := range []string{roleReader, roleWriter, roleApprover} {
+			want := "deny"
+			if role == t.Role {
+				want = effect
+			}
+			cases = append(cases, object{"name": role + ": " + t.Name, "input": object{"principal": object{"roles": []string{role}}, "tool": object{"exposed": t.Name}}, "want": want})
+		}
+	}
+	data, err := document(object{
+		"roles": object{
+			roleReader: object{"tools": granted[roleReader]}, roleWriter: object{"tools": granted[roleWriter]}, roleApprover: object{"tools": object{}},
+		},
+		"tools":    held,
+		"approval": object{"roles": []string{roleApprover}, "quorum": 1},
+		"trail":    object{"auditor": "all", roleApprover: "decides"},
+	})
+	table, failed := document(object{"cases": cases})
 	files = []plannedFile{
 		{"policy/README.md", 0o644, []byte(reports().Render("drafted-policy", tools, false))},
 		{"policy/data.json", 0o644, data}, {"policy/roles_test.json", 0o644, table},
@@ -190,39 +211,4 @@ func policyFiles(tools []draftedTool) (files []plannedFile, err error) {
 		}
 	}
 	return files, errors.Join(err, failed, unread)
-}
-
-// policyData returns the data of the drafted policy.
-func policyData(tools []draftedTool) object {
-	granted, held := map[string]object{roleReader: {}, roleWriter: {}}, object{}
-	for _, t := range tools {
-		granted[t.Role][t.Name] = true
-		if t.Held {
-			held[t.Name] = object{"hold": true}
-		}
-	}
-	return object{
-		"roles": object{
-			roleReader: object{"tools": granted[roleReader]}, roleWriter: object{"tools": granted[roleWriter]}, roleApprover: object{"tools": object{}},
-		},
-		"tools":    held,
-		"approval": object{"roles": []string{roleApprover}, "quorum": 1},
-		"trail":    object{"auditor": "all", roleApprover: "decides"},
-	}
-}
-
-// policyTable returns the decision table of the drafted policy: what each role may do with
-// each tool.
-func policyTable(tools []draftedTool) object {
-	cases, effect := []object{}, map[bool]string{true: "hold", false: "allow"}
-	for _, t := range tools {
-		for _, role := range []string{roleReader, roleWriter, roleApprover} {
-			want := "deny"
-			if role == t.Role {
-				want = effect[t.Held]
-			}
-			cases = append(cases, object{"name": role + ": " + t.Name, "input": object{"principal": object{"roles": []string{role}}, "tool": object{"exposed": t.Name}}, "want": want})
-		}
-	}
-	return object{"cases": cases}
 }

@@ -14,53 +14,41 @@ import (
 )
 
 func keysCommand(e *env) *cobra.Command {
-	return group("keys", "list and rotate toolgate's own keys",
-		command("list", "list the keys with their IDs and ages", func(context.Context, []string) error {
-			found, err := keys.At(e.keysDir()).Versions()
-			if err != nil {
-				return err
-			}
-			return e.Print("keys", append([]keys.Version{}, found...))
-		}),
-		command("show [KEY]", "print the public key that signs checkpoints", func(_ context.Context, args []string) error { return e.showKey(args) }),
-		command("rotate "+strings.Join(keys.Names, "|")+"...", "add a version to keys", func(_ context.Context, names []string) error { return e.rotateKeys(names) }))
-}
-
-// showKey prints a public key: that of an ID, or the newest one.
-func (e *env) showKey(args []string) error {
-	found, err := keys.At(e.keysDir()).Versions()
-	if err != nil {
-		return err
-	}
-	found = slices.DeleteFunc(found, func(v keys.Version) bool {
-		return v.Public == "" || len(args) > 0 && v.ID != args[0] || len(args) == 0 && !v.Newest
+	list := e.printing("list", "list the keys with their IDs and ages", "keys", func(context.Context, []string) (any, error) {
+		found, err := keys.At(e.keysDir()).Versions()
+		return append([]keys.Version{}, found...), err
 	})
-	if len(found) != 1 {
-		return usage(fmt.Errorf("%s has no such public key\nhint: list the keys with toolgate keys list", e.keysDir()))
-	}
-	return e.Print("key", found[0])
-}
-
-// rotateKeys records and adds versions. The record is signed by the former key.
-func (e *env) rotateKeys(names []string) error {
-	dir := keys.At(e.keysDir())
-	for _, name := range names {
-		if !dir.Has(name) {
-			return usage(fmt.Errorf("rotating key %s: %w\nhint: toolgate creates its keys when it needs them first", name, keys.ErrUnknown))
+	show := e.printing("show [KEY]", "print the public key that signs checkpoints", "key", func(_ context.Context, args []string) (any, error) {
+		found, err := keys.At(e.keysDir()).Versions()
+		if err != nil {
+			return nil, err
 		}
-	}
-	err := e.record(&audit.Record{Principal: audit.Principal{Subject: identity.LocalSubject}, Event: &audit.Event{Name: audit.EventKeysRotated, Added: names}})
-	for _, name := range names {
-		if err == nil {
-			_, err = dir.Rotate(name)
+		found = slices.DeleteFunc(found, func(v keys.Version) bool { // without an ID, the newest key stays
+			return v.Public == "" || len(args) > 0 && v.ID != args[0] || len(args) == 0 && !v.Newest
+		})
+		if len(found) != 1 {
+			return nil, usage(fmt.Errorf("%s has no such public key\nhint: list the keys with toolgate keys list", e.keysDir()))
 		}
-	}
-	if err != nil {
-		return err
-	}
-	now, err := dir.Versions()
-	if err != nil {
-		return err
-	}
-	return e.Print("rotated", slices.DeleteFunc(now, func(v keys.Version) bool { return !v.Newest || !slices.Contains(names, v.Name) }))
+		return found[0], nil
+	})
+	rotate := e.printing("rotate "+strings.Join(keys.Names, "|")+"...", "add a version to keys", "rotated", func(_ context.Context, names []string) (any, error) {
+		dir := keys.At(e.keysDir())
+		for _, name := range names {
+			if !dir.Has(name) {
+				return nil, usage(fmt.Errorf("rotating key %s: %w\nhint: toolgate creates its keys when it needs them first", name, keys.ErrUnknown))
+			}
+		}
+		// The record is signed by the former key.
+		if err := e.record(&audit.Record{Principal: audit.Principal{Subject: identity.LocalSubject}, Event: &audit.Event{Name: audit.EventKeysRotated, Added: names}}); err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			if _, err := dir.Rotate(name); err != nil {
+				return nil, err
+			}
+		}
+		now, err := dir.Versions()
+		return slices.DeleteFunc(now, func(v keys.Version) bool { return !v.Newest || !slices.Contains(names, v.Name) }), err
+	})
+	return group("keys", "list and rotate toolgate's own keys", list, show, rotate)
 }

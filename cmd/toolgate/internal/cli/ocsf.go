@@ -2,8 +2,6 @@ package cli
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
 	"net/netip"
 
 	"github.com/toolgate/toolgate/audit"
@@ -18,18 +16,10 @@ const (
 	ocsfOther          = 99
 )
 
-// writeOCSF prints a record as an event of the Open Cybersecurity Schema Framework. What
-// the schema has no place for is in unmapped.
-func (e *env) writeOCSF(r *audit.Record) error {
-	text, err := json.Marshal(ocsfEvent(exported{r}))
-	if err != nil {
-		return fmt.Errorf("writing record %d of %s: %w", r.Seq, r.Instance, err)
-	}
-	return e.Write(string(text) + "\n")
-}
-
 type object = map[string]any
 
+// ocsfEvent returns a record as an event of the Open Cybersecurity Schema Framework. What
+// the schema has no place for is in unmapped.
 func ocsfEvent(x exported) object {
 	class, activity := ocsfAPIActivity, ocsfOther
 	source, failed := object{"name": cmp.Or(x.Transport, "toolgate")}, x.Code != ""
@@ -51,7 +41,11 @@ func ocsfEvent(x exported) object {
 	if failed {
 		status, severity = 2, 3
 	}
-	user := object{"name": cmp.Or(x.Principal.Subject, "unknown"), "groups": groupsOf(x.Principal.Roles)}
+	groups := []object{}
+	for _, role := range x.Principal.Roles {
+		groups = append(groups, object{"name": role})
+	}
+	user := object{"name": cmp.Or(x.Principal.Subject, "unknown"), "groups": groups}
 	event := object{
 		"metadata": object{"version": ocsfVersion, "uid": x.Hash, "correlation_uid": x.TraceID, "log_name": "audit", "sequence": x.Seq,
 			"product": object{"name": "toolgate", "vendor_name": "toolgate"}},
@@ -68,13 +62,4 @@ func ocsfEvent(x exported) object {
 		"response": object{"code": status - 1, "message": x.Result()},
 	}
 	return event
-}
-
-// groupsOf returns roles as groups.
-func groupsOf(names []string) []object {
-	out := []object{}
-	for _, name := range names {
-		out = append(out, object{"name": name})
-	}
-	return out
 }

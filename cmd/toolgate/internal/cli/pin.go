@@ -37,60 +37,59 @@ func (e *env) withPins(ctx context.Context, f func(*registry.Pins) error) error 
 	return err
 }
 
-// withTool is withPins for one tool: args are its exposed name, or its server and its name
-// there. Of a tool that was never seen, the error has the nearest one.
-func (e *env) withTool(ctx context.Context, args []string, f func(p *registry.Pins, server, tool string) error) error {
-	return e.withPins(ctx, func(p *registry.Pins) error {
-		if len(args) == 1 {
-			pin, err := e.exposedPin(ctx, p, args[0])
-			if err != nil {
-				return err
-			}
-			return f(p, pin.Server, pin.Tool)
-		}
-		err := f(p, args[0], args[1])
-		if !errors.Is(err, registry.ErrNoPin) {
-			return err
-		}
-		var known []string
-		pins, _ := p.List(ctx) // a failure leaves the message without a suggestion
-		for _, pin := range pins {
-			known = append(known, pin.Server+" "+pin.Tool)
-		}
-		return fmt.Errorf("%w%s", err, didYouMean(args[0]+" "+args[1], known))
+// pins returns what the state directory has of each tool.
+func (e *env) pins(ctx context.Context) (pins []registry.Pin, err error) {
+	err = e.withPins(ctx, func(p *registry.Pins) error {
+		pins, err = p.List(ctx)
+		return err
 	})
+	return pins, err
 }
 
-// exposedPin returns the pin of the tool that agents call by a name. A name that tools of
-// two servers have is refused.
-func (e *env) exposedPin(ctx context.Context, p *registry.Pins, name string) (*registry.Pin, error) {
-	cfg, err := e.load()
-	if err != nil {
-		return nil, err
-	}
-	pins, err := p.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var found *registry.Pin
-	var known []string
-	for i := range pins {
-		t, s := pinned(cfg, &pins[i])
-		switch {
-		case s == nil:
-		case t.Exposed != name:
-			known = append(known, t.Exposed)
-		case found != nil:
-			return nil, usage(fmt.Errorf("servers %s and %s each have a tool that is exposed as %s\nhint: name the server and its tool", found.Server, t.Server, name))
-		default:
-			found = &pins[i]
+// withTool is withPins for one tool: args are its exposed name, or its server and its name
+// there. A name that tools of two servers have is refused. Of a tool that was never seen, the
+// error has the nearest one.
+func withTool(ctx context.Context, e *env, args []string, f func(p *registry.Pins, server, tool string) error) error {
+	return e.withPins(ctx, func(p *registry.Pins) error {
+		var known []string
+		if len(args) == 2 {
+			err := f(p, args[0], args[1])
+			if !errors.Is(err, registry.ErrNoPin) {
+				return err
+			}
+			pins, _ := p.List(ctx) // a failure leaves the message without a suggestion
+			for _, pin := range pins {
+				known = append(known, pin.Server+" "+pin.Tool)
+			}
+			return fmt.Errorf("%w%s", err, didYouMean(args[0]+" "+args[1], known))
 		}
-	}
-	if found == nil {
-		return nil, usage(fmt.Errorf("no definition of a tool %q has been seen%s", name,
-			cmp.Or(didYouMean(name, known), hintMark+"name the tool as agents call it, or its server and its name there")))
-	}
-	return found, nil
+		cfg, err := e.load()
+		if err != nil {
+			return err
+		}
+		pins, err := p.List(ctx)
+		if err != nil {
+			return err
+		}
+		name, found := args[0], (*registry.Pin)(nil)
+		for i := range pins {
+			t, s := pinned(cfg, &pins[i])
+			switch {
+			case s == nil:
+			case t.Exposed != name:
+				known = append(known, t.Exposed)
+			case found != nil:
+				return usage(fmt.Errorf("servers %s and %s each have a tool that is exposed as %s\nhint: name the server and its tool", found.Server, t.Server, name))
+			default:
+				found = &pins[i]
+			}
+		}
+		if found == nil {
+			hint := cmp.Or(didYouMean(name, known), hintMark+"name the tool as agents call it, or its server and its name there")
+			return usage(fmt.Errorf("no definition of a tool %q has been seen%s", name, hint))
+		}
+		return f(p, found.Server, found.Tool)
+	})
 }
 
 // systemUser names the user that runs this program, as the system knows it.
@@ -104,32 +103,24 @@ func systemUser() string {
 func toolDiff(e *env) *cobra.Command {
 	var fingerprint string
 	c := command("diff [TOOL|SERVER [TOOL]]", "show how a tool's definition changed since it was accepted", func(ctx context.Context, args []string) error {
-		if len(args) == 0 {
-			return e.withPins(ctx, func(p *registry.Pins) error { return e.listChanged(ctx, p) })
+		if len(args) > 0 {
+			return withTool(ctx, e, args, func(p *registry.Pins, server, tool string) error {
+				accepted, offered, err := p.Diff(ctx, server, tool, fingerprint)
+				if err != nil {
+					return err
+				}
+				return errors.Join(e.Print("definitions", definitions{accepted, offered}), exitIf(!bytes.Equal(accepted, offered), exitDiffer))
+			})
 		}
-		return e.withTool(ctx, args, func(p *registry.Pins, server, tool string) error {
-			return e.showDiff(ctx, p, server, tool, fingerprint)
-		})
+		pins, err := e.pins(ctx)
+		if err != nil {
+			return err
+		}
+		changed := append([]registry.Pin{}, slices.DeleteFunc(pins, func(p registry.Pin) bool { return p.Offered == "" })...)
+		return errors.Join(e.Print("pins", changed), exitIf(len(changed) > 0, exitDiffer))
 	})
 	c.Flags().StringVar(&fingerprint, "fingerprint", "", "compare the offered definition with this `DIGEST`, of several that wait")
 	return c
-}
-
-func (e *env) listChanged(ctx context.Context, p *registry.Pins) error {
-	pins, err := p.List(ctx)
-	if err != nil {
-		return err
-	}
-	changed := append([]registry.Pin{}, slices.DeleteFunc(pins, func(p registry.Pin) bool { return p.Offered == "" })...)
-	return errors.Join(e.Print("pins", changed), exitIf(len(changed) > 0, exitDiffer))
-}
-
-func (e *env) showDiff(ctx context.Context, p *registry.Pins, server, tool, fingerprint string) error {
-	accepted, offered, err := p.Diff(ctx, server, tool, fingerprint)
-	if err != nil {
-		return err
-	}
-	return errors.Join(e.Print("definitions", definitions{accepted, offered}), exitIf(!bytes.Equal(accepted, offered), exitDiffer))
 }
 
 // definitions are the two of a tool that changed.
@@ -153,30 +144,17 @@ func lines(definition json.RawMessage) []byte {
 	return append(b.Bytes(), '\n')
 }
 
-// pinnedByState refuses a server whose tools only the lock accepts. Where the
-// configuration cannot be read, the state directory was named and its word counts.
-func (e *env) pinnedByState(server string) error {
-	cfg, err := e.load()
-	if err != nil && e.state != "" {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, s := range cfg.Servers {
-		if s.Name == server && s.Pin == config.PinStrict {
-			return usage(fmt.Errorf("server %s is pinned by %s\nhint: toolgate lock %s accepts what it lists now", server, lock.Name, server))
-		}
-	}
-	return nil
-}
-
 func toolAccept(e *env) *cobra.Command {
 	var fingerprint string
 	c := command("accept TOOL|SERVER [TOOL]", "accept the definition that a server now offers", func(ctx context.Context, args []string) error {
-		return e.withTool(ctx, args, func(p *registry.Pins, server, tool string) error {
-			if err := e.pinnedByState(server); err != nil {
+		return withTool(ctx, e, args, func(p *registry.Pins, server, tool string) error {
+			// Where the configuration cannot be read, the state directory was named and its word counts.
+			cfg, err := e.stateConfig()
+			if err != nil {
 				return err
+			}
+			if slices.ContainsFunc(cfg.Servers, func(s config.Server) bool { return s.Name == server && s.Pin == config.PinStrict }) {
+				return usage(fmt.Errorf("server %s is pinned by %s\nhint: toolgate lock %s accepts what it lists now", server, lock.Name, server))
 			}
 			if err := p.Accept(ctx, server, tool, fingerprint); err != nil {
 				return err
@@ -188,57 +166,50 @@ func toolAccept(e *env) *cobra.Command {
 	return c
 }
 
+// lockCommand compares the lock with what the servers list now, and writes it unless --check
+// is set. Of servers that are not named, when some are, the lock stays as it is.
 func lockCommand(e *env) *cobra.Command {
 	var check bool
-	c := command("lock [SERVER...]", "write the tools that servers list to "+lock.Name, func(ctx context.Context, servers []string) error {
+	c := e.printing("lock [SERVER...]", "write the tools that servers list to "+lock.Name, "lock", func(ctx context.Context, servers []string) (any, error) {
 		cfg, err := e.load()
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return e.lock(ctx, cfg, servers, check)
+		now, err := listLock(ctx, e, cfg, servers)
+		if err != nil {
+			return nil, err
+		}
+		found := lock.Diff(cfg.Lock, now)
+		written := !check && (cfg.Lock == nil || len(found) > 0)
+		if written {
+			if err := files.Replace(cfg.LockPath, now.Bytes(), 0o644); err != nil {
+				return nil, fmt.Errorf("writing %s: %w", cfg.LockPath, err)
+			}
+		}
+		return map[string]any{"file": cfg.LockPath, "written": written, "differences": found}, exitIf(check && len(found) > 0, exitDiffer)
 	})
 	c.Flags().BoolVar(&check, "check", false, "write nothing; exit 12 when the file and the servers differ")
 	return c
 }
 
-// lock compares the lock with what the servers list now, and writes it unless check
-// is set. Of servers that are not named, when some are, the lock stays as it is.
-func (e *env) lock(ctx context.Context, cfg *config.Config, servers []string, check bool) error {
-	now, err := e.listLock(ctx, cfg, servers)
-	if err != nil {
-		return err
-	}
-	found := lock.Diff(cfg.Lock, now)
-	written := !check && (cfg.Lock == nil || len(found) > 0)
-	if written {
-		if err := files.Replace(cfg.LockPath, now.Bytes(), 0o644); err != nil {
-			return fmt.Errorf("writing %s: %w", cfg.LockPath, err)
-		}
-	}
-	err = e.Print("lock", map[string]any{"file": cfg.LockPath, "written": written, "differences": found})
-	return errors.Join(err, exitIf(check && len(found) > 0, exitDiffer))
-}
-
 // listLock returns the lock for what the servers list now. What it has of a server
 // that is disabled or not asked for is what the present lock has. A server that does
 // not answer is an error.
-func (e *env) listLock(ctx context.Context, cfg *config.Config, servers []string) (*lock.File, error) {
+func listLock(ctx context.Context, e *env, cfg *config.Config, servers []string) (*lock.File, error) {
 	now := &lock.File{Servers: make(map[string]lock.Server)}
 	var asked []config.Server
 	var known []string
 	for _, s := range cfg.Servers {
 		known = append(known, s.Name)
-	}
-	for _, name := range servers {
-		if !slices.Contains(known, name) {
-			return nil, unknown("server", name, known)
-		}
-	}
-	for _, s := range cfg.Servers {
 		if !s.Disabled && (len(servers) == 0 || slices.Contains(servers, s.Name)) {
 			asked = append(asked, s)
 		} else if cfg.Lock != nil && cfg.Lock.Servers[s.Name].Tools != nil {
 			now.Servers[s.Name] = cfg.Lock.Servers[s.Name]
+		}
+	}
+	for _, name := range servers {
+		if !slices.Contains(known, name) {
+			return nil, unknown("server", name, known)
 		}
 	}
 	var failed map[string]error

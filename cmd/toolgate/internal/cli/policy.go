@@ -55,38 +55,119 @@ func (e *env) policySource(ctx context.Context, path string) (rego.Options, *con
 	return rego.Options{Path: path, Timeout: cfg.Policy.Timeout}, cfg, nil
 }
 
+// A policyView is a policy that a command looks at, and the configuration around it.
+type policyView struct {
+	*rego.Engine
+	e    *env
+	path string // "" = the configured policy
+	cfg  *config.Config
+}
+
 // openPolicy loads the policy that a command looks at.
-func (e *env) openPolicy(ctx context.Context, path string) (*rego.Engine, *config.Config, error) {
+func openPolicy(ctx context.Context, e *env, path string) (*policyView, error) {
 	options, cfg, err := e.policySource(ctx, path)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	engine, err := rego.Load(ctx, options)
 	if err != nil {
-		return nil, nil, e.unservable(err, options.Path)
+		return nil, e.unservable(err, options.Path)
 	}
-	return engine, cfg, nil
+	return &policyView{engine, e, path, cfg}, nil
 }
 
-// knownTools returns the tools that a policy command covers, by exposed name: the
+// tools returns the tools that a policy command covers, by exposed name: the
 // tools that data.roles names, and the tools that the upstreams list. If live is false, it
 // takes the tools whose definitions the state directory keeps, and asks no upstream.
-func (e *env) knownTools(ctx context.Context, cfg *config.Config, engine *rego.Engine, live bool) (tools []policy.Tool, err error) {
+func (v *policyView) tools(ctx context.Context, live bool) (tools []policy.Tool, err error) {
 	if live {
-		tools, err = e.listLive(ctx, cfg)
+		err = v.e.withUpstreams(ctx, liveBound, v.cfg, func(a *app.App) {
+			tools = app.PolicyTools(a.Upstreams().Catalogue().Tools(""))
+			for _, f := range serverFindings(a) {
+				if f.Code == deadServer {
+					fmt.Fprintf(v.e.err, "toolgate: warning: %s: %s: tools that only it lists are left out\n", f.Where, report.Printable(f.Message))
+				}
+			}
+		})
 	} else {
-		tools, err = e.keptTools(ctx, cfg)
+		tools, err = v.e.keptTools(ctx, v.cfg)
 	}
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range engine.Tools() {
+	for _, name := range v.Tools() {
 		if !slices.ContainsFunc(tools, func(t policy.Tool) bool { return t.Exposed == name }) {
-			tools = append(tools, toolNamed(cfg, name))
+			tools = append(tools, toolNamed(v.cfg, name))
 		}
 	}
 	slices.SortFunc(tools, func(a, b policy.Tool) int { return cmp.Compare(a.Exposed, b.Exposed) })
 	return tools, nil
+}
+
+// named returns tools by their exposed names; what is known of them is used.
+func (v *policyView) named(known []policy.Tool, names ...string) (tools []policy.Tool) {
+	var exposed []string
+	for _, t := range known {
+		exposed = append(exposed, t.Exposed)
+	}
+	for _, name := range names {
+		if i := slices.Index(exposed, name); i >= 0 {
+			tools = append(tools, known[i])
+			continue
+		}
+		v.e.noteUnknown("tool", name, exposed)
+		tools = append(tools, toolNamed(v.cfg, name))
+	}
+	return tools
+}
+
+// callers returns the principals that a command looks at: one for each role, whose
+// subject is unknown or the one that is asked for. Where no roles are named, a
+// subject has those of its token. Tokens of a configuration that nobody named say
+// nothing about the policy at a path.
+func (v *policyView) callers(subject string, roles []string) (callers []policy.Principal) {
+	switch {
+	case subject != "" && len(roles) == 0:
+		return []policy.Principal{principalOf(v.cfg, policy.Principal{Subject: subject})}
+	case len(roles) > 0:
+	case v.path != "" && v.e.config == defaultConfig:
+		roles = v.Roles()
+	default:
+		roles = knownRoles(v.cfg, v.Engine)
+	}
+	for _, role := range roles {
+		callers = append(callers, policy.Principal{Subject: subject, Roles: []string{role}})
+	}
+	return callers
+}
+
+// principalOf completes a principal with what the token of its subject says.
+func principalOf(cfg *config.Config, p policy.Principal) policy.Principal {
+	named := len(p.Roles) > 0
+	for _, t := range cfg.Identity.Tokens {
+		if t.Subject != p.Subject || p.Subject == "" {
+			continue
+		}
+		p.Person, p.Tenant = t.Person, cmp.Or(p.Tenant, t.Tenant)
+		if !named {
+			p.Roles = t.Roles
+		}
+	}
+	p.Subject = cmp.Or(p.Subject, "somebody")
+	return p
+}
+
+// knownRoles are the roles of the policy's data, unless engine is nil, and of the
+// configured tokens.
+func knownRoles(cfg *config.Config, engine *rego.Engine) (roles []string) {
+	if engine != nil {
+		roles = engine.Roles()
+	}
+	for _, t := range cfg.Identity.Tokens {
+		roles = append(roles, t.Roles...)
+	}
+	slices.Sort(roles)
+	return slices.Compact(roles)
 }
 
 // keptTools returns the tools whose accepted definitions the state directory keeps.
@@ -94,15 +175,12 @@ func (e *env) keptTools(ctx context.Context, cfg *config.Config) (tools []policy
 	if !e.hasState() {
 		return nil, nil
 	}
-	err = e.withPins(ctx, func(p *registry.Pins) error {
-		pins, err := p.List(ctx)
-		for i := range pins {
-			if t, s := pinned(cfg, &pins[i]); s != nil && pins[i].Accepted != "" {
-				tools = append(tools, t)
-			}
+	pins, err := e.pins(ctx)
+	for i := range pins {
+		if t, s := pinned(cfg, &pins[i]); s != nil && pins[i].Accepted != "" {
+			tools = append(tools, t)
 		}
-		return err
-	})
+	}
 	return tools, err
 }
 
@@ -121,19 +199,6 @@ func pinned(cfg *config.Config, p *registry.Pin) (policy.Tool, *config.Server) {
 	}, s
 }
 
-// listLive starts the upstreams and returns their tools.
-func (e *env) listLive(ctx context.Context, cfg *config.Config) (tools []policy.Tool, err error) {
-	err = e.withUpstreams(ctx, liveBound, cfg, func(a *app.App) {
-		tools = app.PolicyTools(a.Upstreams().Catalogue().Tools(""))
-		for _, f := range serverFindings(a) {
-			if f.Code == deadServer {
-				fmt.Fprintf(e.err, "toolgate: warning: %s: %s: tools that only it lists are left out\n", f.Where, report.Printable(f.Message))
-			}
-		}
-	})
-	return tools, err
-}
-
 // toolNamed returns what the configuration knows about a tool that no server
 // has listed.
 func toolNamed(cfg *config.Config, exposed string) policy.Tool {
@@ -150,39 +215,38 @@ func toolNamed(cfg *config.Config, exposed string) policy.Tool {
 
 func policyInit(e *env) *cobra.Command {
 	var force bool
-	c := command("init DIR", "write the default policy into a directory", func(_ context.Context, args []string) error { return e.initPolicy(args[0], force) })
+	c := e.printing("init DIR", "write the default policy into a directory", "policy-written", func(_ context.Context, args []string) (any, error) {
+		dir := args[0]
+		present, err := os.ReadDir(dir)
+		switch {
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			return nil, usage(fmt.Errorf("reading the directory: %w", err))
+		case len(present) > 0 && !force:
+			return nil, usage(fmt.Errorf("%s is not empty\nhint: name another directory, or overwrite files with --force", dir))
+		}
+		files, err := bundled()
+		for _, name := range []string{"policy-input.json", "policy-decision.json", "policy-data.json"} {
+			text, cause := schemas.Files.ReadFile(name)
+			err = errors.Join(err, cause)
+			files["schemas/"+name] = text
+		}
+		files[".github/workflows/policy.yml"] = bundle.Workflow
+		for name, text := range files {
+			file := filepath.Join(dir, filepath.FromSlash(name))
+			if err == nil {
+				err = os.MkdirAll(filepath.Dir(file), 0o755)
+			}
+			if err == nil {
+				err = os.WriteFile(file, text, 0o644)
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("writing the policy: %w", err)
+		}
+		return map[string]any{"directory": dir, "files": len(files)}, nil
+	})
 	c.Flags().BoolVar(&force, "force", false, "write into a directory that is not empty, and overwrite files")
 	return c
-}
-
-func (e *env) initPolicy(dir string, force bool) error {
-	present, err := os.ReadDir(dir)
-	switch {
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return usage(fmt.Errorf("reading the directory: %w", err))
-	case len(present) > 0 && !force:
-		return usage(fmt.Errorf("%s is not empty\nhint: name another directory, or overwrite files with --force", dir))
-	}
-	files, err := bundled()
-	for _, name := range []string{"policy-input.json", "policy-decision.json", "policy-data.json"} {
-		text, cause := schemas.Files.ReadFile(name)
-		err = errors.Join(err, cause)
-		files["schemas/"+name] = text
-	}
-	files[".github/workflows/policy.yml"] = bundle.Workflow
-	for name, text := range files {
-		file := filepath.Join(dir, filepath.FromSlash(name))
-		if err == nil {
-			err = os.MkdirAll(filepath.Dir(file), 0o755)
-		}
-		if err == nil {
-			err = os.WriteFile(file, text, 0o644)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("writing the policy: %w", err)
-	}
-	return e.Print("policy-written", map[string]any{"directory": dir, "files": len(files)})
 }
 
 // bundled returns the files of the default policy by their names, with /.
@@ -200,11 +264,27 @@ func policyShadow(e *env) *cobra.Command {
 	var since time.Time
 	var candidate string
 	var most int
-	c := command("shadow", "list what the policy of policy.shadow would have decided otherwise", func(ctx context.Context, _ []string) error {
+	c := e.printing("shadow", "list what the policy of policy.shadow would have decided otherwise", "shadow", func(ctx context.Context, _ []string) (any, error) {
 		if most < 1 {
-			return usage(fmt.Errorf("--limit %d lists nothing\nhint: give a number above 0", most))
+			return nil, usage(fmt.Errorf("--limit %d lists nothing\nhint: give a number above 0", most))
 		}
-		return e.shadow(ctx, candidate, since, most)
+		return ofStore(ctx, e, func(ctx context.Context, db *store.DB) (r shadowReport, err error) {
+			r.Disagreements = []shadow.Disagreement{}
+			if r.Candidates, err = shadow.Totals(ctx, db); err != nil {
+				return r, err
+			}
+			i := slices.IndexFunc(r.Candidates, func(t shadow.Total) bool {
+				return strings.HasPrefix(t.Candidate, candidate) || strings.HasPrefix(t.Candidate, "sha256:"+candidate)
+			})
+			switch {
+			case i >= 0:
+				r.Asked = &r.Candidates[i]
+				r.Disagreements, err = shadow.List(ctx, db, r.Asked.Candidate, since, most)
+			case candidate != "":
+				err = usage(fmt.Errorf("no policy with the revision %s was asked\nhint: without --candidate it is the one that was asked last", candidate))
+			}
+			return r, err
+		})
 	})
 	c.Flags().Var((*moment)(&since), "since", "only decisions from this `TIME` on: RFC 3339, or how long ago (default: all)")
 	c.Flags().StringVar(&candidate, "candidate", "", "only those of the policy whose `REVISION` begins so (default: of the one that was asked last)")
@@ -217,35 +297,4 @@ type shadowReport struct {
 	Candidates    []shadow.Total        `json:"candidates"`
 	Disagreements []shadow.Disagreement `json:"disagreements"`
 	Asked         *shadow.Total         `json:"-"` // the candidate of Disagreements; nil = none was asked
-}
-
-func (e *env) shadow(ctx context.Context, candidate string, since time.Time, most int) error {
-	r := shadowReport{Disagreements: []shadow.Disagreement{}}
-	err := e.withStore(ctx, func(db *store.DB) (err error) {
-		if r.Candidates, err = shadow.Totals(ctx, db); err != nil {
-			return err
-		}
-		if r.Asked, err = chosen(r.Candidates, candidate); err == nil && r.Asked != nil {
-			r.Disagreements, err = shadow.List(ctx, db, r.Asked.Candidate, since, most)
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return e.Print("shadow", r)
-}
-
-// chosen is the candidate that a command is about: the one whose revision begins
-// so, or the latest; nil when there is none at all.
-func chosen(totals []shadow.Total, candidate string) (*shadow.Total, error) {
-	for i, t := range totals {
-		if strings.HasPrefix(t.Candidate, candidate) || strings.HasPrefix(t.Candidate, "sha256:"+candidate) {
-			return &totals[i], nil
-		}
-	}
-	if candidate != "" {
-		return nil, usage(fmt.Errorf("no policy with the revision %s was asked\nhint: without --candidate it is the one that was asked last", candidate))
-	}
-	return nil, nil
 }

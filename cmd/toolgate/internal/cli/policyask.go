@@ -21,24 +21,25 @@ import (
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/policy/workbench"
-	"github.com/toolgate/toolgate/registry/config"
 )
 
 // A supposed call is described by the flags of explain and can-i and never
 // made.
 type supposed struct {
-	path                    string
+	policy                  string // its path; "" = as configured
 	roles                   []string
 	subject, client, tenant string
 	args, usage             string
 	at                      time.Time
 	server, risk            string
 	annotations, input      string
+
+	*policyView // that is asked; nil until call
 }
 
 func (s *supposed) flags(c *cobra.Command) {
 	f := c.Flags()
-	policyPath(c, &s.path)
+	policyPath(c, &s.policy)
 	f.StringSliceVar(&s.roles, "as", nil, "`ROLE` of whoever calls; may be repeated")
 	f.StringVar(&s.subject, "subject", "", "`SUBJECT` who calls; without --as with the roles that the subject's token has")
 	f.StringVar(&s.client, "client", "", "`NAME` that the client gives itself")
@@ -56,83 +57,60 @@ func (s *supposed) flags(c *cobra.Command) {
 func (s *supposed) asks() bool { return len(s.roles) > 0 || s.subject != "" || s.input != "" }
 
 // call returns the input that the flags and a tool's name describe.
-func (e *env) call(ctx context.Context, s *supposed, tool string, cfg *config.Config, engine *rego.Engine) (*policy.Input, error) {
+func (s *supposed) call(ctx context.Context, tool string) (*policy.Input, error) {
 	if s.input != "" {
-		return e.wholeInput(s.input, tool)
+		if tool != "" {
+			return nil, usage(errors.New("--input has its tool\nhint: leave out the name"))
+		}
+		raw, err := s.e.object("input", s.input)
+		if err != nil {
+			return nil, err
+		}
+		in := new(policy.Input)
+		if err := json.Unmarshal(raw, in); err != nil {
+			return nil, usage(fmt.Errorf("--input: %w\nhint: docs/schemas/policy-input.json says what it is", err))
+		}
+		return in, nil
 	}
 	if tool == "" || !s.asks() {
 		return nil, usage(errors.New("name a tool and who calls it\nhint: --as ROLE TOOL --args '{…}'"))
 	}
 	in := &policy.Input{Request: policy.Request{ID: "1", Transport: "cli", TraceID: "trc_supposed", Time: cmp.Or(s.at, time.Now()).UTC()}}
-	in.Principal = s.principal(cfg)
+	in.Principal = principalOf(s.cfg, policy.Principal{Subject: s.subject, Roles: s.roles, Client: s.client, Tenant: s.tenant})
 	for _, role := range s.roles {
-		e.noteUnknown("role", role, knownRoles(cfg, engine))
+		s.e.noteUnknown("role", role, knownRoles(s.cfg, s.Engine))
 	}
 	var err error
-	if in.Tool, err = e.supposedTool(ctx, s, tool, cfg, engine); err != nil {
+	if in.Tool, err = s.tool(ctx, tool); err != nil {
 		return nil, err
 	}
-	if in.Arguments, err = e.object("args", s.args); err != nil {
+	if in.Arguments, err = s.e.object("args", s.args); err != nil {
 		return nil, err
 	}
-	return in, e.supposedUsage(ctx, s, cfg, engine, in)
+	return in, s.fillUsage(ctx, in)
 }
 
-// wholeInput reads an input as a policy sees it.
-func (e *env) wholeInput(flag, tool string) (*policy.Input, error) {
-	if tool != "" {
-		return nil, usage(errors.New("--input has its tool\nhint: leave out the name"))
-	}
-	raw, err := e.object("input", flag)
-	if err != nil {
-		return nil, err
-	}
-	in := new(policy.Input)
-	if err := json.Unmarshal(raw, in); err != nil {
-		return nil, usage(fmt.Errorf("--input: %w\nhint: docs/schemas/policy-input.json says what it is", err))
-	}
-	return in, nil
-}
-
-func (s *supposed) principal(cfg *config.Config) policy.Principal {
-	p := policy.Principal{Subject: s.subject, Roles: s.roles, Client: s.client, Tenant: s.tenant}
-	p.Subject = cmp.Or(p.Subject, "somebody")
-	for _, t := range cfg.Identity.Tokens {
-		if t.Subject != s.subject {
-			continue
-		}
-		p.Person, p.Tenant = t.Person, cmp.Or(p.Tenant, t.Tenant)
-		if len(s.roles) == 0 {
-			p.Roles = t.Roles
-		}
-	}
-	return p
-}
-
-func (e *env) supposedTool(ctx context.Context, s *supposed, name string, cfg *config.Config, engine *rego.Engine) (policy.Tool, error) {
-	known, err := e.knownTools(ctx, cfg, engine, false)
+// tool returns a tool by its exposed name, as the flags describe it.
+func (s *supposed) tool(ctx context.Context, name string) (policy.Tool, error) {
+	known, err := s.tools(ctx, false)
 	if err != nil {
 		return policy.Tool{}, err
 	}
-	t := e.toolsNamed(cfg, known, name)[0]
-	if s.server != "" {
-		t.Server = s.server
-	}
-	if s.risk != "" {
-		t.Risk = s.risk
-	}
+	t := s.named(known, name)[0]
+	t.Server, t.Risk = cmp.Or(s.server, t.Server), cmp.Or(s.risk, t.Risk)
 	if s.annotations != "" {
-		t.Annotations, err = e.object("annotations", s.annotations)
+		t.Annotations, err = s.e.object("annotations", s.annotations)
 	}
 	return t, err
 }
 
-// supposedUsage fills in what the meters of the tool stand at.
-func (e *env) supposedUsage(ctx context.Context, s *supposed, cfg *config.Config, engine *rego.Engine, in *policy.Input) error {
-	meters := engine.Meters(in.Tool)
+// fillUsage fills in what the meters of the tool stand at: as the flag says, or as the state
+// directory, if it exists, has counted for the subject.
+func (s *supposed) fillUsage(ctx context.Context, in *policy.Input) error {
+	meters := s.Meters(in.Tool)
 	in.Usage = policy.Unused(meters)
 	if s.usage != "" {
-		raw, err := e.object("usage", s.usage)
+		raw, err := s.e.object("usage", s.usage)
 		if err != nil {
 			return err
 		}
@@ -141,22 +119,14 @@ func (e *env) supposedUsage(ctx context.Context, s *supposed, cfg *config.Config
 		}
 		return nil
 	}
-	if s.subject == "" || len(meters) == 0 {
-		return nil
-	}
-	return e.readUsage(ctx, cfg, meters, in)
-}
-
-// readUsage reads the usage that the state directory has counted, if it exists.
-func (e *env) readUsage(ctx context.Context, cfg *config.Config, meters []policy.Meter, in *policy.Input) error {
-	if !e.hasState() {
+	if s.subject == "" || len(meters) == 0 || !s.e.hasState() {
 		return nil
 	}
 	use, err := limit.Measure(in.Principal, in.Tool.Exposed, "", in.Arguments, meters)
 	if err != nil {
 		return usage(err)
 	}
-	return e.withStore(ctx, func(db *store.DB) error {
+	return s.e.withStore(ctx, func(db *store.DB) error {
 		in.Usage, err = limit.NewUsage(db, nil).Read(ctx, use)
 		return err
 	})
@@ -164,58 +134,49 @@ func (e *env) readUsage(ctx context.Context, cfg *config.Config, meters []policy
 
 func policyCanI(e *env) *cobra.Command {
 	var s supposed
-	c := command("can-i [TOOL]", "say whether a call would be allowed", func(ctx context.Context, args []string) error {
-		return e.canI(ctx, &s, strings.Join(args, ""))
+	c := e.printing("can-i [TOOL]", "say whether a call would be allowed", "answer", func(ctx context.Context, args []string) (any, error) {
+		v, err := openPolicy(ctx, e, s.policy)
+		if err != nil {
+			return nil, err
+		}
+		s.policyView = v
+		in, err := s.call(ctx, strings.Join(args, ""))
+		if err != nil {
+			return nil, err
+		}
+		var out struct {
+			Answer   string          `json:"answer"`
+			Decision policy.Decision `json:"decision"`
+			May      []string        `json:"may,omitempty"` // verdicts of other arguments, where the call has none and they decide
+			Rows     []string        `json:"-"`             // May, for a terminal
+			Failure  error           `json:"-"`
+		}
+		out.Decision, out.Failure = v.Decide(ctx, in)
+		if s.args == noArguments && s.input == "" {
+			c, err := cellOf(ctx, v.Engine, in.Principal, in.Tool)
+			if err != nil {
+				return nil, err
+			}
+			reads := func(w string) bool {
+				return strings.Contains(w, "input.arguments") || strings.Contains(w, "input.facts")
+			}
+			if c.May == sometimes && slices.ContainsFunc(c.Branches, func(b branch) bool { return slices.ContainsFunc(b.When, reads) }) {
+				out.May, out.Rows = c.Lines(), c.Rows()
+			}
+		}
+		switch out.Decision.Effect {
+		case policy.Allow:
+			out.Answer = "yes"
+			return out, nil
+		case policy.Hold:
+			out.Answer = "held"
+			return out, exitIf(true, exitApproval)
+		}
+		out.Answer = "no"
+		return out, exitIf(true, exitDenied)
 	})
 	s.flags(c)
 	return c
-}
-
-// canI prints the decision on a supposed call.
-func (e *env) canI(ctx context.Context, s *supposed, tool string) error {
-	engine, cfg, err := e.openPolicy(ctx, s.path)
-	if err != nil {
-		return err
-	}
-	in, err := e.call(ctx, s, tool, cfg, engine)
-	if err != nil {
-		return err
-	}
-	d, failed := engine.Decide(ctx, in)
-	answer := map[policy.Effect]string{policy.Allow: "yes", policy.Hold: "held"}[d.Effect]
-	answer = cmp.Or(answer, "no")
-	may, rows, err := argumentsDecide(ctx, engine, s, in)
-	if err != nil {
-		return err
-	}
-	err = e.Print("answer", struct {
-		Answer   string          `json:"answer"`
-		Decision policy.Decision `json:"decision"`
-		May      []string        `json:"may,omitempty"` // verdicts of other arguments, where the call has none
-		Rows     []string        `json:"-"`             // May, for a terminal
-		Failure  error           `json:"-"`
-	}{answer, d, may, rows, failed})
-	code := exitDenied
-	if d.Effect == policy.Hold {
-		code = exitApproval
-	}
-	return errors.Join(err, exitIf(d.Effect != policy.Allow, code))
-}
-
-// argumentsDecide returns what other arguments would get, if the call has none and they
-// decide.
-func argumentsDecide(ctx context.Context, engine *rego.Engine, s *supposed, in *policy.Input) (may, rows []string, err error) {
-	if s.args != noArguments || s.input != "" {
-		return nil, nil, nil
-	}
-	c, err := cellOf(ctx, engine, in.Principal, in.Tool)
-	reads := func(w string) bool {
-		return strings.Contains(w, "input.arguments") || strings.Contains(w, "input.facts")
-	}
-	if err != nil || !slices.ContainsFunc(c.Branches, func(b branch) bool { return slices.ContainsFunc(b.When, reads) }) || c.May != sometimes {
-		return nil, nil, err
-	}
-	return c.Lines(), c.Rows(), nil
 }
 
 // noArguments is the default of --args.
@@ -242,8 +203,32 @@ func eachRole(each map[string]int) string {
 func policyExplain(e *env) *cobra.Command {
 	var s supposed
 	var trace bool
-	c := command("explain [ID | TOOL]", "say why a call was decided so, and what would be allowed", func(ctx context.Context, args []string) error {
-		return e.explain(ctx, &s, strings.Join(args, ""), trace)
+	c := e.printing("explain [ID | TOOL]", "say why a call was decided so, and what would be allowed", "explanation", func(ctx context.Context, args []string) (any, error) {
+		v, err := openPolicy(ctx, e, s.policy)
+		if err != nil {
+			return nil, err
+		}
+		s.policyView = v
+		what := strings.Join(args, "")
+		out := &explained{Revision: v.Revision(), engine: v.Engine}
+		if s.asks() {
+			out.Input, err = s.call(ctx, what)
+		} else if out.Input, out.Recorded, err = recall(ctx, e, what); err == nil && out.Recorded.Decision == nil {
+			asked := supposed{policyView: v}
+			if out.Input.Tool, err = asked.tool(ctx, out.Input.Tool.Exposed); err == nil {
+				err = asked.fillUsage(ctx, out.Input)
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		if out.Explanation, err = workbench.Explain(ctx, v.Engine, out.Input, trace); err != nil {
+			return nil, err
+		}
+		if out.Hopeless() && out.Whole == "" {
+			out.Roles = whoMay(ctx, v.Engine, knownRoles(v.cfg, v.Engine), out.Input.Tool)
+		}
+		return out, nil
 	})
 	s.flags(c)
 	c.Flags().BoolVar(&trace, "trace", false, "print the evaluation step by step")
@@ -275,34 +260,8 @@ type roleAnswer struct {
 	May  string `json:"may"` // in words
 }
 
-func (e *env) explain(ctx context.Context, s *supposed, what string, trace bool) error {
-	engine, cfg, err := e.openPolicy(ctx, s.path)
-	if err != nil {
-		return err
-	}
-	out := explained{Revision: engine.Revision(), engine: engine}
-	if s.asks() {
-		out.Input, err = e.call(ctx, s, what, cfg, engine)
-	} else if out.Input, out.Recorded, err = e.recall(ctx, what); err == nil && out.Recorded.Decision == nil {
-		asked := supposed{}
-		if out.Input.Tool, err = e.supposedTool(ctx, &asked, out.Input.Tool.Exposed, cfg, engine); err == nil {
-			err = e.supposedUsage(ctx, &asked, cfg, engine, out.Input)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	if out.Explanation, err = workbench.Explain(ctx, engine, out.Input, trace); err != nil {
-		return err
-	}
-	if out.Hopeless() && out.Whole == "" {
-		out.Roles = whoMay(ctx, engine, knownRoles(cfg, engine), out.Input.Tool)
-	}
-	return e.Print("explanation", &out)
-}
-
 // recall finds a call in the trail by the id of its decision, call or trace.
-func (e *env) recall(ctx context.Context, id string) (*policy.Input, *recorded, error) {
+func recall(ctx context.Context, e *env, id string) (*policy.Input, *recorded, error) {
 	if id == "" {
 		return nil, nil, usage(errors.New("name the id of a recorded call, or who calls what\nhint: toolgate policy explain --as ROLE TOOL --args '{…}'"))
 	}
@@ -340,31 +299,23 @@ func (e *env) recall(ctx context.Context, id string) (*policy.Input, *recorded, 
 	case found != nil:
 		return in, found, nil
 	case errors.Is(why, judgement.ErrNotAsked) && unasked != nil:
-		return supposing(unasked), &recorded{Time: unasked.Time, ID: unasked.DecisionID, Outcome: string(unasked.Outcome)}, nil
+		// A tool that the caller does not see does not exist for it.
+		return &policy.Input{
+			Principal: policy.Principal{Subject: unasked.Principal.Subject, Roles: unasked.Principal.Roles, Client: unasked.Principal.Client, Tenant: unasked.Principal.Tenant},
+			Tool:      policy.Tool{Server: unasked.Server, Name: unasked.Tool, Exposed: unasked.Exposed, Fingerprint: unasked.Fingerprint},
+			Arguments: unasked.Arguments,
+			Request:   policy.Request{ID: unasked.RequestID, Transport: unasked.Transport, Era: unasked.Era, TraceID: unasked.TraceID, Time: unasked.Time, Tags: unasked.Tags},
+		}, &recorded{Time: unasked.Time, ID: unasked.DecisionID, Outcome: string(unasked.Outcome)}, nil
 	case why != nil:
 		return nil, nil, fmt.Errorf("explaining %s: %w", id, why)
 	}
 	return nil, nil, usage(fmt.Errorf("no record has the id %s\nhint: it is error.data.decision_id of a refusal; --state names another trail", id))
 }
 
-// supposing returns the call of a record for which the policy was not asked: a
-// tool that the caller does not see does not exist for it.
-func supposing(r *audit.Record) *policy.Input {
-	return &policy.Input{
-		Principal: policy.Principal{Subject: r.Principal.Subject, Roles: r.Principal.Roles, Client: r.Principal.Client, Tenant: r.Principal.Tenant},
-		Tool:      policy.Tool{Server: r.Server, Name: r.Tool, Exposed: r.Exposed, Fingerprint: r.Fingerprint},
-		Arguments: r.Arguments,
-		Request:   policy.Request{ID: r.RequestID, Transport: r.Transport, Era: r.Era, TraceID: r.TraceID, Time: r.Time, Tags: r.Tags},
-	}
-}
-
-// mostRoles bounds how many roles are asked who else may.
-const mostRoles = 200
-
-// whoMay finds the roles that may call a tool in some way.
+// whoMay finds the roles that may call a tool in some way, of the first 200.
 func whoMay(ctx context.Context, engine *rego.Engine, roles []string, t policy.Tool) []roleAnswer {
 	var out []roleAnswer
-	for _, role := range roles[:min(len(roles), mostRoles)] {
+	for _, role := range roles[:min(len(roles), 200)] {
 		c, err := cellOf(ctx, engine, policy.Principal{Roles: []string{role}}, t)
 		if err == nil && c.May != never {
 			out = append(out, roleAnswer{role, strings.Join(c.Lines(), "; ")})

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -18,64 +17,54 @@ import (
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/policy/workbench"
-	"github.com/toolgate/toolgate/registry/config"
 )
 
-// policyChecks are the flags of policy check.
-type policyChecks struct {
-	path, subject string
-	live, notes   bool
-	strict        strictness
-}
-
 func policyCheck(e *env) *cobra.Command {
-	var flags policyChecks
-	c := withForms(command("check [POLICY]", "compile the policy, try it on samples, and look for mistakes", func(ctx context.Context, args []string) error {
-		if len(args) > 0 {
-			flags.path = args[0]
+	var path, subject string
+	var live, notes bool
+	var strict strictness
+	c := withForms(e.printing("check [POLICY]", "compile the policy, try it on samples, and look for mistakes", "policy-check", func(ctx context.Context, args []string) (any, error) {
+		path := append(args, path)[0]
+		options, cfg, err := e.policySource(ctx, path)
+		if err != nil {
+			return nil, err
 		}
-		return e.checkPolicy(ctx, flags)
+		engine, slips, err := rego.Check(ctx, options)
+		if err != nil {
+			return nil, e.unservable(err, options.Path)
+		}
+		v := &policyView{engine, e, path, cfg}
+		tools, err := v.tools(ctx, live)
+		if err != nil {
+			return nil, err
+		}
+		sight := survey(ctx, e, engine, v.callers(subject, nil), tools)
+		found := append(placed(slips, options.Path), sight.found...)
+		// A configuration is about the policy at path if somebody named the configuration, or that policy serves.
+		absolute, err := filepath.Abs(path)
+		if concerns := path == "" || e.config != defaultConfig || err == nil && absolute == cfg.Policy.Path; !concerns {
+			cfg = nil
+		}
+		found = append(found, app.UnknownRoles(cfg, engine)...)
+		if cfg != nil {
+			tools = slices.DeleteFunc(tools, func(t policy.Tool) bool { return !live || t.Fingerprint == "" }) // not listed by a server
+			found = append(found, app.UnknownTools(cfg, engine, tools)...)
+		}
+		failed := strict.refuse(found)
+		out := checked{OK: failed == nil, Revision: engine.Revision(), Roles: engine.Roles(), Findings: found, surveyed: sight, Visible: engine.DefinesVisible()}
+		for _, f := range found {
+			if f.Level == levelNote && !notes {
+				out.Notes++
+			}
+		}
+		return out, failed
 	}), "github")
-	policyPath(c, &flags.path)
-	c.Flags().StringVar(&flags.subject, "subject", "", "look at the tools as this `SUBJECT` with the roles of its token (default: each role, subject unknown)")
-	c.Flags().BoolVar(&flags.live, "live", false, "start the upstreams and ask them for their tools")
-	flags.strict.bind(c)
-	c.Flags().BoolVar(&flags.notes, "notes", false, "print notes on style, and not only their number")
+	policyPath(c, &path)
+	c.Flags().StringVar(&subject, "subject", "", "look at the tools as this `SUBJECT` with the roles of its token (default: each role, subject unknown)")
+	c.Flags().BoolVar(&live, "live", false, "start the upstreams and ask them for their tools")
+	strict.bind(c)
+	c.Flags().BoolVar(&notes, "notes", false, "print notes on style, and not only their number")
 	return c
-}
-
-func (e *env) checkPolicy(ctx context.Context, flags policyChecks) error {
-	options, cfg, err := e.policySource(ctx, flags.path)
-	if err != nil {
-		return err
-	}
-	engine, slips, err := rego.Check(ctx, options)
-	if err != nil {
-		return e.unservable(err, options.Path)
-	}
-	tools, err := e.knownTools(ctx, cfg, engine, flags.live)
-	if err != nil {
-		return err
-	}
-	found := placed(slips, options.Path)
-	sight := e.survey(ctx, engine, e.callers(cfg, engine, flags.path, flags.subject, nil), tools)
-	found = append(found, sight.found...)
-	if !e.concerns(cfg, flags.path) {
-		cfg = nil
-	}
-	found = append(found, app.UnknownRoles(cfg, engine)...)
-	if cfg != nil {
-		tools = slices.DeleteFunc(tools, func(t policy.Tool) bool { return !flags.live || t.Fingerprint == "" }) // not listed by a server
-		found = append(found, app.UnknownTools(cfg, engine, tools)...)
-	}
-	return e.printChecked(engine, found, sight, flags)
-}
-
-// concerns reports whether a configuration is about the policy at path: somebody named the
-// configuration, or that policy serves.
-func (e *env) concerns(cfg *config.Config, path string) bool {
-	absolute, err := filepath.Abs(path)
-	return path == "" || e.config != defaultConfig || err == nil && absolute == cfg.Policy.Path
 }
 
 // checked is the report of policy check.
@@ -88,20 +77,6 @@ type checked struct {
 	Visible bool `json:"visible"`
 
 	Notes int `json:"-"` // that the table leaves out
-}
-
-func (e *env) printChecked(engine *rego.Engine, found []finding, s surveyed, flags policyChecks) error {
-	failed := flags.strict.refuse(found)
-	c := checked{
-		OK: failed == nil, Revision: engine.Revision(), Roles: engine.Roles(), Findings: found,
-		surveyed: s, Visible: engine.DefinesVisible(),
-	}
-	for _, f := range found {
-		if f.Level == levelNote && !flags.notes {
-			c.Notes++
-		}
-	}
-	return errors.Join(e.Print("policy-check", c), failed)
 }
 
 // surveyTime bounds how long callers and tools are looked at.
@@ -123,7 +98,7 @@ type wholePair struct {
 }
 
 // survey looks at every caller with every tool.
-func (e *env) survey(ctx context.Context, engine *rego.Engine, callers []policy.Principal, tools []policy.Tool) surveyed {
+func survey(ctx context.Context, e *env, engine *rego.Engine, callers []policy.Principal, tools []policy.Tool) surveyed {
 	ctx, stop := context.WithTimeout(ctx, surveyTime)
 	defer stop()
 	bar := e.progress(false)
@@ -154,18 +129,16 @@ func (e *env) survey(ctx context.Context, engine *rego.Engine, callers []policy.
 			all := len(callers) * len(tools)
 			bar.Update(int64(s.Pairs), int64(all), func() string { return pairsText(s.Pairs, all) })
 		}
-		s.warn(!covered, "uncovered-tool", t, "no role may call it: every call is denied", "give it to a role, or leave it out of what the server exposes")
-		s.warn(hidden != nil, "hidden-tool", t, fmt.Sprintf("visible hides it from %s, who could be allowed to call it", firstThree(hidden)), "let visible be true for every caller whom some call may be allowed")
-		s.warn(useless != nil, "useless-tool", t, fmt.Sprintf("%s can see it, and every call is denied", firstThree(useless)), "let visible be false for callers who are always denied")
+		warn := func(applies bool, code, message, hint string) {
+			if applies {
+				s.found = append(s.found, finding{Level: levelWarning, Code: code, Where: "tool " + t.Exposed, Message: message, Hint: hint})
+			}
+		}
+		warn(!covered, "uncovered-tool", "no role may call it: every call is denied", "give it to a role, or leave it out of what the server exposes")
+		warn(hidden != nil, "hidden-tool", fmt.Sprintf("visible hides it from %s, who could be allowed to call it", firstThree(hidden)), "let visible be true for every caller whom some call may be allowed")
+		warn(useless != nil, "useless-tool", fmt.Sprintf("%s can see it, and every call is denied", firstThree(useless)), "let visible be false for callers who are always denied")
 	}
 	return s
-}
-
-// warn adds a finding about a tool if it applies.
-func (s *surveyed) warn(applies bool, code string, t policy.Tool, message, hint string) {
-	if applies {
-		s.found = append(s.found, finding{Level: levelWarning, Code: code, Where: "tool " + t.Exposed, Message: message, Hint: hint})
-	}
 }
 
 // sees reports whether the policy shows a tool to a caller, and whether the caller
@@ -206,22 +179,54 @@ func firstThree(list []string) string {
 	return strings.Join(list, ", ")
 }
 
-// policyCells are the flags of policy matrix.
-type policyCells struct {
-	path, subject string
-	roles, tools  []string
-	live          bool
-}
-
 func policyMatrix(e *env) *cobra.Command {
-	var flags policyCells
-	c := withForms(command("matrix", "show which role may call which tool, and when", func(ctx context.Context, _ []string) error { return e.matrix(ctx, flags) }), "markdown")
-	policyPath(c, &flags.path)
+	var path, subject string
+	var roles, names []string
+	var live bool
+	c := withForms(e.printing("matrix", "show which role may call which tool, and when", "matrix", func(ctx context.Context, _ []string) (any, error) {
+		v, err := openPolicy(ctx, e, path)
+		if err != nil {
+			return nil, err
+		}
+		tools, err := v.tools(ctx, live)
+		if err != nil {
+			return nil, err
+		}
+		if len(names) > 0 {
+			tools = v.named(tools, names...)
+		}
+		for _, role := range roles {
+			e.noteUnknown("role", role, knownRoles(v.cfg, v.Engine))
+		}
+		callers := v.callers(subject, roles)
+		if len(callers) == 0 || len(tools) == 0 {
+			return nil, usage(fmt.Errorf("the policy names %s and %s: there is nothing to show\nhint: --roles and --tools name some", text.Count(len(callers), "role"), text.Count(len(tools), "tool")))
+		}
+		bar := e.progress(false)
+		defer bar.End()
+		cells, notes := make([]cell, 0, len(callers)*len(tools)), 0
+		for _, who := range callers {
+			for _, t := range tools {
+				c, err := cellOf(ctx, v.Engine, who, t)
+				if err != nil {
+					return nil, err
+				}
+				if c.May == sometimes || c.May == depends {
+					notes++
+					c.Note = notes
+				}
+				cells = append(cells, c)
+				bar.Update(int64(len(cells)), int64(cap(cells)), func() string { return pairsText(len(cells), cap(cells)) })
+			}
+		}
+		return matrixReport{v.Revision(), cells, slices.Collect(slices.Chunk(cells, len(tools)))}, nil
+	}), "markdown")
+	policyPath(c, &path)
 	f := c.Flags()
-	f.StringVar(&flags.subject, "subject", "", "what one `SUBJECT` may do (default: the subject is unknown)")
-	f.StringSliceVar(&flags.roles, "roles", nil, "only this `ROLE`, which data.roles need not name; may be repeated")
-	f.StringSliceVar(&flags.tools, "tools", nil, "only this `TOOL`, which need not be known; may be repeated")
-	f.BoolVar(&flags.live, "live", false, "start the upstreams and ask them for their tools")
+	f.StringVar(&subject, "subject", "", "what one `SUBJECT` may do (default: the subject is unknown)")
+	f.StringSliceVar(&roles, "roles", nil, "only this `ROLE`, which data.roles need not name; may be repeated")
+	f.StringSliceVar(&names, "tools", nil, "only this `TOOL`, which need not be known; may be repeated")
+	f.BoolVar(&live, "live", false, "start the upstreams and ask them for their tools")
 	return c
 }
 
@@ -259,106 +264,9 @@ const (
 	depends   = "depends"
 )
 
-func (e *env) matrix(ctx context.Context, flags policyCells) error {
-	engine, cfg, err := e.openPolicy(ctx, flags.path)
-	if err != nil {
-		return err
-	}
-	tools, err := e.knownTools(ctx, cfg, engine, flags.live)
-	if err != nil {
-		return err
-	}
-	if len(flags.tools) > 0 {
-		tools = e.toolsNamed(cfg, tools, flags.tools...)
-	}
-	for _, role := range flags.roles {
-		e.noteUnknown("role", role, knownRoles(cfg, engine))
-	}
-	callers := e.callers(cfg, engine, flags.path, flags.subject, flags.roles)
-	if len(callers) == 0 || len(tools) == 0 {
-		return usage(fmt.Errorf("the policy names %s and %s: there is nothing to show\nhint: --roles and --tools name some", text.Count(len(callers), "role"), text.Count(len(tools), "tool")))
-	}
-	cells, err := e.cells(ctx, engine, callers, tools)
-	if err != nil {
-		return err
-	}
-	return e.printMatrix(engine, cells, len(tools))
-}
-
-// cells asks the policy about every caller with every tool.
-func (e *env) cells(ctx context.Context, engine *rego.Engine, callers []policy.Principal, tools []policy.Tool) ([]cell, error) {
-	bar := e.progress(false)
-	defer bar.End()
-	cells := make([]cell, 0, len(callers)*len(tools))
-	for _, who := range callers {
-		for _, t := range tools {
-			c, err := cellOf(ctx, engine, who, t)
-			if err != nil {
-				return nil, err
-			}
-			cells = append(cells, c)
-			bar.Update(int64(len(cells)), int64(cap(cells)), func() string { return pairsText(len(cells), cap(cells)) })
-		}
-	}
-	return cells, nil
-}
-
 // pairsText says how many pairs of a role and a tool were looked at.
 func pairsText(done, all int) string {
 	return fmt.Sprintf("%d of %s of a role and a tool", done, text.Count(all, "pair"))
-}
-
-// toolsNamed are tools by their exposed names; what is known of them is used.
-func (e *env) toolsNamed(cfg *config.Config, known []policy.Tool, names ...string) (tools []policy.Tool) {
-	var exposed []string
-	for _, t := range known {
-		exposed = append(exposed, t.Exposed)
-	}
-	for _, name := range names {
-		if i := slices.Index(exposed, name); i >= 0 {
-			tools = append(tools, known[i])
-			continue
-		}
-		e.noteUnknown("tool", name, exposed)
-		tools = append(tools, toolNamed(cfg, name))
-	}
-	return tools
-}
-
-// callers are the principals that a command looks at: one for each role, whose
-// subject is unknown or the one that is asked for. Where no roles are named, a
-// subject has those of its token. Tokens of a configuration that nobody named say
-// nothing about the policy at path.
-func (e *env) callers(cfg *config.Config, engine *rego.Engine, path, subject string, roles []string) []policy.Principal {
-	if subject != "" && len(roles) == 0 {
-		s := supposed{subject: subject}
-		return []policy.Principal{s.principal(cfg)}
-	}
-	switch {
-	case len(roles) > 0:
-	case path != "" && e.config == defaultConfig:
-		roles = engine.Roles()
-	default:
-		roles = knownRoles(cfg, engine)
-	}
-	var out []policy.Principal
-	for _, role := range roles {
-		out = append(out, policy.Principal{Subject: subject, Roles: []string{role}})
-	}
-	return out
-}
-
-// knownRoles are the roles of the policy's data, unless engine is nil, and of the
-// configured tokens.
-func knownRoles(cfg *config.Config, engine *rego.Engine) (roles []string) {
-	if engine != nil {
-		roles = engine.Roles()
-	}
-	for _, t := range cfg.Identity.Tokens {
-		roles = append(roles, t.Roles...)
-	}
-	slices.Sort(roles)
-	return slices.Compact(roles)
 }
 
 // cellOf asks the policy about a caller and a tool. Where the conditions depend
@@ -476,19 +384,6 @@ func (b branch) Verb() string {
 		return "denied"
 	}
 	return "allowed"
-}
-
-// printMatrix prints cells, those of a caller next to each other.
-func (e *env) printMatrix(engine *rego.Engine, cells []cell, tools int) error {
-	m := matrixReport{engine.Revision(), cells, slices.Collect(slices.Chunk(cells, tools))}
-	notes := 0
-	for i, c := range cells {
-		if c.May == sometimes || c.May == depends {
-			notes++
-			cells[i].Note = notes
-		}
-	}
-	return e.Print("matrix", m)
 }
 
 // Caller names the row of a cell.

@@ -28,18 +28,14 @@ type replayFlags struct {
 	options             replay.Options
 }
 
-func policyReplay(e *env) *cobra.Command {
+func policyReplay(e *env) (c *cobra.Command) {
 	var flags replayFlags
-	c := &cobra.Command{
-		Use: "replay", Short: "judge recorded calls again, by a policy that does not serve yet",
-		Annotations: map[string]string{outputs: "markdown"},
-		RunE: func(c *cobra.Command, _ []string) error {
-			if e.Form == "markdown" && !c.Flags().Changed("arguments") {
-				flags.arguments = false // it is for a page that others read
-			}
-			return e.replay(c.Context(), &flags, "replay", "the policy decides otherwise than recorded")
-		},
-	}
+	c = withForms(command("replay", "judge recorded calls again, by a policy that does not serve yet", func(ctx context.Context, _ []string) error {
+		if e.Form == "markdown" && !c.Flags().Changed("arguments") {
+			flags.arguments = false // it is for a page that others read
+		}
+		return flags.replay(ctx, e, "replay", "the policy decides otherwise than recorded")
+	}), "markdown")
 	flags.bind(c)
 	return c
 }
@@ -60,32 +56,25 @@ func (flags *replayFlags) bind(c *cobra.Command) {
 	f.IntVar(&flags.options.Workers, "workers", 0, "`COUNT` of calls to judge at once (default: one for each processor)")
 }
 
-// replayPatience is how long one evaluation may take. All processors are busy with
-// them, so that the time of serving would be short.
-const replayPatience = 5 * rego.DefaultTimeout
-
-// replay prints the report of a name, and returns an error that says what any difference means.
-func (e *env) replay(ctx context.Context, flags *replayFlags, name, difference string) error {
-	rep, err := e.judgeAgain(ctx, flags)
-	if err != nil {
-		return err
-	}
-	if err := e.Print(name, replayPage{rep}); err != nil || !rep.Differs() {
-		return err
-	}
-	return &exit{code: exitDiffer, err: errors.New(difference)}
-}
-
-// judgeAgain judges the decisions that flags name by the policy that they name.
-func (e *env) judgeAgain(ctx context.Context, flags *replayFlags) (*replay.Report, error) {
+// replay judges the decisions that flags name by the policy that they name. It prints the
+// report of a name, and returns an error that says what any difference means.
+func (flags *replayFlags) replay(ctx context.Context, e *env, name, difference string) error {
 	o := flags.options
 	dir, err := e.trail()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	engine, err := e.candidate(ctx, flags.bundle)
+	options, cfg, err := e.policySource(ctx, flags.bundle)
 	if err != nil {
-		return nil, err
+		return err
+	}
+	if flags.bundle != "" { // a policy that does not serve gets what the configuration adds to the one that does
+		options.Data, options.DataAt = cfg.Policy.Data, cfg.Policy.DataAt
+	}
+	options.Timeout = 5 * rego.DefaultTimeout // all processors are busy with evaluations, so that the time of serving would be short
+	engine, err := rego.Load(ctx, options)    // unsigned, as it may be work that nobody has signed yet
+	if err != nil {
+		return usage(err)
 	}
 	judge := judgement.Judge(engine)
 	if flags.verify {
@@ -102,43 +91,23 @@ func (e *env) judgeAgain(ctx context.Context, flags *replayFlags) (*replay.Repor
 	bar.End()
 	switch {
 	case errors.Is(err, path.ErrBadPattern):
-		return nil, usage(err)
+		return usage(err)
 	case err != nil:
-		return nil, err
+		return err
 	}
-	if !flags.arguments {
-		withoutArguments(rep)
-	}
-	return rep, nil
-}
-
-// candidate loads a policy that does not serve: with what the configuration adds
-// to the data of the one that does, and unsigned, as it may be work that nobody has
-// signed yet.
-func (e *env) candidate(ctx context.Context, bundle string) (*rego.Engine, error) {
-	options, cfg, err := e.policySource(ctx, bundle)
-	if err != nil {
-		return nil, err
-	}
-	if bundle != "" {
-		options.Data, options.DataAt = cfg.Policy.Data, cfg.Policy.DataAt
-	}
-	options.Timeout = replayPatience
-	engine, err := rego.Load(ctx, options)
-	if err != nil {
-		return nil, usage(err)
-	}
-	return engine, nil
-}
-
-func withoutArguments(rep *replay.Report) {
 	for _, changes := range []*replay.Changes{&rep.Changed, &rep.Adjusted, &rep.Failed} {
 		for _, turn := range changes.Rules {
 			for i := range turn.Examples {
-				turn.Examples[i].Arguments = ""
+				if !flags.arguments {
+					turn.Examples[i].Arguments = ""
+				}
 			}
 		}
 	}
+	if err := e.Print(name, replayPage{rep}); err != nil || !rep.Differs() {
+		return err
+	}
+	return &exit{code: exitDiffer, err: errors.New(difference)}
 }
 
 // replayPage is a report as its templates read it.
@@ -214,7 +183,7 @@ func sharesText(all []replay.Share, name func(string) string) string {
 func policyVerify(e *env) *cobra.Command {
 	flags := replayFlags{verify: true}
 	c := command("verify-decisions", "check recorded decisions against OPA's own evaluation", func(ctx context.Context, _ []string) error {
-		return e.replay(ctx, &flags, "verified-decisions", "recorded decisions are not the policy's")
+		return flags.replay(ctx, e, "verified-decisions", "recorded decisions are not the policy's")
 	})
 	flags.bind(c)
 	return c

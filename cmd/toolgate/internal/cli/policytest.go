@@ -27,7 +27,28 @@ type policyTests struct {
 
 func policyTest(e *env) *cobra.Command {
 	var flags policyTests
-	c := withForms(command("test [POLICY [TESTS...]]", "run the tests of a policy", func(ctx context.Context, args []string) error { return e.testPolicy(ctx, flags, args) }), "junit,github")
+	c := withForms(command("test [POLICY [TESTS...]]", "run the tests of a policy", func(ctx context.Context, args []string) error {
+		if flags.path == "" && len(args) > 0 {
+			flags.path, args = args[0], args[1:]
+		}
+		options, _, err := e.policySource(ctx, flags.path)
+		if err != nil {
+			return err
+		}
+		flags.coverage = flags.coverage || flags.threshold > 0
+		rep, err := workbench.Test(ctx, workbench.TestOptions{Policy: options, Beside: args, Run: flags.run, Coverage: flags.coverage, Trace: flags.trace})
+		if err != nil {
+			return e.unservable(err, options.Path)
+		}
+		if rep.Coverage != nil {
+			for i, f := range rep.Coverage.Files {
+				rep.Coverage.Files[i].File = path.Join(options.Path, f.File)
+				rep.Coverage.Files[i].Missing = slices.Compact(f.Missing) // two expressions of one line
+			}
+		}
+		rep.Cases = append([]workbench.TestCase{}, rep.Cases...) // none is [], not null
+		return errors.Join(e.Print("tests", tested{rep, flags}), testVerdict(rep, flags))
+	}), "junit,github")
 	policyPath(c, &flags.path)
 	f := c.Flags()
 	f.StringVar(&flags.run, "run", "", "run the tests whose name matches this `REGEXP`")
@@ -36,29 +57,6 @@ func policyTest(e *env) *cobra.Command {
 	f.BoolVarP(&flags.verbose, "verbose", "v", false, "name the tests that pass, too")
 	f.BoolVar(&flags.trace, "trace", false, "print the evaluation of each test that does not pass")
 	return c
-}
-
-func (e *env) testPolicy(ctx context.Context, flags policyTests, args []string) error {
-	if flags.path == "" && len(args) > 0 {
-		flags.path, args = args[0], args[1:]
-	}
-	options, _, err := e.policySource(ctx, flags.path)
-	if err != nil {
-		return err
-	}
-	flags.coverage = flags.coverage || flags.threshold > 0
-	rep, err := workbench.Test(ctx, workbench.TestOptions{Policy: options, Beside: args, Run: flags.run, Coverage: flags.coverage, Trace: flags.trace})
-	if err != nil {
-		return e.unservable(err, options.Path)
-	}
-	if rep.Coverage != nil {
-		for i, f := range rep.Coverage.Files {
-			rep.Coverage.Files[i].File = path.Join(options.Path, f.File)
-			rep.Coverage.Files[i].Missing = slices.Compact(f.Missing) // two expressions of one line
-		}
-	}
-	rep.Cases = append([]workbench.TestCase{}, rep.Cases...) // none is [], not null
-	return errors.Join(e.Print("tests", tested{rep, flags}), testVerdict(rep, flags))
 }
 
 // testVerdict is the error of tests that failed, were not there, or reached too

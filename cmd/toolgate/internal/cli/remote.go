@@ -31,29 +31,28 @@ type listener func(*config.Config) (address string, secure *config.TLS)
 func agentsListener(cfg *config.Config) (string, *config.TLS) { return cfg.Listen, cfg.TLS }
 func peopleListener(cfg *config.Config) (string, *config.TLS) { return cfg.Admin, cfg.AdminTLS }
 
-// remote is a listener of a running toolgate.
-type remote struct {
-	base   string      // its URL, without a slash at its end
-	secure *tls.Config // how its certificate is verified
-}
-
-// find returns the listener of --addr, or else the one that the configuration names.
-func (e *env) find(which listener) (*remote, error) {
+// find returns the URL of the listener of --addr, or else of the one that the configuration
+// names, without a slash at its end. The transport makes connections of its own, past proxy
+// variables. The answer to a call may take as long as the call, so only connecting is bounded.
+func (e *env) find(which listener) (base string, _ *http.Transport, err error) {
+	var address string
+	var own *config.TLS
 	if e.addr == "" {
 		cfg, err := e.load()
 		if err != nil {
-			return nil, err
+			return "", nil, err
 		}
-		address, own := which(cfg)
-		secure, err := e.trust(address, own)
-		return &remote{app.URL(address, own), secure}, err
+		address, own = which(cfg)
+		base = app.URL(address, own)
+	} else {
+		u, err := url.Parse(e.addr)
+		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+			return "", nil, usage(errors.New("--addr is no http or https address\nhint: --addr http://127.0.0.1:8788"))
+		}
+		base = strings.TrimSuffix(e.addr, "/")
 	}
-	u, err := url.Parse(e.addr)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, usage(errors.New("--addr is no http or https address\nhint: --addr http://127.0.0.1:8788"))
-	}
-	secure, err := e.trust("", nil)
-	return &remote{strings.TrimSuffix(e.addr, "/"), secure}, err
+	secure, err := e.trust(address, own)
+	return base, &http.Transport{DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext, TLSClientConfig: secure, TLSHandshakeTimeout: 5 * time.Second}, err
 }
 
 // trust returns how certificates are verified: by the authorities of the system and of
@@ -88,36 +87,16 @@ func (e *env) trust(address string, own *config.TLS) (*tls.Config, error) {
 	}
 	if leaf, err := x509.ParseCertificate(block.Bytes); err == nil {
 		pool.AddCert(leaf)
-		secure.ServerName = nameOf(leaf, app.Reachable(address))
+		host, _, _ := net.SplitHostPort(app.Reachable(address))
+		switch {
+		case leaf.VerifyHostname(host) == nil:
+		case len(leaf.DNSNames) > 0:
+			secure.ServerName = leaf.DNSNames[0]
+		case len(leaf.IPAddresses) > 0:
+			secure.ServerName = leaf.IPAddresses[0].String()
+		}
 	}
 	return secure, nil
-}
-
-// nameOf returns a name that a certificate has: "" for the host of the address when it
-// has that.
-func nameOf(leaf *x509.Certificate, address string) string {
-	host, _, _ := net.SplitHostPort(address)
-	switch {
-	case leaf.VerifyHostname(host) == nil:
-		return ""
-	case len(leaf.DNSNames) > 0:
-		return leaf.DNSNames[0]
-	case len(leaf.IPAddresses) > 0:
-		return leaf.IPAddresses[0].String()
-	}
-	return ""
-}
-
-// client makes connections of its own, past proxy variables. The answer to a
-// call may take as long as the call, so only connecting is bounded, and with
-// headerTimeout above 0 the wait for an answer to begin.
-func (r *remote) client(headerTimeout time.Duration) *http.Client {
-	return &http.Client{Transport: &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-		TLSClientConfig:       r.secure,
-		TLSHandshakeTimeout:   5 * time.Second,
-		ResponseHeaderTimeout: headerTimeout,
-	}}
 }
 
 var errInterrupted = errors.New("interrupted")
@@ -145,7 +124,7 @@ func unreachable(ctx context.Context, base string, cause error) error {
 // configured one. It returns the response whatever its status, whose body the caller
 // closes, and the URL of the listener.
 func (e *env) send(ctx context.Context, which listener, method, path string, in any) (*http.Response, string, error) {
-	to, err := e.find(which)
+	base, transport, err := e.find(which)
 	if err != nil {
 		return nil, "", err
 	}
@@ -155,9 +134,9 @@ func (e *env) send(ctx context.Context, which listener, method, path string, in 
 			return nil, "", fmt.Errorf("writing the request: %w", err)
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, to.base+path, &body)
+	req, err := http.NewRequestWithContext(ctx, method, base+path, &body)
 	if err != nil {
-		return nil, "", usage(fmt.Errorf("address %q cannot be used: %w", to.base, err))
+		return nil, "", usage(fmt.Errorf("address %q cannot be used: %w", base, err))
 	}
 	req.Header.Set("Accept", "application/json")
 	if in != nil {
@@ -166,11 +145,12 @@ func (e *env) send(ctx context.Context, which listener, method, path string, in 
 	if e.token != "" {
 		req.Header.Set("Authorization", "Bearer "+e.token)
 	}
-	res, err := to.client(30 * time.Second).Do(req)
+	transport.ResponseHeaderTimeout = 30 * time.Second
+	res, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
-		return nil, "", unreachable(ctx, to.base, err)
+		return nil, "", unreachable(ctx, base, err)
 	}
-	return res, to.base, nil
+	return res, base, nil
 }
 
 // request is send for a response with a good status. A refusal is an *exit with the code that
@@ -213,16 +193,13 @@ func (e *env) readStatus(ctx context.Context, s *console.Status) error {
 	return nil
 }
 
-// printAdmin prints what the admin listener has at path: as a document as it came, else
-// decoded into v and as the report of a name.
-func (e *env) printAdmin(ctx context.Context, path, name string, v any) error {
+// admin returns what the admin listener has at path: for a document as it came, else
+// decoded into v.
+func (e *env) admin(ctx context.Context, path string, v any) (any, error) {
 	if e.Structured() {
 		v = new(json.RawMessage)
 	}
-	if err := e.fetch(ctx, peopleListener, http.MethodGet, path, nil, v); err != nil {
-		return err
-	}
-	return e.Print(name, v)
+	return v, e.fetch(ctx, peopleListener, http.MethodGet, path, nil, v)
 }
 
 // refusal reads problem details (RFC 7807).
@@ -243,19 +220,16 @@ func refusal(res *http.Response) error {
 	case res.StatusCode == http.StatusNotFound:
 		message += "\nhint: does --addr name the right listener?"
 	}
-	return &exit{code: codeOfStatus(res.StatusCode), err: errors.New(message), word: problem.Code}
-}
-
-func codeOfStatus(status int) int {
-	switch status {
+	code := exitUnexpected
+	switch res.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return exitUnauthorised
+		code = exitUnauthorised
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusConflict, http.StatusUnprocessableEntity:
-		return exitUsage
+		code = exitUsage
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return exitUnreachable
+		code = exitUnreachable
 	}
-	return exitUnexpected
+	return &exit{code: code, err: errors.New(message), word: problem.Code}
 }
 
 // Bounds of what a command reads of one answer: twice the largest message of a server,
@@ -275,11 +249,10 @@ type agent struct {
 // caller closes it, which also ends the processes that upstreams keep for its
 // session.
 func (e *env) agent(ctx context.Context) (*agent, error) {
-	to, err := e.find(agentsListener)
+	base, transport, err := e.find(agentsListener)
 	if err != nil {
 		return nil, err
 	}
-	base := to.base
 	if _, host, _ := strings.Cut(base, "://"); !strings.Contains(host, "/") {
 		base += "/mcp"
 	}
@@ -288,7 +261,7 @@ func (e *env) agent(ctx context.Context) (*agent, error) {
 		header.Set("Authorization", "Bearer "+e.token)
 	}
 	a := &agent{mcpclient.New(mcpclient.Options{MaxBytes: maxAnswer, MaxDepth: maxDepth}), base}
-	if err := a.OpenHTTP(base, header, refusing{to.client(0).Transport}); err != nil {
+	if err := a.OpenHTTP(base, header, refusing{transport}); err != nil {
 		return nil, usage(err)
 	}
 	info := fmt.Appendf(nil, `{"name":"toolgate-cli","version":%q}`, version)

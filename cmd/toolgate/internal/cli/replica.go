@@ -16,19 +16,15 @@ import (
 )
 
 func replicaCommand(e *env) *cobra.Command {
-	return group("replica", "list the replicas of a PostgreSQL database, and retire one", replicaList(e), replicaRetire(e))
-}
-
-func replicaList(e *env) *cobra.Command {
-	return command("list", "list the replicas that the database has checkpoints of", func(ctx context.Context, _ []string) error {
-		return e.withStore(ctx, func(db *store.DB) error {
-			all, err := knownReplicas(ctx, db)
-			if err != nil {
-				return err
-			}
-			return e.Print("replicas", all)
+	list := e.printing("list", "list the replicas that the database has checkpoints of", "replicas", func(ctx context.Context, _ []string) (any, error) {
+		return ofStore(ctx, e, knownReplicas)
+	})
+	retire := e.printing("retire REPLICA", "say that a replica is gone for good", "retired", func(ctx context.Context, args []string) (any, error) {
+		return ofStore(ctx, e, func(ctx context.Context, db *store.DB) (fleet.KnownReplica, error) {
+			return retire(ctx, e, db, args[0])
 		})
 	})
+	return group("replica", "list the replicas of a PostgreSQL database, and retire one", list, retire)
 }
 
 func knownReplicas(ctx context.Context, db *store.DB) ([]fleet.KnownReplica, error) {
@@ -39,21 +35,9 @@ func knownReplicas(ctx context.Context, db *store.DB) ([]fleet.KnownReplica, err
 	return all, err
 }
 
-func replicaRetire(e *env) *cobra.Command {
-	return command("retire REPLICA", "say that a replica is gone for good", func(ctx context.Context, args []string) error {
-		return e.withStore(ctx, func(db *store.DB) error {
-			retired, err := e.retire(ctx, db, args[0])
-			if err != nil {
-				return err
-			}
-			return e.Print("retired", retired)
-		})
-	})
-}
-
 // retire retires a replica, by its name or the host of its last process. The trail of this
 // replica has who did so before the store does.
-func (e *env) retire(ctx context.Context, db *store.DB, name string) (retired fleet.KnownReplica, err error) {
+func retire(ctx context.Context, e *env, db *store.DB, name string) (retired fleet.KnownReplica, err error) {
 	all, err := knownReplicas(ctx, db)
 	if err != nil {
 		return retired, err
@@ -67,11 +51,12 @@ func (e *env) retire(ctx context.Context, db *store.DB, name string) (retired fl
 		return retired, err
 	}
 	defer func() { err = errors.Join(err, trail.Close()) }()
+	live := usage(fmt.Errorf("replica %s is live: %s has a lease\nhint: stop it first; after a kill its lease runs out within 30 s", found.Name, found.Who))
 	switch {
 	case found.Name == trail.Signing().Ledger.Trail:
 		return retired, usage(fmt.Errorf("replica %s is that of this state directory\nhint: retire it at another replica, whose trail keeps the record of it", found.Name))
 	case found.State == fleet.Live:
-		return retired, stillLive(found)
+		return retired, live
 	}
 	gone := []string{"replica " + found.Name}
 	for _, c := range found.Chains {
@@ -82,13 +67,9 @@ func (e *env) retire(ctx context.Context, db *store.DB, name string) (retired fl
 		return retired, err
 	}
 	if retired, err = fleet.Retire(ctx, db, found.Name, by, time.Now()); errors.Is(err, fleet.ErrLive) {
-		return retired, stillLive(found)
+		err = live
 	}
 	return retired, err
-}
-
-func stillLive(r fleet.KnownReplica) error {
-	return usage(fmt.Errorf("replica %s is live: %s has a lease\nhint: stop it first; after a kill its lease runs out within 30 s", r.Name, r.Who))
 }
 
 // oneReplica returns the replica with a name, or the only one whose last process was on the

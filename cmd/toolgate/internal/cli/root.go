@@ -1,3 +1,9 @@
+// Package cli is the command line of toolgate: its flags, commands, output and exit codes.
+//
+// Main runs one command line. Each command reads the configuration with load, does its work with
+// the packages of the gate or asks a running toolgate over HTTP, and prints one result in the form
+// that -o names. An error carries its exit code; exit.go has the list. Standard output carries
+// protocol or results only, and all else goes to standard error.
 package cli
 
 import (
@@ -8,15 +14,18 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	_ "github.com/toolgate/toolgate/cmd/toolgate/internal/cli/garbage" // sets how often it is collected
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/logfold"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
@@ -24,6 +33,24 @@ import (
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/registry/config"
 )
+
+// version is what the command version prints.
+var version = "0.1.0-dev"
+
+// Main runs the command line of the process as a toolgate of a version, and exits with its code.
+func Main(built string) {
+	version = built
+	if !sandbox.IsGuardian(os.Args[1:]) { // a guardian protects itself when it has an identity
+		if err := sandbox.Protect(); err != nil {
+			fmt.Fprintln(os.Stderr, "warning: other processes of this user can read the secrets of this one:", err)
+		}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	code := run(ctx, os.Args[1:], stdio{os.Stdin, os.Stdout, os.Stderr}, os.LookupEnv)
+	stop()
+	os.Exit(code)
+}
 
 // stdio is where a command reads and writes. Stdout carries protocol or
 // results only.
@@ -72,7 +99,11 @@ func run(ctx context.Context, args []string, s stdio, l lookup) int {
 	ended := make(chan struct{})
 	defer close(ended)
 	e.ended = ended
-	defer e.removeScratch()
+	defer func() {
+		if e.temporary != "" {
+			_ = os.RemoveAll(e.temporary) // a leftover in the temporary directory is the system's
+		}
+	}()
 	root := rootCommand(e)
 	root.SetArgs(args)
 	root.SetIn(s.in)
@@ -93,16 +124,6 @@ const serveGroup = "Serve:"
 // wait for input or for a file system, where no context reaches it.
 const endGrace = 5 * time.Second
 
-// endLate ends the program endGrace after a signal, unless the command has ended.
-func (e *env) endLate() {
-	select {
-	case <-e.ended:
-	case <-time.After(endGrace):
-		fmt.Fprintf(e.err, "toolgate: error: the command has not ended %s after the signal\n", endGrace)
-		os.Exit(exitUnexpected)
-	}
-}
-
 func newEnv(s stdio, l lookup) *env {
 	return &env{stdio: s, lookup: l, log: logfold.New(s.err), Printer: report.Printer{Out: s.out, Templates: reports()}}
 }
@@ -114,7 +135,7 @@ func rootCommand(e *env) *cobra.Command {
 		Version: version,
 		Args:    cobra.ArbitraryArgs, RunE: requireCommand,
 		SilenceUsage: true, SilenceErrors: true,
-		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return e.prepare(c) },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return prepare(e, c) },
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&e.config, "config", "", "`FILE` of the configuration (default mcp.json, or TOOLGATE_CONFIG)")
@@ -128,7 +149,7 @@ func rootCommand(e *env) *cobra.Command {
 	f.StringVarP(&e.Form, "output", "o", report.Table, "`FORM` of the result: table, wide, json or yaml; some commands have more (or TOOLGATE_OUTPUT)")
 	f.StringVar(&e.logLevel, "log-level", "info", "least `LEVEL` of log lines")
 	f.StringVar(&e.logFormat, "log-format", "text", "form of log lines: `text|json`")
-	root.SetFlagErrorFunc(e.flagFault)
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return flagFault(e, c, err) })
 	root.SetVersionTemplate(reports().Render("version", versionOf(), false))
 	for _, g := range []struct {
 		title   string
@@ -206,7 +227,7 @@ func describe(e *env, c *cobra.Command, help string) {
 	if !c.HasSubCommands() {
 		c.Args = checkArguments
 	}
-	e.complete(c)
+	complete(e, c)
 	for _, s := range c.Commands() {
 		describe(e, s, help)
 	}
@@ -234,10 +255,17 @@ func formsOf(c *cobra.Command) []string {
 
 // prepare fills from the environment what no flag set, and refuses values that c cannot
 // use.
-func (e *env) prepare(c *cobra.Command) error {
+func prepare(e *env, c *cobra.Command) error {
 	e.applyEnvironment()
 	if c.GroupID != serveGroup { // which ends when its clients have their answers
-		context.AfterFunc(c.Context(), e.endLate)
+		context.AfterFunc(c.Context(), func() { // ends the program unless the command ends
+			select {
+			case <-e.ended:
+			case <-time.After(endGrace):
+				fmt.Fprintf(e.err, "toolgate: error: the command has not ended %s after the signal\n", endGrace)
+				os.Exit(exitUnexpected)
+			}
+		})
 	}
 	known, source := formsOf(c), "output"
 	if form, ok := e.lookup("TOOLGATE_OUTPUT"); ok && form != "" && known != nil && !c.Flags().Changed("output") {

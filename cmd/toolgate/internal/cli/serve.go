@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -17,57 +18,61 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/crash"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy/bridge"
 	"github.com/toolgate/toolgate/registry/config"
-	"github.com/toolgate/toolgate/registry/contract"
 	"github.com/toolgate/toolgate/tools"
 )
 
 func serveCommand(e *env) *cobra.Command {
-	var listen, adminAddr string
-	c := withForms(command("serve", "serve agents and people", func(ctx context.Context, _ []string) error { return e.serve(ctx, listen, adminAddr) }), noReport)
+	var listen, admin string
+	load := func() (*config.Config, error) { return e.loadAs(listen, admin) }
+	c := withForms(command("serve", "serve agents and people", func(ctx context.Context, _ []string) error {
+		surviveClosedPipes()
+		begun, err := load()
+		if err != nil {
+			return err
+		}
+		listeners, err := app.Listen(begun)
+		if err != nil {
+			return err
+		}
+		defer listeners.Close()
+		cfg := listeners.Bound(begun)
+		// One that cannot be told is a warning, because toolgate serves without it.
+		tell := func(state string) {
+			if err := tellServiceManager(state); err != nil {
+				e.logger().Warn(err.Error())
+			}
+		}
+		opts := e.appOptions()
+		opts.Draining = func() { tell("STOPPING=1") }
+		a, err := app.Open(ctx, cfg, opts)
+		if err != nil {
+			return err
+		}
+		defer keepCrash(e, cfg.State)()
+		_ = e.Print("banner", newBanner(e, a, listen != "")) // serving matters more
+		a.LogWarnings("demo-token")                          // the banner names them
+		tell("READY=1")
+		hup := make(chan os.Signal, 1)
+		signal.Notify(hup, syscall.SIGHUP)
+		defer signal.Stop(hup)
+		err = a.Run(ctx, listeners, app.Reload{Begun: begun, Asked: hup, Next: load})
+		return errors.Join(err, a.Close())
+	}), noReport)
 	c.Flags().StringVar(&listen, "listen", "", "`ADDRESS` for agents, HOST:PORT (default: as configured)")
-	c.Flags().StringVar(&adminAddr, "admin", "", "`ADDRESS` for people, HOST:PORT (default: as configured)")
+	c.Flags().StringVar(&admin, "admin", "", "`ADDRESS` for people, HOST:PORT (default: as configured)")
 	return e.withLogCalls(c)
-}
-
-func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
-	surviveClosedPipes()
-	begun, err := e.loadAs(listen, adminAddr)
-	if err != nil {
-		return err
-	}
-	listeners, err := app.Listen(begun)
-	if err != nil {
-		return err
-	}
-	defer listeners.Close()
-	cfg := listeners.Bound(begun)
-	opts := e.appOptions()
-	opts.Draining = func() { e.tell("STOPPING=1") }
-	a, err := app.Open(ctx, cfg, opts)
-	if err != nil {
-		return err
-	}
-	defer e.keepCrash(cfg.State)()
-	_ = e.Print("banner", e.newBanner(a, listen != "")) // serving matters more
-	a.LogWarnings("demo-token")                         // the banner names them
-	e.tell("READY=1")
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
-	next := func() (*config.Config, error) { return e.loadAs(listen, adminAddr) }
-	err = a.Run(ctx, listeners, app.Reload{Begun: begun, Asked: hup, Next: next})
-	return errors.Join(err, a.Close())
 }
 
 // keepCrash logs the crashes of earlier processes on a state directory, and has the stacks of
 // this one kept there until stop. Serving matters more than that they can be.
-func (e *env) keepCrash(state string) (stop func()) {
+func keepCrash(e *env, state string) (stop func()) {
 	found, stop, err := crash.Keep(crash.Dir(state))
 	for _, file := range found {
 		e.logger().Error("toolgate has crashed: its stacks are kept", "file", file)
@@ -76,14 +81,6 @@ func (e *env) keepCrash(state string) (stop func()) {
 		e.logger().Warn("the stacks of a crash will not be kept", "error", err)
 	}
 	return stop
-}
-
-// tell tells the service manager a state. One that cannot be told is a warning, because
-// toolgate serves without it.
-func (e *env) tell(state string) {
-	if err := tellServiceManager(state); err != nil {
-		e.logger().Warn(err.Error())
-	}
 }
 
 // banner is what serve prints first: where agents connect, where people look, which
@@ -101,7 +98,7 @@ type demoToken struct {
 
 // newBanner describes a. moved says that the agents' address is not the one that
 // the configuration names.
-func (e *env) newBanner(a *app.App, moved bool) banner {
+func newBanner(e *env, a *app.App, moved bool) banner {
 	cfg := a.Config()
 	b := banner{Version: version, Agents: app.URL(cfg.Listen, cfg.TLS), People: app.URL(cfg.Admin, cfg.AdminTLS), Policy: a.Revision(), State: cfg.State}
 	for _, t := range cfg.Identity.Tokens {
@@ -128,25 +125,22 @@ func (e *env) configFlag() string {
 	return " --config " + e.config
 }
 
-func stdioCommand(e *env) *cobra.Command {
+func stdioCommand(e *env) (c *cobra.Command) {
 	var address string
-	c := &cobra.Command{
-		Use: "stdio", Short: "serve one MCP client on stdin and stdout", Annotations: map[string]string{outputs: noReport},
-		RunE: func(c *cobra.Command, _ []string) error {
-			if c.Flags().Changed("connect") {
-				return e.bridge(c, address)
-			}
-			return e.attached(c.Context(), func(a *app.App, who identity.Credential) error {
-				return a.ServeStdio(c.Context(), who, e.client(), e.out)
-			})
-		},
-	}
+	c = withForms(command("stdio", "serve one MCP client on stdin and stdout", func(ctx context.Context, _ []string) error {
+		if c.Flags().Changed("connect") {
+			return connectStdio(e, c, address)
+		}
+		return attached(ctx, e, func(a *app.App, who identity.Credential) error {
+			return a.ServeStdio(ctx, who, clientOf(e), e.out)
+		})
+	}), noReport)
 	c.Flags().StringVar(&address, "connect", "", "`URL` of the MCP endpoint to connect the client to")
 	return e.withLogCalls(c)
 }
 
-// bridge connects the client on stdin and stdout to a running endpoint.
-func (e *env) bridge(c *cobra.Command, address string) error {
+// connectStdio connects the client on stdin and stdout to a running endpoint.
+func connectStdio(e *env, c *cobra.Command, address string) error {
 	for _, name := range []string{"config", "overlay", "state", "role", "log-calls"} {
 		if c.Flags().Changed(name) {
 			return usage(fmt.Errorf("--%s means nothing with --connect\nhint: the endpoint has its own configuration, and knows the caller by --token", name))
@@ -158,16 +152,14 @@ func (e *env) bridge(c *cobra.Command, address string) error {
 		return err
 	}
 	b, err := bridge.New(bridge.Options{URL: address, Token: e.token, TLS: secure, Log: e.logger().Named("bridge")})
+	if err == nil {
+		err = b.Serve(c.Context(), clientOf(e), e.out)
+	}
 	switch {
 	case errors.Is(err, bridge.ErrAddress):
 		return usage(fmt.Errorf("--connect cannot be used: %w\nhint: --connect http://127.0.0.1:8787", err))
 	case errors.Is(err, bridge.ErrToken):
 		return usage(fmt.Errorf("--token cannot be used: %w\nhint: check --token or TOOLGATE_TOKEN for spaces and line ends", err))
-	case err != nil:
-		return err
-	}
-	err = b.Serve(c.Context(), e.client(), e.out)
-	switch {
 	case errors.Is(err, bridge.ErrUnauthorised):
 		return &exit{code: exitUnauthorised, err: fmt.Errorf("%w\nhint: say who asks with --token or TOOLGATE_TOKEN", err)}
 	case errors.Is(err, bridge.ErrUnreachable):
@@ -183,7 +175,7 @@ var errLocalOff = &exit{code: exitUnauthorised, err: errors.New("identity is con
 // attached opens an app without listeners, which may share its state with one
 // that serves, for as long as serve takes. The caller is the principal of --token,
 // or else local, where the configuration admits it.
-func (e *env) attached(ctx context.Context, serve func(*app.App, identity.Credential) error) error {
+func attached(ctx context.Context, e *env, serve func(*app.App, identity.Credential) error) error {
 	surviveClosedPipes()
 	cfg, err := e.load()
 	if err != nil {
@@ -196,16 +188,16 @@ func (e *env) attached(ctx context.Context, serve func(*app.App, identity.Creden
 	if err != nil {
 		return err
 	}
-	defer e.keepCrash(cfg.State)()
+	defer keepCrash(e, cfg.State)()
 	a.LogWarnings()
 	return errors.Join(serve(a, identity.Credential{Bearer: e.token, Local: e.token == ""}), a.Close())
 }
 
-// client returns stdin, from which a client is served. It makes a pipe or a socket
+// clientOf returns stdin, from which a client is served. It makes a pipe or a socket
 // non-blocking, so that reads wait in Go's poller: a read that blocks a thread wakes the
 // monitor of Go's scheduler at each line, which costs more than the line. When stdin and
 // stdout are one file, it stays as it is, because the mode would hold for both.
-func (e *env) client() io.Reader {
+func clientOf(e *env) io.Reader {
 	if e.in != io.Reader(os.Stdin) || runtime.GOOS == "windows" || os.Stdin.SetReadDeadline(time.Time{}) == nil { // waits there already
 		return e.in
 	}
@@ -225,8 +217,8 @@ func surviveClosedPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPI
 
 func ndjsonCommand(e *env) *cobra.Command {
 	return e.withLogCalls(withForms(command("ndjson", "serve the NDJSON action protocol on stdin and stdout", func(ctx context.Context, _ []string) error {
-		return e.attached(ctx, func(a *app.App, who identity.Credential) error {
-			return a.ServeNDJSON(ctx, who, e.client(), e.out)
+		return attached(ctx, e, func(a *app.App, who identity.Credential) error {
+			return a.ServeNDJSON(ctx, who, clientOf(e), e.out)
 		})
 	}), noReport))
 }
@@ -244,21 +236,29 @@ func toolsCommand(e *env) *cobra.Command {
 					return &exit{code: exitUsage, err: err, findings: faultsOf(err, "")}
 				}
 			}
-			if flags.describe {
-				return e.describe(flags.Backends.Contracts())
+			if !flags.describe {
+				if c.Flags().Changed("output") {
+					return usage(errors.New("toolgate tools serves a protocol on stdout, and has no -o\nhint: with --describe it has"))
+				}
+				flags.Version, flags.Log = version, e.err
+				return tools.Serve(c.Context(), flags.Options, e.in, e.out)
 			}
-			if c.Flags().Changed("output") {
-				return usage(errors.New("toolgate tools serves a protocol on stdout, and has no -o\nhint: with --describe it has"))
+			contracts := flags.Backends.Contracts()
+			all := make([]toolContract, len(contracts))
+			for i, c := range contracts {
+				all[i].Facts = c.Facts
+				if err := json.Unmarshal(c.Definition, &all[i].Tool); err != nil {
+					return fmt.Errorf("reading the contract of %s: %w", c.Name, err)
+				}
 			}
-			flags.Version, flags.Log = version, e.err
-			return tools.Serve(c.Context(), flags.Options, e.in, e.out)
+			return e.Print("contracts", all)
 		},
 	}
 	flags.bind(c.Flags(), ".toolgate/tools")
 	return c
 }
 
-// toolContract is the contract of a tool as describe prints it.
+// toolContract is the contract of a tool as --describe prints it.
 type toolContract struct {
 	Tool  listedTool      `json:"definition"`
 	Facts json.RawMessage `json:"facts,omitempty"`
@@ -271,14 +271,51 @@ func (c toolContract) FactNames() string {
 	return strings.Join(slices.Sorted(maps.Keys(facts)), ",")
 }
 
-// describe prints contracts.
-func (e *env) describe(contracts []contract.Tool) error {
-	all := make([]toolContract, len(contracts))
-	for i, c := range contracts {
-		all[i].Facts = c.Facts
-		if err := json.Unmarshal(c.Definition, &all[i].Tool); err != nil {
-			return fmt.Errorf("reading the contract of %s: %w", c.Name, err)
-		}
+// tellServiceManager sends a state, such as READY=1, to the service manager that
+// started toolgate, as sd_notify(3) describes. It does nothing when no service manager
+// waits for one.
+func tellServiceManager(state string) error {
+	socket := os.Getenv("NOTIFY_SOCKET")
+	if socket == "" {
+		return nil
 	}
-	return e.Print("contracts", all)
+	conn, err := net.Dial("unixgram", socket)
+	if err != nil {
+		return fmt.Errorf("reaching the service manager: %w", err)
+	}
+	_, err = conn.Write([]byte(state))
+	if err = errors.Join(err, conn.Close()); err != nil {
+		return fmt.Errorf("telling the service manager: %w", err)
+	}
+	return nil
+}
+
+// toolsFlags are the flags of toolgate tools.
+type toolsFlags struct {
+	tools.Options
+	backends string // path of the file of backends; "" = offline
+	describe bool
+}
+
+// bind adds the flags to f; dir is the default of --dir.
+func (s *toolsFlags) bind(f *pflag.FlagSet, dir string) {
+	f.StringVar(&s.Dir, "dir", dir, "`DIR` of the paper wallet (or TOOLGATE_TOOLS_DIR)")
+	f.StringVar(&s.backends, "backends", "", "`FILE` that chooses services for search and images and a chain for payments, and allows fetch_page (default: offline)")
+	f.StringVar(&s.Docs, "docs", "", "`DIR` of documents to search (default: the embedded ones)")
+	f.BoolVar(&s.describe, "describe", false, "print the contracts of the tools, and the facts that policies may know of their calls, and serve nothing")
+}
+
+// toolsFlagsOf returns the flags with which a server starts the standard tools. All are
+// empty for another server.
+func toolsFlagsOf(s *config.Server) (started toolsFlags) {
+	if s.Command != "toolgate" {
+		return started
+	}
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.ParseErrorsAllowlist.UnknownFlags = true
+	started.bind(f, s.Env[app.ToolsDir])
+	if f.Parse(s.Args) != nil {
+		return toolsFlags{}
+	}
+	return started
 }

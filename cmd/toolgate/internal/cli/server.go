@@ -16,51 +16,36 @@ import (
 )
 
 func serverCommand(e *env) *cobra.Command {
-	c := group("server", "see the servers and their state, restart one", serverList(e), serverShow(e), serverRestart(e))
+	list := e.printing("list", "list the servers with their state", "servers", func(ctx context.Context, _ []string) (any, error) { return servers(ctx, e) })
+	show := e.printing("show SERVER", "show one server", "server", func(ctx context.Context, args []string) (any, error) {
+		found, err := servers(ctx, e)
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(found, func(s console.Upstream) bool { return s.Name == args[0] })
+		if i < 0 {
+			return nil, unknown("server", args[0], namesOf(found))
+		}
+		return found[i], nil
+	})
+	restart := e.printing("restart SERVER", "end the connections of a server and start it again", "server", func(ctx context.Context, args []string) (any, error) {
+		var after console.Upstream
+		err := e.fetch(ctx, peopleListener, http.MethodPost, "/v1/servers/"+url.PathEscape(args[0])+"/restart", nil, &after)
+		if refused := (*exit)(nil); errors.As(err, &refused) && refused.word == "NO_SERVER" {
+			found, _ := servers(ctx, e) // a failure leaves the message without a suggestion
+			return nil, refused.withHint(cmp.Or(didYouMean(args[0], namesOf(found)), hintMark+"toolgate server list"))
+		}
+		if err != nil {
+			return nil, err
+		}
+		return after, exitIf(after.State != string(upstream.StateReady), exitUnreachable)
+	})
+	c := group("server", "see the servers and their state, restart one", list, show, restart)
 	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
 	return c
 }
 
-func serverList(e *env) *cobra.Command {
-	return command("list", "list the servers with their state", func(ctx context.Context, _ []string) error {
-		found, err := e.servers(ctx)
-		if err != nil {
-			return err
-		}
-		return e.Print("servers", found)
-	})
-}
-
-func serverShow(e *env) *cobra.Command {
-	return command("show SERVER", "show one server", func(ctx context.Context, args []string) error {
-		found, err := e.servers(ctx)
-		if err != nil {
-			return err
-		}
-		i := slices.IndexFunc(found, func(s console.Upstream) bool { return s.Name == args[0] })
-		if i < 0 {
-			return unknown("server", args[0], names(found))
-		}
-		return e.Print("server", found[i])
-	})
-}
-
-func serverRestart(e *env) *cobra.Command {
-	return command("restart SERVER", "end the connections of a server and start it again", func(ctx context.Context, args []string) error {
-		var after console.Upstream
-		err := e.fetch(ctx, peopleListener, http.MethodPost, "/v1/servers/"+url.PathEscape(args[0])+"/restart", nil, &after)
-		if refused := (*exit)(nil); errors.As(err, &refused) && refused.word == "NO_SERVER" {
-			found, _ := e.servers(ctx) // a failure leaves the message without a suggestion
-			return refused.withHint(cmp.Or(didYouMean(args[0], names(found)), hintMark+"toolgate server list"))
-		}
-		if err != nil {
-			return err
-		}
-		return errors.Join(e.Print("server", after), exitIf(after.State != string(upstream.StateReady), exitUnreachable))
-	})
-}
-
-func names(servers []console.Upstream) (found []string) {
+func namesOf(servers []console.Upstream) (found []string) {
 	for _, s := range servers {
 		found = append(found, s.Name)
 	}
@@ -68,19 +53,15 @@ func names(servers []console.Upstream) (found []string) {
 }
 
 // servers returns the servers of the running toolgate. Where none answers at the
-// configured address, it returns those of the configuration, and stderr says so.
-func (e *env) servers(ctx context.Context) ([]console.Upstream, error) {
+// configured address, it returns those of the configuration, none of which runs, and
+// stderr says so.
+func servers(ctx context.Context, e *env) ([]console.Upstream, error) {
 	var s console.Status
 	err := e.readStatus(ctx, &s)
 	if err == nil || e.addr != "" || !errors.Is(err, errNoToolgate) {
 		return s.Upstreams, err
 	}
 	fmt.Fprintf(e.err, "%v\n", err)
-	return e.configuredServers()
-}
-
-// configuredServers returns the servers of the configuration, none of which runs.
-func (e *env) configuredServers() ([]console.Upstream, error) {
 	cfg, err := e.load()
 	if err != nil {
 		return nil, err

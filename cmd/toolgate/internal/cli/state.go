@@ -2,6 +2,7 @@ package cli
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -20,20 +21,9 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/proxy/artifact"
 	"github.com/toolgate/toolgate/registry/config"
 )
-
-// stateDir is the state directory: --state, or else the configured one.
-func (e *env) stateDir() (string, error) {
-	if e.state != "" {
-		return e.state, nil
-	}
-	cfg, err := e.load()
-	if err != nil {
-		return "", err
-	}
-	return cfg.State, nil
-}
 
 // stateConfig is the configuration, or what --state and --keys say in place of one that
 // cannot be read.
@@ -59,11 +49,11 @@ func (e *env) keysDir() string {
 
 // trail returns the audit directory, which exists.
 func (e *env) trail() (string, error) {
-	dir, err := e.stateDir()
+	cfg, err := e.stateConfig()
 	if err != nil {
 		return "", err
 	}
-	dir = app.TrailDir(dir)
+	dir := app.TrailDir(cfg.State)
 	if _, err := os.Stat(dir); err != nil {
 		return "", missing(fmt.Errorf("reading the trail: %w", err))
 	}
@@ -126,6 +116,15 @@ func (e *env) withStore(ctx context.Context, f func(*store.DB) error) error {
 	return errors.Join(f(db), db.Close())
 }
 
+// ofStore returns what read finds in the store.
+func ofStore[T any](ctx context.Context, e *env, read func(context.Context, *store.DB) (T, error)) (found T, err error) {
+	err = e.withStore(ctx, func(db *store.DB) error {
+		found, err = read(ctx, db)
+		return err
+	})
+	return found, err
+}
+
 // hasState reports whether there is a state: a command that only looks must not make it.
 func (e *env) hasState() bool {
 	cfg, err := e.stateConfig()
@@ -183,19 +182,31 @@ func (e *env) scratch() (string, error) {
 	return e.temporary, nil
 }
 
-// removeScratch removes what scratch made.
-func (e *env) removeScratch() {
-	if e.temporary != "" {
-		_ = os.RemoveAll(e.temporary) // a leftover in the temporary directory is the system's
-	}
-}
-
 func backupCommand(e *env) *cobra.Command {
-	return command("backup FILE|DIR", "copy the state and the audit trail of a running toolgate", func(ctx context.Context, args []string) error { return e.backup(ctx, args[0]) })
-}
-
-func restoreCommand(e *env) *cobra.Command {
-	return command("restore FILE|DIR", "make a state directory of a backup", func(ctx context.Context, args []string) error { return e.restore(ctx, args[0]) })
+	return e.printing("backup FILE|DIR", "copy the state and the audit trail of a running toolgate", "backup", func(ctx context.Context, args []string) (any, error) {
+		cfg, err := e.stateConfig()
+		if err != nil {
+			return nil, err
+		}
+		to := args[0]
+		if _, err := os.Lstat(to); err == nil {
+			return nil, usage(fmt.Errorf("writing backup: %s exists\nhint: name a new file or directory", to))
+		}
+		if err := backup(ctx, e, cfg, to); err != nil {
+			return nil, fmt.Errorf("writing backup: %w", err)
+		}
+		report := withDatabase(cfg, map[string]string{"backup": to})
+		var elsewhere []string // outside the state directory, where standard tools keep data
+		for i := range cfg.Servers {
+			if dir := toolsFlagsOf(&cfg.Servers[i]).Dir; dir != "" {
+				elsewhere = append(elsewhere, dir)
+			}
+		}
+		if elsewhere != nil {
+			report["elsewhere"] = strings.Join(elsewhere, ", ")
+		}
+		return report, nil
+	})
 }
 
 // isArchive reports whether a name is that of a tar file; any other is a directory's.
@@ -205,17 +216,10 @@ func isArchive(name string) bool { return strings.HasSuffix(name, ".tar") }
 // without stopping anything: the store is one snapshot, and the trail, copied after it,
 // has every record of what the snapshot contains. Snapshots of the standard tools' data come
 // last. Keys are never in it, and neither is the database of toolgate.store.
-func (e *env) backup(ctx context.Context, to string) (err error) {
-	cfg, err := e.stateConfig()
-	if err != nil {
-		return err
-	}
-	if _, err := os.Lstat(to); err == nil {
-		return usage(fmt.Errorf("writing backup: %s exists\nhint: name a new file or directory", to))
-	}
+func backup(ctx context.Context, e *env, cfg *config.Config, to string) (err error) {
 	draft, err := os.MkdirTemp(filepath.Dir(filepath.Clean(to)), ".backup-*")
 	if err != nil {
-		return fmt.Errorf("writing backup: %w", err)
+		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(draft)) }() // nothing is left when it got its name
 	content := filepath.Join(draft, "state")
@@ -223,32 +227,35 @@ func (e *env) backup(ctx context.Context, to string) (err error) {
 		err = e.withStore(ctx, func(db *store.DB) error { return db.Snapshot(ctx, filepath.Join(content, "state.db")) })
 	}
 	bar := e.progress(false)
+	defer bar.End()
 	trail, artifacts := app.TrailDir(cfg.State), filepath.Join(cfg.State, "artifacts")
 	copied := bar.Count("copying", progress.Size(trail, artifacts))
 	if err == nil {
 		err = audit.Copy(app.TrailDir(content), trail, copied)
 	}
-	if err == nil {
-		err = copyTree(filepath.Join(content, "artifacts"), artifacts, copied)
+	if _, missing := os.Stat(artifacts); err == nil && missing == nil {
+		err = os.CopyFS(filepath.Join(content, "artifacts"), progress.FS(os.DirFS(artifacts), copied))
 	}
 	if err == nil {
 		err = copyTools(ctx, filepath.Join(content, "tools"), filepath.Join(cfg.State, "tools"))
 	}
-	if err == nil && isArchive(to) {
-		content, err = archive(draft, content, bar.Count("packing", progress.Size(content)))
-	}
-	if err == nil {
-		err = os.Rename(content, to)
-	}
-	bar.End()
 	if err != nil {
-		return fmt.Errorf("writing backup: %w", err)
+		return err
 	}
-	report := withDatabase(cfg, map[string]string{"backup": to})
-	if dirs := elsewhere(cfg); len(dirs) > 0 {
-		report["elsewhere"] = strings.Join(dirs, ", ")
+	if !isArchive(to) {
+		return os.Rename(content, to)
 	}
-	return e.Print("backup", report)
+	file := filepath.Join(draft, "state.tar")
+	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	w := tar.NewWriter(out)
+	err = w.AddFS(progress.FS(os.DirFS(content), bar.Count("packing", progress.Size(content))))
+	if err = errors.Join(err, w.Close(), out.Sync(), out.Close()); err != nil {
+		return err
+	}
+	return os.Rename(file, to)
 }
 
 // copyTools copies what the standard tools keep in a directory, which may be missing.
@@ -257,26 +264,13 @@ func copyTools(ctx context.Context, to, from string) error {
 	if err != nil || len(files) == 0 {
 		return err
 	}
-	if err := os.Mkdir(to, 0o700); err != nil {
-		return err
-	}
+	err = os.Mkdir(to, 0o700)
 	for _, file := range files {
-		if err := store.Copy(ctx, filepath.Join(from, file), filepath.Join(to, file)); err != nil {
-			return err
+		if err == nil {
+			err = store.Copy(ctx, filepath.Join(from, file), filepath.Join(to, file))
 		}
 	}
-	return nil
-}
-
-// elsewhere returns the directories outside the state directory in which standard tools of
-// the configuration keep data.
-func elsewhere(cfg *config.Config) (dirs []string) {
-	for i := range cfg.Servers {
-		if dir := toolsFlagsOf(&cfg.Servers[i]).Dir; dir != "" {
-			dirs = append(dirs, dir)
-		}
-	}
-	return dirs
+	return err
 }
 
 // withDatabase adds the database to a report about a state that is there in part.
@@ -287,65 +281,47 @@ func withDatabase(cfg *config.Config, report map[string]string) map[string]strin
 	return report
 }
 
-// copyTree copies a directory that may be missing.
-func copyTree(to, from string, copied io.Writer) error {
-	if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return os.CopyFS(to, progress.FS(os.DirFS(from), copied))
-}
-
-// archive writes the files of a directory to a tar file below draft.
-func archive(draft, dir string, packed io.Writer) (file string, err error) {
-	file = filepath.Join(draft, "state.tar")
-	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return "", err
-	}
-	w := tar.NewWriter(out)
-	err = w.AddFS(progress.FS(os.DirFS(dir), packed))
-	return file, errors.Join(err, w.Close(), out.Sync(), out.Close())
-}
-
-// restore makes the state directory of a backup. Calls that were approved or running in
+// restoreCommand makes the state directory of a backup. Calls that were approved or running in
 // the backup may have run since: the next start makes their tickets unknown. With
 // toolgate.store, those are the tickets of the database, which its own tools restored.
-func (e *env) restore(ctx context.Context, from string) error {
-	cfg, err := e.stateConfig()
-	if err != nil {
-		return err
-	}
-	state := cfg.State
-	if left, err := os.ReadDir(state); len(left) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return usage(errors.Join(fmt.Errorf("restoring: %s is not empty\nhint: stop toolgate and move the directory away first", state), err))
-	}
-	if err := os.MkdirAll(state, 0o700); err != nil {
-		return fmt.Errorf("restoring: %w", err)
-	}
-	bar := e.progress(false)
-	if copied := bar.Count("restoring", progress.Size(from)); isArchive(from) {
-		err = extract(state, from, copied)
-	} else {
-		err = os.CopyFS(state, progress.FS(os.DirFS(from), copied))
-	}
-	bar.End()
-	if err == nil {
-		err = e.withStore(ctx, func(db *store.DB) error {
-			return db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
-				_, err := tx.ExecContext(ctx, "UPDATE approval_clock SET restored = 1")
-				return err
+func restoreCommand(e *env) *cobra.Command {
+	return e.printing("restore FILE|DIR", "make a state directory of a backup", "restored", func(ctx context.Context, args []string) (any, error) {
+		cfg, err := e.stateConfig()
+		if err != nil {
+			return nil, err
+		}
+		from, state := args[0], cfg.State
+		if left, err := os.ReadDir(state); len(left) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, usage(errors.Join(fmt.Errorf("restoring: %s is not empty\nhint: stop toolgate and move the directory away first", state), err))
+		}
+		if err := os.MkdirAll(state, 0o700); err != nil {
+			return nil, fmt.Errorf("restoring: %w", err)
+		}
+		bar := e.progress(false)
+		if copied := bar.Count("restoring", progress.Size(from)); isArchive(from) {
+			err = extract(state, from, copied)
+		} else {
+			err = os.CopyFS(state, progress.FS(os.DirFS(from), copied))
+		}
+		bar.End()
+		if err == nil {
+			err = e.withStore(ctx, func(db *store.DB) error {
+				return db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+					_, err := tx.ExecContext(ctx, "UPDATE approval_clock SET restored = 1")
+					return err
+				})
 			})
-		})
-	}
-	if err != nil {
-		return fmt.Errorf("restoring: %w\nhint: remove %s before you try again", err, state)
-	}
-	report := withDatabase(cfg, map[string]string{"state": state})
-	journal := filepath.Join(state, "tools", "chain.db")
-	if _, err := os.Stat(journal); err == nil {
-		report["journal"] = journal
-	}
-	return e.Print("restored", report)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("restoring: %w\nhint: remove %s before you try again", err, state)
+		}
+		report := withDatabase(cfg, map[string]string{"state": state})
+		journal := filepath.Join(state, "tools", "chain.db")
+		if _, err := os.Stat(journal); err == nil {
+			report["journal"] = journal
+		}
+		return report, nil
+	})
 }
 
 // extract writes the files of a tar file below dir, and nothing elsewhere.
@@ -369,20 +345,62 @@ func extract(dir, file string, read io.Writer) (err error) {
 		case h.Typeflag != tar.TypeReg:
 			continue
 		}
-		if err := extractFile(root, h.Name, r); err != nil {
+		if err := root.MkdirAll(filepath.Dir(h.Name), 0o700); err != nil {
+			return err
+		}
+		f, err := root.OpenFile(h.Name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(f, r)
+		if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 			return err
 		}
 	}
 }
 
-func extractFile(root *os.Root, name string, content io.Reader) error {
-	if err := root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-		return err
-	}
-	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+func storeCommand(e *env) *cobra.Command {
+	var to string
+	migrate := e.printing("migrate", "move state.db into an empty PostgreSQL database", "store-moved", func(ctx context.Context, _ []string) (any, error) {
+		cfg, err := e.stateConfig()
+		if err != nil {
+			return nil, err
+		}
+		to := cmp.Or(to, cfg.Store)
+		if to == "" {
+			return nil, usage(errors.New("moving the state: no database is named\nhint: write its URL as toolgate.store, or as --to"))
+		}
+		file := app.StateFile(cfg.State)
+		if err := app.MissingStore(&config.Config{State: cfg.State}); err != nil {
+			return nil, missing(fmt.Errorf("moving the state: %w", err))
+		}
+		rows, err := store.Move(ctx, file, to)
+		switch {
+		case errors.Is(err, store.ErrInUse):
+			return nil, usage(fmt.Errorf("%w\nhint: stop toolgate first", err))
+		case errors.Is(err, store.ErrNotEmpty):
+			return nil, usage(fmt.Errorf("%w\nhint: name an empty database, such as createdb makes", err))
+		case err != nil:
+			return nil, err
+		}
+		if err := moveArtifacts(ctx, cfg, to); err != nil {
+			return nil, fmt.Errorf("moving artifacts: %w\nhint: the rest of the state has been moved; the next start moves the artifacts", err)
+		}
+		return map[string]any{"database": store.Redact(to), "file": file + store.Moved, "rows": rows}, nil
+	})
+	migrate.Flags().StringVar(&to, "to", "", "`URL` of the database (default: toolgate.store)")
+	return group("store", "move the state to another database", migrate)
+}
+
+// moveArtifacts stores the bytes of artifacts in a database that has their rows.
+func moveArtifacts(ctx context.Context, cfg *config.Config, to string) error {
+	db, err := store.OpenPostgres(ctx, to, store.PostgresMigrations())
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, content)
-	return errors.Join(err, f.Sync(), f.Close())
+	files, err := artifact.Open(ctx, filepath.Join(cfg.State, "artifacts"), db, artifact.Options{TTL: cfg.Artifacts.TTL, MaxBytes: int64(cfg.Artifacts.MaxMiB) << 20})
+	if err == nil {
+		err = files.Close()
+	}
+	return errors.Join(err, db.Close())
 }

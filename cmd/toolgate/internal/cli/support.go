@@ -25,7 +25,6 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry/config"
@@ -58,21 +57,22 @@ type supportFile struct {
 func supportBundleCommand(e *env) *cobra.Command {
 	b := &supportBundle{e: e, Version: version}
 	var dry bool
-	c := command("support-bundle [FILE]", "collect what a report of a fault needs, without secrets", func(ctx context.Context, args []string) error {
+	c := e.printing("support-bundle [FILE]", "collect what a report of a fault needs, without secrets", "support-bundle", func(ctx context.Context, args []string) (any, error) {
 		now := time.Now().UTC()
 		file := append(args, "toolgate-support-"+now.Format("20060102T150405Z")+".tar.gz")[0]
 		if _, err := os.Lstat(file); err == nil {
-			return usage(fmt.Errorf("writing the bundle: %s exists\nhint: name a new file", file))
+			return nil, usage(fmt.Errorf("writing the bundle: %s exists\nhint: name a new file", file))
 		}
 		b.Created = now.Format(time.RFC3339)
 		b.collect(ctx)
-		if !dry {
-			b.File = file
-			if err := b.write(file); err != nil {
-				return fmt.Errorf("writing the bundle: %w", err)
-			}
+		if dry {
+			return b, nil
 		}
-		return e.Print("support-bundle", b)
+		b.File = file
+		if err := b.write(file); err != nil {
+			return nil, fmt.Errorf("writing the bundle: %w", err)
+		}
+		return b, nil
 	})
 	c.Flags().BoolVar(&dry, "dry-run", false, "collect, print the contents, and write nothing")
 	c.Flags().BoolVar(&b.policy, "policy", false, "include the Rego of the policy, but not its data")
@@ -96,7 +96,8 @@ func (b *supportBundle) collect(ctx context.Context) {
 	}{
 		{"versions.json", b.versions}, {"policy.json", b.revision}, {"doctor.json", b.examination},
 		{"status.json", b.listener("/readyz?verbose")}, {"metrics.txt", b.listener("/metrics")},
-		{"tickets.json", b.tickets}, {"audit.json", b.verified}, {"log.txt", b.logLines},
+		{"tickets.json", func(ctx context.Context) (any, error) { return ofStore(ctx, b.e, approval.Counts) }},
+		{"audit.json", b.verified}, {"log.txt", b.logLines},
 	} {
 		content, err := part.read(ctx)
 		b.add(part.name, content, err)
@@ -171,11 +172,7 @@ func (b *supportBundle) examination(ctx context.Context) (any, error) {
 	if b.files == nil {
 		return failureOf(b.faulty), b.faulty
 	}
-	x, err := b.e.examine(ctx, b.files)
-	if err != nil {
-		return nil, err
-	}
-	return x.document(), nil
+	return examine(ctx, b.e, b.files)
 }
 
 // listener reads what the admin listener of the running toolgate answers, with any status.
@@ -194,14 +191,6 @@ func (b *supportBundle) listener(path string) func(context.Context) (any, error)
 	}
 }
 
-func (b *supportBundle) tickets(ctx context.Context) (counts any, err error) {
-	err = b.e.withStore(ctx, func(db *store.DB) error {
-		counts, err = approval.Counts(ctx, db)
-		return err
-	})
-	return counts, err
-}
-
 // verified verifies the trail as audit verify does. A report has heads and numbers, and no
 // content of records.
 func (b *supportBundle) verified(ctx context.Context) (any, error) {
@@ -209,16 +198,14 @@ func (b *supportBundle) verified(ctx context.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	evidence, err := b.e.evidence(nil, dir)
+	var x audit.Evidence
+	rep, err := b.e.verify(&x, nil, dir)
 	if err != nil {
 		return nil, err
 	}
-	rep, err := b.e.verify(evidence, dir)
-	if err != nil {
-		return nil, err
-	}
-	faults, err := b.e.contradictions(ctx, []string{dir}, rep, evidence)
-	return verified{rep.OK() && len(faults) == 0 && rep.Verdicts.Content == audit.OK, faults, rep}, err
+	faults, err := contradictions(ctx, b.e, []string{dir}, rep, &x)
+	v, _ := verdictOn(rep, string(audit.ByContent), faults...)
+	return v, err
 }
 
 // Bounds of what is read of a log: its end, in bytes, and the lines that are kept.

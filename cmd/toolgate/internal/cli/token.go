@@ -26,34 +26,41 @@ func tokenCommand(e *env) *cobra.Command {
 	return group("token", "make, list, inspect and revoke bearer tokens", tokenCreate(e), tokenList(e), tokenRevoke(e), tokenInspect(e))
 }
 
-func tokenCreate(e *env) *cobra.Command {
+func tokenCreate(e *env) (c *cobra.Command) {
 	var entry config.Token
 	var expires, overlap time.Duration
-	c := &cobra.Command{
-		Use: "create", Short: "make a token",
-		RunE: func(c *cobra.Command, _ []string) error {
-			var old []config.Token
-			if c.Flags().Changed("overlap") {
-				cfg, err := e.load()
-				if err != nil {
-					return err
+	c = e.printing("create", "make a token", "token", func(context.Context, []string) (any, error) {
+		var old []config.Token
+		if c.Flags().Changed("overlap") {
+			cfg, err := e.load()
+			if err != nil {
+				return nil, err
+			}
+			end := time.Now().Add(overlap)
+			for _, t := range cfg.Identity.Tokens {
+				if t.Subject != entry.Subject {
+					continue
 				}
-				if old = overlapping(cfg.Identity.Tokens, entry.Subject, time.Now().Add(overlap)); len(old) == 0 {
-					return usage(fmt.Errorf("no token of subject %q is configured\nhint: --overlap is for another token of a subject that has one", entry.Subject))
+				if t.Expires.IsZero() || t.Expires.After(end) {
+					t.Expires = end.UTC().Truncate(time.Second)
 				}
-				entry.Roles, entry.Person, entry.Tenant = old[0].Roles, old[0].Person, old[0].Tenant
+				old = append(old, t)
 			}
-			if entry.Subject == "" || entry.Subject == identity.LocalSubject || len(entry.Roles) == 0 || slices.Contains(entry.Roles, "") {
-				return usage(errors.New("a token needs a subject, other than local, and roles\nhint: --subject agent-7 --roles researcher"))
+			if len(old) == 0 {
+				return nil, usage(fmt.Errorf("no token of subject %q is configured\nhint: --overlap is for another token of a subject that has one", entry.Subject))
 			}
-			if expires > 0 {
-				entry.Expires = time.Now().Add(expires).UTC().Truncate(time.Second)
-			}
-			made := makeToken(entry)
-			made.Replace = old
-			return e.Print("token", made)
-		},
-	}
+			entry.Roles, entry.Person, entry.Tenant = old[0].Roles, old[0].Person, old[0].Tenant
+		}
+		if entry.Subject == "" || entry.Subject == identity.LocalSubject || len(entry.Roles) == 0 || slices.Contains(entry.Roles, "") {
+			return nil, usage(errors.New("a token needs a subject, other than local, and roles\nhint: --subject agent-7 --roles researcher"))
+		}
+		if expires > 0 {
+			entry.Expires = time.Now().Add(expires).UTC().Truncate(time.Second)
+		}
+		made := makeToken(entry)
+		made.Replace = old
+		return made, nil
+	})
 	f := c.Flags()
 	f.StringVar(&entry.Subject, "subject", "", "`SUBJECT` that the token identifies")
 	f.StringSliceVar(&entry.Roles, "roles", nil, "`ROLE` of the token; may be repeated")
@@ -61,20 +68,6 @@ func tokenCreate(e *env) *cobra.Command {
 	f.DurationVar(&expires, "expires", 0, "`DURATION` for which the token lasts, such as 720h (default: for ever)")
 	f.DurationVar(&overlap, "overlap", 0, "make another token of the subject, and let the present ones end after this `DURATION`, such as 24h")
 	return c
-}
-
-// overlapping returns the tokens of a subject, ending at a time at the latest.
-func overlapping(tokens []config.Token, subject string, end time.Time) (old []config.Token) {
-	for _, t := range tokens {
-		if t.Subject != subject {
-			continue
-		}
-		if t.Expires.IsZero() || t.Expires.After(end) {
-			t.Expires = end.UTC().Truncate(time.Second)
-		}
-		old = append(old, t)
-	}
-	return old
 }
 
 // newToken is the report of token create.
@@ -98,14 +91,10 @@ type listedToken struct {
 }
 
 func tokenList(e *env) *cobra.Command {
-	return command("list", "list the configured tokens", func(ctx context.Context, _ []string) error {
-		cfg, err := e.load()
+	return e.printing("list", "list the configured tokens", "tokens", func(ctx context.Context, _ []string) (any, error) {
+		cfg, revoked, err := revocations(ctx, e)
 		if err != nil {
-			return err
-		}
-		revoked, err := revocations(ctx, cfg)
-		if err != nil {
-			return err
+			return nil, err
 		}
 		listed := []listedToken{}
 		for _, t := range cfg.Identity.Tokens {
@@ -117,33 +106,60 @@ func tokenList(e *env) *cobra.Command {
 			}
 			listed = append(listed, l)
 		}
-		return e.Print("tokens", listed)
+		return listed, nil
 	})
 }
 
-// revocations reads the list of revoked tokens without changing it.
-func revocations(ctx context.Context, cfg *config.Config) (*identity.Revocations, error) {
-	return identity.OpenRevocations(ctx, nil, filepath.Join(cfg.Keys, identity.RevokedFile))
+// revocations reads the configuration, and the list of revoked tokens without changing it.
+func revocations(ctx context.Context, e *env) (*config.Config, *identity.Revocations, error) {
+	cfg, err := e.load()
+	if err != nil {
+		return nil, nil, err
+	}
+	revoked, err := identity.OpenRevocations(ctx, nil, filepath.Join(cfg.Keys, identity.RevokedFile))
+	return cfg, revoked, err
 }
 
 func tokenRevoke(e *env) *cobra.Command {
 	var subject, reason string
-	c := command("revoke [SHA256 | -]", "refuse a token for ever", func(ctx context.Context, args []string) error {
+	c := e.printing("revoke [SHA256 | -]", "refuse a token for ever", "revoked", func(ctx context.Context, args []string) (_ any, err error) {
 		cfg, err := e.load()
 		if err != nil {
-			return err
+			return nil, err
 		}
-		found, err := e.tokensNamed(cfg, subject, strings.Join(args, ""))
+		found, err := tokensNamed(e.in, cfg, subject, strings.Join(args, ""))
 		if err != nil {
-			return err
+			return nil, err
+		}
+		trail, err := e.openTrail()
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, trail.Close()) }()
+		db, err := e.openStore(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, db.Close()) }()
+		revoked, err := identity.OpenRevocations(ctx, db, filepath.Join(cfg.Keys, identity.RevokedFile))
+		if err != nil {
+			return nil, err
 		}
 		for i := range found {
-			found[i].Reason, found[i].At = reason, time.Now().UTC()
+			v := &found[i]
+			v.Reason, v.At = reason, time.Now().UTC()
+			err := trail.Write(audit.KindEvent, &audit.Record{
+				Principal: audit.Principal{Subject: identity.LocalSubject},
+				Event:     &audit.Event{Name: audit.EventRevoked, Reason: reason, Removed: []string{"token " + cmp.Or(v.Subject, "-") + " " + v.SHA256}},
+			})
+			if err == nil { // every toolgate on this state refuses the token within a quarter of a second
+				err = revoked.Add(ctx, *v)
+			}
+			if err != nil {
+				return nil, err
+			}
 		}
-		if err := e.revoke(ctx, cfg, found); err != nil {
-			return err
-		}
-		return e.Print("revoked", found)
+		return found, nil
 	})
 	c.Flags().StringVar(&subject, "subject", "", "revoke every configured token of this `SUBJECT`")
 	c.Flags().StringVar(&reason, "reason", "", "why, as `TEXT` for the audit trail")
@@ -155,13 +171,13 @@ const fewHashDigits = 12
 
 // tokensNamed returns the tokens to revoke: those of a subject, or the one that name
 // means, which is "-" for a token on stdin, or a hash or the beginning of one.
-func (e *env) tokensNamed(cfg *config.Config, subject, name string) (found []identity.Revocation, err error) {
+func tokensNamed(stdin io.Reader, cfg *config.Config, subject, name string) (found []identity.Revocation, err error) {
 	if (subject == "") == (name == "") {
 		return nil, usage(errors.New("name a token or a subject\nhint: toolgate token list shows the hashes; - reads the token from stdin"))
 	}
 	var until time.Time
 	if name == "-" {
-		token, err := e.tokenFromStdin()
+		token, err := readToken(stdin)
 		if err != nil {
 			return nil, err
 		}
@@ -187,40 +203,12 @@ func (e *env) tokensNamed(cfg *config.Config, subject, name string) (found []ide
 	return found, nil
 }
 
-func (e *env) tokenFromStdin() (string, error) {
-	text, err := io.ReadAll(io.LimitReader(e.in, 64<<10))
+func readToken(stdin io.Reader) (string, error) {
+	text, err := io.ReadAll(io.LimitReader(stdin, 64<<10))
 	if err != nil {
 		return "", fmt.Errorf("reading the token: %w", err)
 	}
 	return strings.TrimSpace(string(text)), nil
-}
-
-// revoke writes revocations to the trail, and then to the state and the directory of
-// keys. Every toolgate on them refuses the tokens within a quarter of a second.
-func (e *env) revoke(ctx context.Context, cfg *config.Config, found []identity.Revocation) (err error) {
-	trail, err := e.openTrail()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, trail.Close()) }()
-	db, err := e.openStore(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	revoked, err := identity.OpenRevocations(ctx, db, filepath.Join(cfg.Keys, identity.RevokedFile))
-	for _, v := range found {
-		if err == nil {
-			err = trail.Write(audit.KindEvent, &audit.Record{
-				Principal: audit.Principal{Subject: identity.LocalSubject},
-				Event:     &audit.Event{Name: audit.EventRevoked, Reason: v.Reason, Removed: []string{"token " + cmp.Or(v.Subject, "-") + " " + v.SHA256}},
-			})
-		}
-		if err == nil {
-			err = revoked.Add(ctx, v)
-		}
-	}
-	return err
 }
 
 // inspection is what a token is, and who it names or why it is refused.
@@ -235,55 +223,41 @@ type inspection struct {
 }
 
 func tokenInspect(e *env) *cobra.Command {
-	return command("inspect [-]", "show who a token names, or why it is refused", func(ctx context.Context, args []string) error {
+	return e.printing("inspect [-]", "show who a token names, or why it is refused", "inspection", func(ctx context.Context, args []string) (_ any, err error) {
 		token := e.token
 		if len(args) == 1 {
-			var err error
-			if token, err = e.tokenFromStdin(); err != nil {
-				return err
+			if token, err = readToken(e.in); err != nil {
+				return nil, err
 			}
 		}
 		if token == "" {
-			return usage(errors.New("there is no token to inspect\nhint: set TOOLGATE_TOKEN, or write - and send the token to stdin"))
+			return nil, usage(errors.New("there is no token to inspect\nhint: set TOOLGATE_TOKEN, or write - and send the token to stdin"))
 		}
-		cfg, err := e.load()
+		cfg, revoked, err := revocations(ctx, e)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		seen, err := inspect(ctx, cfg, e.role, token)
+		known := app.IdentityConfig(cfg, e.role)
+		known.Revoked = revoked.Check
+		auth, err := identity.New(known)
 		if err != nil {
-			return err
+			return nil, usage(err)
 		}
-		return errors.Join(e.Print("inspection", seen), exitIf(!seen.Accepted, exitUnauthorised))
+		seen := &inspection{SHA256: identity.HashToken(token)}
+		if facts, err := identity.ReadJWT(token); err == nil {
+			seen.JWT = &facts
+		}
+		if v, ok := revoked.Find(seen.SHA256); ok {
+			seen.Revoked = &v.At
+		}
+		ctx, stop := context.WithTimeout(ctx, 10*time.Second)
+		defer stop()
+		who, err := auth.Identify(ctx, identity.Credential{Bearer: token})
+		if refusal := (*identity.Refusal)(nil); errors.As(err, &refusal) {
+			seen.Kind, seen.Reason = refusal.Kind, refusal.Text
+			return seen, exitIf(true, exitUnauthorised)
+		}
+		seen.Accepted, seen.Principal = true, &who
+		return seen, err
 	})
-}
-
-// inspect identifies a token as a toolgate with cfg does now.
-func inspect(ctx context.Context, cfg *config.Config, role, token string) (*inspection, error) {
-	revoked, err := revocations(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
-	known := app.IdentityConfig(cfg, role)
-	known.Revoked = revoked.Check
-	auth, err := identity.New(known)
-	if err != nil {
-		return nil, usage(err)
-	}
-	seen := &inspection{SHA256: identity.HashToken(token)}
-	if facts, err := identity.ReadJWT(token); err == nil {
-		seen.JWT = &facts
-	}
-	if v, ok := revoked.Find(seen.SHA256); ok {
-		seen.Revoked = &v.At
-	}
-	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
-	defer stop()
-	who, err := auth.Identify(ctx, identity.Credential{Bearer: token})
-	if refusal := (*identity.Refusal)(nil); errors.As(err, &refusal) {
-		seen.Kind, seen.Reason = refusal.Kind, refusal.Text
-		return seen, nil
-	}
-	seen.Accepted, seen.Principal = err == nil, &who
-	return seen, err
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
@@ -33,75 +32,70 @@ func toolCommand(e *env) *cobra.Command {
 }
 
 func toolList(e *env) *cobra.Command {
-	c := command("list", "list the tools that a principal sees", func(ctx context.Context, _ []string) error {
+	c := e.printing("list", "list the tools that a principal sees", "tools", func(ctx context.Context, _ []string) (any, error) {
 		a, err := e.agent(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer a.Close()
 		found, err := a.list(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if len(found) == 0 {
-			e.explainEmptyList(ctx)
-		}
-		e.noteWithheld(ctx)
-		return e.Print("tools", found)
+		explainList(ctx, e, len(found) == 0)
+		return found, nil
 	})
 	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the agents' listener (default: as configured)")
 	return c
 }
 
-// explainEmptyList says on stderr what the admin listener of the configuration knows
-// about a list without tools. One that does not answer is not needed.
-func (e *env) explainEmptyList(ctx context.Context) {
+// explainList says on stderr what the admin listener of the configuration knows about a list:
+// why it is empty, and which tools do not serve. One that does not answer is not needed.
+func explainList(ctx context.Context, e *env, empty bool) {
+	if !empty && e.addr != "" {
+		return
+	}
 	at := *e
 	at.addr = ""
 	var s console.Status
-	if at.readStatus(ctx, &s) != nil {
+	err := at.readStatus(ctx, &s)
+	if empty && err != nil {
 		fmt.Fprintln(e.err, "no tools are visible\nhint: toolgate check says what each role sees")
+	}
+	if err != nil {
 		return
 	}
 	total := 0
+	var withheld []string
 	for _, u := range s.Upstreams {
-		if total += u.Tools; u.Error != "" {
+		if total += u.Tools; empty && u.Error != "" {
 			fmt.Fprintf(e.err, "server %s: %s: %s\n", u.Name, u.State, report.Printable(u.Error))
 		}
-	}
-	for _, sight := range s.Sights {
-		switch {
-		case sight.Blind():
-			fmt.Fprintf(e.err, "%s\nhint: %s\n", report.Printable(sight.String()), sight.Hint)
-		case sight.Duty != "":
-			fmt.Fprintln(e.err, report.Printable(sight.String()))
+		for _, tool := range slices.Sorted(maps.Keys(u.Withheld)) {
+			withheld = append(withheld, fmt.Sprintf("tool %s of server %s is quarantined: %s", tool, u.Name, u.Withheld[tool]))
 		}
 	}
-	if total == 0 {
-		fmt.Fprintln(e.err, "no server offers a tool\nhint: toolgate check says what each server answers")
+	if empty {
+		for _, sight := range s.Sights {
+			switch {
+			case sight.Blind():
+				fmt.Fprintf(e.err, "%s\nhint: %s\n", report.Printable(sight.String()), sight.Hint)
+			case sight.Duty != "":
+				fmt.Fprintln(e.err, report.Printable(sight.String()))
+			}
+		}
+		if total == 0 {
+			fmt.Fprintln(e.err, "no server offers a tool\nhint: toolgate check says what each server answers")
+		}
 	}
-}
-
-// maxWithheldSaid is the most tools that noteWithheld names.
-const maxWithheldSaid = 10
-
-// noteWithheld says on stderr which tools of the configured toolgate do not serve, and why,
-// as far as its admin listener says so. A list of another toolgate has no such note.
-func (e *env) noteWithheld(ctx context.Context) {
-	var s console.Status
-	if e.addr != "" || e.readStatus(ctx, &s) != nil {
+	if e.addr != "" { // the list may be of another toolgate
 		return
 	}
-	var all []string
-	for _, u := range s.Upstreams {
-		for _, tool := range slices.Sorted(maps.Keys(u.Withheld)) {
-			all = append(all, fmt.Sprintf("tool %s of server %s is quarantined: %s", tool, u.Name, u.Withheld[tool]))
-		}
-	}
-	for _, line := range all[:min(len(all), maxWithheldSaid)] {
+	const most = 10
+	for _, line := range withheld[:min(len(withheld), most)] {
 		fmt.Fprintln(e.err, report.Printable(line))
 	}
-	if more := len(all) - maxWithheldSaid; more > 0 {
+	if more := len(withheld) - most; more > 0 {
 		fmt.Fprintf(e.err, "%s more in quarantine\nhint: toolgate server show\n", text.Count(more, "tool"))
 	}
 }
@@ -179,11 +173,32 @@ func toolCall(e *env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return e.callTool(ctx, names[0], object)
+		a, err := e.agent(ctx)
+		if err != nil {
+			return err
+		}
+		defer a.Close()
+		result, err := a.call(ctx, names[0], object)
+		if refused := (*exit)(nil); errors.As(err, &refused) && refused.word == string(wire.ToolNotFound) {
+			return a.withNearestTool(ctx, refused, names[0])
+		}
+		if err != nil {
+			return err
+		}
+		if e.Structured() {
+			return errors.Join(e.Document(result), verdictOf(result))
+		}
+		text, err := contentText(result)
+		return errors.Join(err, e.Write(text), verdictOf(result))
 	})
 	c.Flags().StringVar(&args, "args", "{}", "arguments as a `JSON` object; @FILE reads a file, - stdin")
 	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the agents' listener (default: as configured)")
 	return c
+}
+
+// call calls a tool.
+func (a *agent) call(ctx context.Context, tool string, args json.RawMessage) (json.RawMessage, error) {
+	return a.request(ctx, "tools/call", fmt.Appendf(nil, `{"name":%s,"arguments":%s}`, jsonrpc.Quote(tool), args))
 }
 
 // object reads a flag that is a JSON object, or names where to read one: @FILE, or -
@@ -206,27 +221,6 @@ func (e *env) object(name, flag string) (json.RawMessage, error) {
 		return nil, usage(fmt.Errorf("--%s is not a JSON object: %w\nhint: --args '{\"query\":\"mcp\"}'", name, err))
 	}
 	return object, nil
-}
-
-func (e *env) callTool(ctx context.Context, name string, args json.RawMessage) error {
-	a, err := e.agent(ctx)
-	if err != nil {
-		return err
-	}
-	defer a.Close()
-	params := fmt.Appendf(nil, `{"name":%s,"arguments":%s}`, jsonrpc.Quote(name), args)
-	result, err := a.request(ctx, "tools/call", params)
-	if refused := (*exit)(nil); errors.As(err, &refused) && refused.word == string(wire.ToolNotFound) {
-		return a.withNearestTool(ctx, refused, name)
-	}
-	if err != nil {
-		return err
-	}
-	if e.Structured() {
-		return errors.Join(e.Document(result), verdictOf(result))
-	}
-	text, err := contentText(result)
-	return errors.Join(err, e.Write(text), verdictOf(result))
 }
 
 // contentText returns the text blocks of a result, and names the others.
@@ -332,85 +326,60 @@ type roleSight struct {
 	Reason  string        `json:"reason,omitempty"`
 }
 
+// toolShow shows a tool by its exposed name, from the definitions that the state directory
+// keeps. It keeps none for a server with pin off.
 func toolShow(e *env) *cobra.Command {
-	return command("show TOOL", "show a tool's definition, its pin and the roles that see it", func(ctx context.Context, args []string) error { return e.showTool(ctx, args[0]) })
+	return e.printing("show TOOL", "show a tool's definition, its pin and the roles that see it", "tool", func(ctx context.Context, args []string) (any, error) {
+		v, err := openPolicy(ctx, e, "")
+		if err != nil {
+			return nil, err
+		}
+		pins, err := e.pins(ctx)
+		if err != nil {
+			return nil, err
+		}
+		var names []string
+		for i := range pins {
+			t, s := pinned(v.cfg, &pins[i])
+			switch {
+			case s == nil || s.Pin == config.PinOff:
+			case t.Exposed == args[0]:
+				out := &shownTool{Name: t.Exposed, Pin: pins[i], State: "accepted", Definition: pins[i].Definition(), Roles: []roleSight{}}
+				if out.Accepted == "" {
+					out.State = "new"
+				} else if out.Offered != "" {
+					out.State = "changed"
+				}
+				out.Variants = slices.DeleteFunc(pins, func(p registry.Pin) bool { return p.Server != out.Server || p.Tool != out.Tool || p.Condition == "" })
+				return out, out.addSights(ctx, v, t)
+			default:
+				names = append(names, t.Exposed)
+			}
+		}
+		hint := cmp.Or(didYouMean(args[0], names), hintMark+"toolgate tool list shows the names; nothing is kept of servers with \"pin\": \"off\"")
+		return nil, usage(fmt.Errorf("no definition of a tool %q is kept%s", args[0], hint))
+	})
 }
 
-func (e *env) showTool(ctx context.Context, name string) error {
-	engine, cfg, err := e.openPolicy(ctx, "")
-	if err != nil {
-		return err
-	}
-	var out *shownTool
-	var asked policy.Tool
-	if err := e.withPins(ctx, func(p *registry.Pins) error {
-		out, asked, err = findTool(ctx, p, cfg, name)
-		return err
-	}); err != nil {
-		return err
-	}
-	for _, role := range app.RolesOf(cfg, engine, e.role) {
-		sight, err := sightOf(ctx, engine, app.CallerWith(cfg, role, e.role), asked)
+// addSights asks the policy about each role and the tool.
+func (t *shownTool) addSights(ctx context.Context, v *policyView, asked policy.Tool) error {
+	for _, role := range app.RolesOf(v.cfg, v.Engine, v.e.role) {
+		who := app.CallerWith(v.cfg, role, v.e.role)
+		seen, err := v.Seen(ctx, who, []policy.Tool{asked})
 		if err != nil {
 			return err
 		}
-		sight.Visible = sight.Visible && out.State == "accepted" // quarantine hides from everybody
-		out.Roles = append(out.Roles, sight)
-	}
-	return e.Print("tool", out)
-}
-
-// findTool returns the tool whose exposed name is name, from the definitions that the
-// state directory keeps. It keeps none for a server with pin off.
-func findTool(ctx context.Context, p *registry.Pins, cfg *config.Config, name string) (*shownTool, policy.Tool, error) {
-	pins, err := p.List(ctx)
-	if err != nil {
-		return nil, policy.Tool{}, err
-	}
-	var names []string
-	for i := range pins {
-		t, s := pinned(cfg, &pins[i])
-		switch {
-		case s == nil || s.Pin == config.PinOff:
-		case t.Exposed == name:
-			out := describePin(&pins[i], name)
-			out.Variants = slices.DeleteFunc(pins, func(p registry.Pin) bool {
-				return p.Server != out.Server || p.Tool != out.Tool || p.Condition == ""
-			})
-			return out, t, nil
-		default:
-			names = append(names, t.Exposed)
+		d, err := v.Decide(ctx, &policy.Input{
+			Principal: who, Tool: asked, Arguments: json.RawMessage("{}"), Usage: policy.Unused(v.Meters(asked)),
+			Request: policy.Request{ID: "1", Transport: "cli", Time: time.Now().UTC()},
+		})
+		if err != nil {
+			return err
 		}
+		visible := seen[0] && t.State == "accepted" // quarantine hides from everybody
+		t.Roles = append(t.Roles, roleSight{Role: who.Roles[0], Visible: visible, Effect: d.Effect, Rule: d.Rule, Reason: d.Reason})
 	}
-	hint := cmp.Or(didYouMean(name, names), hintMark+"toolgate tool list shows the names; nothing is kept of servers with \"pin\": \"off\"")
-	return nil, policy.Tool{}, usage(fmt.Errorf("no definition of a tool %q is kept%s", name, hint))
-}
-
-func describePin(pin *registry.Pin, name string) *shownTool {
-	out := &shownTool{Name: name, Pin: *pin, State: "accepted", Definition: pin.Definition(), Roles: []roleSight{}}
-	switch {
-	case pin.Accepted == "":
-		out.State = "new"
-	case pin.Offered != "":
-		out.State = "changed"
-	}
-	return out
-}
-
-// sightOf asks the policy about a caller and a tool.
-func sightOf(ctx context.Context, engine *rego.Engine, who policy.Principal, t policy.Tool) (roleSight, error) {
-	out := roleSight{Role: who.Roles[0]}
-	seen, err := engine.Seen(ctx, who, []policy.Tool{t})
-	if err != nil {
-		return out, err
-	}
-	out.Visible = seen[0]
-	d, err := engine.Decide(ctx, &policy.Input{
-		Principal: who, Tool: t, Arguments: json.RawMessage("{}"), Usage: policy.Unused(engine.Meters(t)),
-		Request: policy.Request{ID: "1", Transport: "cli", Time: time.Now().UTC()},
-	})
-	out.Effect, out.Rule, out.Reason = d.Effect, d.Rule, d.Reason
-	return out, err
+	return nil
 }
 
 // Layout returns the definition as people read it.

@@ -45,7 +45,7 @@ func auditWitness(e *env) *cobra.Command {
 		if err != nil {
 			return errors.Join(err, l.Close())
 		}
-		return errors.Join(e.witness(ctx, w, l), w.Close())
+		return errors.Join(serveWitness(ctx, e, w, l), w.Close())
 	}), noReport)
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:8789", "`ADDRESS` to listen on, HOST:PORT")
 	c.Flags().StringVar(&dir, "dir", "", "`DIR` of the key and of the notes that were signed")
@@ -55,8 +55,8 @@ func auditWitness(e *env) *cobra.Command {
 	return c
 }
 
-// witness prints the key of w, and serves until ctx ends.
-func (e *env) witness(ctx context.Context, w *notary.Witness, l net.Listener) error {
+// serveWitness prints the key of w, and serves until ctx ends.
+func serveWitness(ctx context.Context, e *env, w *notary.Witness, l net.Listener) error {
 	w.OnError = func(err error) { fmt.Fprintf(e.err, "toolgate: error: %s\n", report.Printable(err.Error())) }
 	s := &http.Server{Handler: w, ReadTimeout: witnessTimeout, WriteTimeout: 2 * witnessTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	served := make(chan error, 1)

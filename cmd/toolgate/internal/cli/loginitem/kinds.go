@@ -1,10 +1,12 @@
 package loginitem
 
 import (
+	"embed"
 	"encoding/xml"
 	"errors"
 	"fmt"
 	"strings"
+	"text/template"
 )
 
 // places are the directories of the files of items, below the home directory.
@@ -13,7 +15,7 @@ var places = map[string]string{"linux": ".config/systemd/user", "darwin": "Libra
 // kinds are the operating systems whose items are known.
 var kinds = map[string]kind{
 	"linux": {
-		title: "systemd user unit", file: "*.service", text: systemdUnit,
+		title: "systemd user unit", file: "*.service", template: "systemd.tmpl",
 		install:   [][]string{{"systemctl", "--user", "daemon-reload"}, {"systemctl", "--user", "enable", "{name}.service"}, {"systemctl", "--user", "restart", "{name}.service"}},
 		uninstall: [][]string{{"systemctl", "--user", "disable", "--now", "{name}.service"}},
 		enabled:   []string{"systemctl", "--user", "is-enabled", "--quiet", "{name}.service"},
@@ -21,7 +23,7 @@ var kinds = map[string]kind{
 		hint:      "systemctl --user needs a session of this user; toolgate service install --print shows the unit",
 	},
 	"darwin": {
-		title: "LaunchAgent", file: "dev.toolgate.*.plist", text: launchAgent,
+		title: "LaunchAgent", file: "dev.toolgate.*.plist", template: "launchd.tmpl",
 		install:   [][]string{{"launchctl", "bootstrap", "gui/{uid}", "{file}"}},
 		uninstall: [][]string{{"launchctl", "bootout", "gui/{uid}/dev.toolgate.{name}"}},
 		enabled:   []string{"launchctl", "print", "gui/{uid}/dev.toolgate.{name}"},
@@ -29,7 +31,7 @@ var kinds = map[string]kind{
 		hint:      "toolgate service uninstall removes an older agent; --print shows the file",
 	},
 	"windows": {
-		title: "scheduled task", file: "*.xml", text: scheduledTask,
+		title: "scheduled task", file: "*.xml", template: "windows.tmpl",
 		install:   [][]string{{"schtasks", "/Create", "/F", "/TN", "{name}", "/XML", "{file}"}, {"schtasks", "/Run", "/TN", "{name}"}},
 		uninstall: [][]string{{"schtasks", "/End", "/TN", "{name}"}, {"schtasks", "/Delete", "/F", "/TN", "{name}"}},
 		enabled:   []string{"schtasks", "/Query", "/TN", "{name}"},
@@ -38,114 +40,41 @@ var kinds = map[string]kind{
 	},
 }
 
-// systemdUnit returns a unit of systemd (systemd.service(5)).
-func systemdUnit(i Item) (string, error) {
-	command := make([]string, len(i.Command))
-	for n, word := range i.Command {
-		command[n] = systemdWord(word)
-	}
-	// A program is not expanded, so that its $ are not doubled.
-	command[0] = strings.ReplaceAll(command[0], "$$", "$")
-	files := ""
-	if i.EnvFile != "" {
-		files = "EnvironmentFile=" + strings.ReplaceAll(i.EnvFile, "%", "%%") + "\n"
-	}
-	return fmt.Sprintf(`# %s
-[Unit]
-Description=toolgate for the MCP clients of this user
+// texts are the files of items.
+//
+//go:embed *.tmpl
+var texts embed.FS
 
-[Service]
-Type=notify
-ExecStart=%s
-ExecReload=/bin/kill -HUP $MAINPID
-WorkingDirectory=%s
-Environment=%s
-%sUMask=0077
-Restart=on-failure
-RestartSec=2
-# Servers are killed after the calls in flight have drained, not before.
-KillMode=mixed
-TimeoutStopSec=60
+var templates = template.Must(template.New("").Funcs(template.FuncMap{
+	"xml": escaped, "specifiers": func(text string) string { return strings.ReplaceAll(text, "%", "%%") },
+	// A program and a variable are not expanded, so that their $ are not doubled.
+	"word": systemdWord, "plain": func(word string) string { return strings.ReplaceAll(systemdWord(word), "$$", "$") },
+	"argument": windowsWord,
+}).ParseFS(texts, "*.tmpl"))
 
-[Install]
-WantedBy=default.target
-`, mark, strings.Join(command, " "), strings.ReplaceAll(i.Dir, "%", "%%"), strings.ReplaceAll(systemdWord("PATH="+i.Path), "$$", "$"), files), control(i)
+// text returns the file of an item: a unit of systemd (systemd.service(5)), a property list of
+// launchd (launchd.plist(5)), or a task of the Task Scheduler (MS-TSCH, section 2.5). The error
+// is for a text with a control character, which no quoting of systemd keeps on its line.
+func (k kind) text(i Item) (string, error) {
+	if k.title == "scheduled task" && i.EnvFile != "" {
+		return "", errors.New("a scheduled task has no file of variables\nhint: set the variables for the user with setx, and leave --env-file out")
+	}
+	for _, text := range append(i.Command, i.Dir, i.Path, i.EnvFile) {
+		if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			return "", fmt.Errorf("%q has a control character\nhint: choose another path", text)
+		}
+	}
+	var b strings.Builder
+	err := templates.ExecuteTemplate(&b, k.template, struct {
+		Item
+		Mark string
+	}{i, mark})
+	return b.String(), err
 }
 
 // systemdWord quotes one word of a command line (systemd.syntax(7)).
 func systemdWord(word string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%", "$", "$$").Replace(word) + `"`
-}
-
-// control returns an error for a text with a control character, which no quoting of systemd keeps
-// on its line.
-func control(i Item) error {
-	for _, text := range append(i.Command, i.Dir, i.Path, i.EnvFile) {
-		if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-			return fmt.Errorf("%q has a control character\nhint: choose another path", text)
-		}
-	}
-	return nil
-}
-
-// launchAgent returns a property list of launchd (launchd.plist(5)).
-func launchAgent(i Item) (string, error) {
-	command := i.Command
-	if i.EnvFile != "" {
-		command = append([]string{"/bin/sh", "-c", `set -a; . "$0"; exec "$@"`, i.EnvFile}, command...)
-	}
-	var arguments strings.Builder
-	for _, word := range command {
-		fmt.Fprintf(&arguments, "    <string>%s</string>\n", escaped(word))
-	}
-	return fmt.Sprintf(`<?xml version="1.0" encoding="UTF-8"?>
-<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
-<!-- %s -->
-<plist version="1.0">
-<dict>
-  <key>Label</key><string>dev.toolgate.%s</string>
-  <key>ProgramArguments</key>
-  <array>
-%s  </array>
-  <key>WorkingDirectory</key><string>%s</string>
-  <key>EnvironmentVariables</key><dict><key>PATH</key><string>%s</string></dict>
-  <key>RunAtLoad</key><true/>
-  <key>KeepAlive</key><dict><key>SuccessfulExit</key><false/></dict>
-  <key>ExitTimeOut</key><integer>60</integer>
-</dict>
-</plist>
-`, mark, escaped(i.Name), arguments.String(), escaped(i.Dir), escaped(i.Path)), control(i)
-}
-
-// scheduledTask returns a task of the Task Scheduler (MS-TSCH, section 2.5).
-func scheduledTask(i Item) (string, error) {
-	if i.EnvFile != "" {
-		return "", errors.New("a scheduled task has no file of variables\nhint: set the variables for the user with setx, and leave --env-file out")
-	}
-	words := make([]string, len(i.Command)-1)
-	for n, word := range i.Command[1:] {
-		words[n] = windowsWord(word)
-	}
-	return fmt.Sprintf(`<?xml version="1.0"?>
-<!-- %s -->
-<Task version="1.2" xmlns="http://schemas.microsoft.com/windows/2004/02/mit/task">
-  <Triggers><LogonTrigger><Enabled>true</Enabled></LogonTrigger></Triggers>
-  <Settings>
-    <DisallowStartIfOnBatteries>false</DisallowStartIfOnBatteries>
-    <StopIfGoingOnBatteries>false</StopIfGoingOnBatteries>
-    <ExecutionTimeLimit>PT0S</ExecutionTimeLimit>
-    <RestartOnFailure><Interval>PT1M</Interval><Count>999</Count></RestartOnFailure>
-    <Hidden>true</Hidden>
-  </Settings>
-  <Actions>
-    <Exec>
-      <Command>%s</Command>
-      <Arguments>%s</Arguments>
-      <WorkingDirectory>%s</WorkingDirectory>
-    </Exec>
-  </Actions>
-</Task>
-`, mark, escaped(i.Command[0]), escaped(strings.Join(words, " ")), escaped(i.Dir)), control(i)
 }
 
 // windowsWord quotes one word of a command line as CommandLineToArgvW reads it.

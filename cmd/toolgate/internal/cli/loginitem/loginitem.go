@@ -41,7 +41,7 @@ type Manager struct {
 type kind struct {
 	title     string
 	file      string // name of an item's file; * = the name of the item
-	text      func(Item) (string, error)
+	template  string // of the file
 	install   [][]string
 	uninstall [][]string
 	enabled   []string // succeeds when the item starts at the next login
@@ -108,18 +108,14 @@ func (m *Manager) Install(ctx context.Context, i Item) error {
 	}
 	for _, command := range m.install {
 		if err := m.run(ctx, i.Name, file, command); err != nil {
-			return errors.Join(fmt.Errorf("installing %s: %w\nhint: %s", i.Name, err, m.hint), restore(file, before))
+			restored := os.Remove(file)
+			if before != nil {
+				restored = files.Replace(file, before, 0o600)
+			}
+			return errors.Join(fmt.Errorf("installing %s: %w\nhint: %s", i.Name, err, m.hint), restored)
 		}
 	}
 	return nil
-}
-
-// restore writes what a file was, nil = it was not there.
-func restore(file string, before []byte) error {
-	if before == nil {
-		return os.Remove(file)
-	}
-	return files.Replace(file, before, 0o600)
 }
 
 // Uninstall ends the program of an item, and removes the file. The error is fs.ErrNotExist when
