@@ -13,7 +13,7 @@ import (
 
 func TestDocument(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
-	who := policy.Principal{Subject: "a", Roles: []string{"r"}, Client: "c/1", Tenant: "t"}
+	who := policy.Principal{Subject: "a", Roles: []string{"r"}, Client: "c/1", Tenant: "t", Scopes: []string{}}
 	for name, test := range map[string]struct {
 		in   policy.Input
 		want string
@@ -22,13 +22,13 @@ func TestDocument(t *testing.T) {
 			policy.Input{Action: policy.ActionCall, Principal: who, Tool: policy.Tool{Server: "s", Name: "n", Exposed: "s__n", Risk: "high", Fingerprint: "f"},
 				Arguments: json.RawMessage(`{"amount":10000000000000000000001}`), Request: policy.Request{ID: "1", Transport: "http", Time: now},
 				Usage: map[string]policy.Reading{"day": {Calls: 2, Sum: "0.3"}}},
-			`{"action":"tools/call","principal":{"subject":"a","roles":["r"],"client":"c/1","tenant":"t"},` +
+			`{"action":"tools/call","principal":{"subject":"a","roles":["r"],"client":"c/1","tenant":"t","scopes":[]},` +
 				`"tool":{"server":"s","name":"n","exposed":"s__n","risk":"high","fingerprint":"f"},"arguments":{"amount":10000000000000000000001},` +
 				`"request":{"id":"1","transport":"http","era":"","trace_id":"","time":"2026-01-02T03:04:05.000000006Z"},"usage":{"day":{"calls":2,"sum":0.3}}}`,
 		},
 		"a resource": {
 			policy.Input{Action: "resources/read", Principal: who, Resource: &policy.Resource{Server: "s", URI: "u"}, Arguments: json.RawMessage("{}"), Request: policy.Request{Time: now}},
-			`{"action":"resources/read","principal":{"subject":"a","roles":["r"],"client":"c/1","tenant":"t"},"resource":{"server":"s","uri":"u"},` +
+			`{"action":"resources/read","principal":{"subject":"a","roles":["r"],"client":"c/1","tenant":"t","scopes":[]},"resource":{"server":"s","uri":"u"},` +
 				`"arguments":{},"request":{"id":"","transport":"","era":"","trace_id":"","time":"2026-01-02T03:04:05.000000006Z"}}`,
 		},
 	} {

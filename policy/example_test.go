@@ -17,5 +17,5 @@ func Example() {
 		Request:   policy.Request{ID: "1", Transport: "http", Time: time.Date(2026, 1, 5, 12, 0, 0, 0, time.UTC)},
 	})
 	fmt.Println(string(document), err)
-	// Output: {"action":"tools/call","principal":{"subject":"agent-7","roles":["researcher"]},"tool":{"server":"web","name":"search","exposed":"web__search","risk":"","fingerprint":""},"arguments":{"query":"mcp"},"request":{"id":"1","transport":"http","era":"","trace_id":"","time":"2026-01-05T12:00:00Z"}} <nil>
+	// Output: {"action":"tools/call","principal":{"subject":"agent-7","roles":["researcher"],"scopes":[]},"tool":{"server":"web","name":"search","exposed":"web__search","risk":"","fingerprint":""},"arguments":{"query":"mcp"},"request":{"id":"1","transport":"http","era":"","trace_id":"","time":"2026-01-05T12:00:00Z"}} <nil>
 }

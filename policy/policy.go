@@ -36,6 +36,7 @@ type Principal struct {
 	Tenant   string   `json:"tenant,omitempty"`    // empty outside multi-tenant identity
 	Actors   []string `json:"actors,omitempty"`    // who acts for Subject, named like subjects, the present actor first (RFC 8693 section 4.1)
 	MayAct   []string `json:"may_act,omitempty"`   // who may act for Subject (RFC 8693 section 4.4)
+	Scopes   []string `json:"scopes"`              // of the access token; empty for every other credential
 	// Until is when the credential ends that named the principal; zero = it ends
 	// when the operator says so. It is no part of what policies see.
 	Until time.Time `json:"-"`
@@ -81,7 +82,7 @@ func (p Principal) SameParty(q Principal) bool {
 
 // Clone returns a copy of p that shares no memory with it.
 func (p Principal) Clone() Principal {
-	p.Roles, p.Actors, p.MayAct = slices.Clone(p.Roles), slices.Clone(p.Actors), slices.Clone(p.MayAct)
+	p.Roles, p.Actors, p.MayAct, p.Scopes = slices.Clone(p.Roles), slices.Clone(p.Actors), slices.Clone(p.MayAct), slices.Clone(p.Scopes)
 	return p
 }
 
@@ -178,6 +179,9 @@ func (in Input) MarshalJSON() ([]byte, error) {
 	}
 	if d.Principal.Roles == nil {
 		d.Principal.Roles = []string{}
+	}
+	if d.Principal.Scopes == nil {
+		d.Principal.Scopes = []string{}
 	}
 	if len(d.Arguments) == 0 {
 		d.Arguments = json.RawMessage("{}")
@@ -279,7 +283,10 @@ type Decision struct {
 	Approval *Approval `json:"approval,omitempty"`
 	Limit    *Limit    `json:"limit,omitempty"`
 	Redact   []string  `json:"redact,omitempty"` // JSON Pointers into the result, or the caller's answer to a server
-	Revision string    `json:"revision"`         // "sha256:<hex>" of the policy that judged
+	// Scopes of OAuth are what the caller's token lacks, sorted: with them nothing denies the
+	// call any more. Nil unless every rule that denies names some.
+	Scopes   []string `json:"scopes,omitempty"`
+	Revision string   `json:"revision"` // "sha256:<hex>" of the policy that judged
 	// Labels are those of the METADATA of the rule that decided; nil when it has
 	// none. They are shared between decisions and must not be written to.
 	Labels map[string]string `json:"labels,omitempty"`

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
@@ -63,6 +64,10 @@ func (c *call) judge(ctx context.Context, in *policy.Input) {
 func (c *call) denied(reason string) *Failure {
 	c.decision.Effect = policy.Deny
 	said := signal.PolicyError(cmp.Or(c.decision.Reason, "the policy gives no reason"), judge, map[string]any{"rule": c.decision.Rule, "revision": c.decision.Revision})
-	return c.wrap(signal.CodePolicyDenied, said, reason).with("rule", c.decision.Rule).
+	f := c.wrap(signal.CodePolicyDenied, said, reason).with("rule", c.decision.Rule).
 		about(c.decision.Rule, &c.principal).remedy(c.decision.Remedy)
+	if lacks := c.decision.Scopes; lacks != nil && c.principal.Issuer != "" { // who else could get a token with them
+		f.Scopes = slices.Compact(slices.Sorted(slices.Values(slices.Concat(lacks, c.principal.Scopes))))
+	}
+	return f
 }

@@ -360,6 +360,7 @@ type Failure struct {
 	Context    string          // whom and which rule it concerns, for the message; "" = not said
 	Errors     string          // of the client's profile: result, a dialect, or "" = as the route does
 	Status     int             // of HTTP; 0 = that of the table
+	Scopes     []string        // that the caller's token has to have, sorted; nil = a token changes nothing
 }
 
 // Error says what went wrong in one line.

@@ -45,6 +45,9 @@ func (g *Gate) Identify(ctx context.Context, cred identity.Credential) (policy.P
 	case errors.As(err, &late):
 		return policy.Principal{}, c.fail(signal.CodeRateLimited, "too many credentials from your address were refused").
 			after(late.RetryAfter).remedy("show a valid one: it is accepted at any time")
+	case identity.KindOf(err) == identity.Unfetched:
+		return policy.Principal{}, c.fail(signal.CodeStoreUnavailable, "the keys of the token's issuer cannot be had yet").
+			after(retryUsed).remedy(callLater)
 	case store.Away(err):
 		return policy.Principal{}, c.fail(signal.CodeStoreUnavailable, "whether the credential is valid cannot be read from the state").
 			after(retryUsed).remedy(callLater)

@@ -110,17 +110,6 @@ func hostPort(scheme, host string) string {
 	return net.JoinHostPort(HostName(host), port)
 }
 
-// Challenge adds to the answer to a request with the header asked how to
-// authenticate (RFC 6750 section 3). It names an error only when a credential
-// was shown.
-func Challenge(answer, asked http.Header) {
-	challenge := `Bearer realm="toolgate"`
-	if len(asked["Authorization"]) > 0 {
-		challenge += `, error="invalid_token"`
-	}
-	answer.Set("WWW-Authenticate", challenge)
-}
-
 // JSONBody reports whether the one Content-Type is application/json in UTF-8,
 // uncompressed. Anything else is a body that two readers may read differently.
 func JSONBody(h http.Header) bool {

@@ -11,14 +11,18 @@ import (
 	"github.com/toolgate/toolgate/policy"
 )
 
-// claimNames are the members of a token that hold facts about its principal; "" = none.
-type claimNames struct{ roles, person, tenant string }
+// claimNames are the members of a token that hold facts about its principal, "" = none, and
+// the roles that values of scope and of groups grant.
+type claimNames struct {
+	subject, roles, person, tenant, groups string
+	byScope, byGroup                       map[string][]string
+}
 
 // members are the claims of a token by name.
 type members map[string]json.RawMessage
 
-// readClaims reads everything about the principal of a verified token but its subject.
-// Actors are named like subjects: with several issuers, "issuer|sub".
+// readClaims reads everything about the principal of a verified token; of its subject, what
+// the issuer calls it. Actors are named like subjects: with several issuers, "issuer|sub".
 func readClaims(t *oidc.IDToken, names claimNames, several bool) (policy.Principal, error) {
 	var all members
 	err := t.Claims(&all)
@@ -28,7 +32,17 @@ func readClaims(t *oidc.IDToken, names claimNames, several bool) (policy.Princip
 			err = refuse(Claims, "the "+what+" claim of the token is malformed")
 		}
 	}
+	var groups []string
+	read("subject", func() (err error) { p.Subject, err = all.text(names.subject); return err })
 	read("roles", func() (err error) { p.Roles, err = all.list(names.roles); return err })
+	read("groups", func() (err error) { groups, err = all.list(names.groups); return err })
+	read("scope or scp", func() (err error) { p.Scopes, err = all.scopes(); return err })
+	for name, grants := range map[*[]string]map[string][]string{&p.Scopes: names.byScope, &groups: names.byGroup} {
+		for _, value := range *name {
+			p.Roles = append(p.Roles, grants[value]...)
+		}
+	}
+	p.Roles = distinct(p.Roles)
 	read("person", func() (err error) { p.Person, err = all.text(names.person); return err })
 	read("tenant", func() (err error) { p.Tenant, err = all.text(names.tenant); return err })
 	read("client_id or azp", func() (err error) {
@@ -89,6 +103,30 @@ func (m members) list(name string) (list []string, err error) {
 	}
 	err = json.Unmarshal(value, &list)
 	return list, err
+}
+
+// scopes reads the scopes of an access token: scope with spaces between (RFC 9068 section
+// 2.2.3), or scp, which is that or a list.
+func (m members) scopes() ([]string, error) {
+	name := "scope"
+	if m[name] == nil {
+		name = "scp"
+	}
+	list, err := m.list(name)
+	if len(list) == 1 {
+		list = strings.Fields(list[0])
+	}
+	return list, err
+}
+
+// distinct returns a list without repetitions, in its order.
+func distinct(list []string) (out []string) {
+	for _, text := range list {
+		if !slices.Contains(out, text) {
+			out = append(out, text)
+		}
+	}
+	return out
 }
 
 // text reads a string; an empty one is malformed, because it names nobody.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 )
@@ -121,7 +122,7 @@ func TestKinds(t *testing.T) {
 	config.Client = nil // other keys are fetched
 	config.JWT[0].JWKS += "?v=2"
 	a = authenticator(t, config)
-	if _, err := a.Identify(t.Context(), identity.Credential{Bearer: with(nil)}); identity.KindOf(err) != identity.Keys {
+	if _, err := a.Identify(t.Context(), identity.Credential{Bearer: with(nil)}); identity.KindOf(err) != identity.Unfetched || !store.Away(err) {
 		t.Errorf("without keys: %v", err)
 	}
 	if all := a.Issuers(); len(all) != 1 || all[0].Ready || all[0].Fault == "" {

@@ -32,10 +32,11 @@ const maxTokenBytes = 16 << 10
 // Credential is what a caller showed. The zero Credential is a caller over the
 // network that showed nothing.
 type Credential struct {
-	Bearer    string // the token itself, without the scheme; see ParseBearer
-	Source    string // address of the caller, with or without port; "" = no network. It is recorded with a refusal and grants nothing
-	Local     bool   // came in by a door that only the user of this machine can open (stdio)
-	Malformed bool   // what was shown is not one bearer token; it names nobody
+	Bearer    string   // the token itself, without the scheme; see ParseBearer
+	Source    string   // address of the caller, with or without port; "" = no network. It is recorded with a refusal and grants nothing
+	Local     bool     // came in by a door that only the user of this machine can open (stdio)
+	Malformed bool     // what was shown is not one bearer token; it names nobody
+	At        Resource // where it was shown: a token of an issuer is good at the routes of its audience
 	// Earlier is who an earlier call was identified as. It is for what goes on
 	// without its caller, such as a call that people approved: it is identified
 	// anew, by what is configured now. It counts only without Bearer and Local,
@@ -59,24 +60,37 @@ type Token struct {
 }
 
 // JWT is one trusted issuer of signed tokens (RFC 7519, RFC 9068). Claims are members of
-// the token, dots descend ("realm_access.roles").
+// the token, dots descend ("realm_access.roles"). Roles are those of RolesClaim, and those
+// that Scopes and Groups give for values of the token.
 type JWT struct {
-	Issuer      string        // compared with the iss claim, byte for byte
-	Audience    []string      // one of these must be in the aud claim; never empty
-	JWKS        string        // URL of the key set: https, or http on loopback
-	RolesClaim  string        // "" = "roles"
-	PersonClaim string        // "" = "person"
-	TenantClaim string        // "" = none
-	Algorithms  []string      // of signatures; nil = RS256, ES256, EdDSA
-	Types       []string      // of the typ header, "" for a token without one; nil = none, JWT, at+jwt
-	MaxLifetime time.Duration // from iat, or from now, to exp; 0 = 24 hours
-	Skew        time.Duration // how far nbf and iat may be in the future; 0 = 1 minute
+	Issuer       string              // compared with the iss claim, byte for byte
+	Audience     []string            // accepted at every route in addition to the route's own; may be empty
+	JWKS         string              // URL of the key set: https, or http on loopback; "" = the issuer is asked
+	Private      bool                // the issuer that is asked may have a private address
+	SubjectClaim string              // "" = "sub"
+	RolesClaim   string              // "" = "roles"
+	GroupsClaim  string              // "" = "groups"
+	PersonClaim  string              // "" = "person"
+	TenantClaim  string              // "" = none
+	Scopes       map[string][]string // :: scope of a token ⇒ roles
+	Groups       map[string][]string // :: group of a token ⇒ roles
+	Algorithms   []string            // of signatures; nil = RS256, ES256, EdDSA
+	Types        []string            // of the typ header, "" for a token without one; nil = none, JWT, at+jwt
+	MaxLifetime  time.Duration       // from iat, or from now, to exp; 0 = 24 hours
+	Skew         time.Duration       // how far nbf and iat may be in the future; 0 = 1 minute
 }
 
 // Config says who is known.
 type Config struct {
 	Tokens []Token
 	JWT    []JWT
+	// Public is the origin of the agents' listener, as its clients reach it: the canonical
+	// addresses of its routes begin with it.
+	Public string
+	// Scopes are what clients are told to ask for; nil = they are told nothing.
+	Scopes []string
+	// Audiences are accepted at the routes of one server, in addition to the routes' own.
+	Audiences map[string][]string
 	// Configured is set when the operator wrote an identity section, even an
 	// empty one: then nobody comes in over the network without a credential.
 	// Tokens or JWT imply it.
@@ -99,6 +113,8 @@ type Config struct {
 // verifiedToken is who showed a token, which is verified again after until.
 type verifiedToken struct {
 	principal policy.Principal
+	issuer    *issuer
+	audience  []string
 	until     time.Time
 }
 
@@ -111,15 +127,18 @@ type Authenticator struct {
 
 // state is one configuration; it is never modified after it is published.
 type state struct {
-	tokens   map[[sha256.Size]byte]token
-	subjects map[string][]token // of each configured subject
-	issuers  map[string]*issuer
-	verified *lru.Cache[[sha256.Size]byte, verifiedToken] // by the token's hash
-	local    policy.Principal
-	noLocal  bool // the local principal is not admitted
-	required bool
-	revoked  func([sha256.Size]byte) error
-	now      func() time.Time
+	tokens    map[[sha256.Size]byte]token
+	subjects  map[string][]token // of each configured subject
+	issuers   map[string]*issuer
+	public    string                                       // origin of the resources
+	scopes    []string                                     // that clients are told to ask for
+	audiences map[string][]string                          // :: server ⇒ further audiences of its routes
+	verified  *lru.Cache[[sha256.Size]byte, verifiedToken] // by the token's hash
+	local     policy.Principal
+	noLocal   bool // the local principal is not admitted
+	required  bool
+	revoked   func([sha256.Size]byte) error
+	now       func() time.Time
 }
 
 // token is a configured token.
@@ -178,7 +197,7 @@ func (a *Authenticator) Identify(ctx context.Context, c Credential) (policy.Prin
 	case c.Malformed:
 		return policy.Principal{}, refuse(Malformed, "the Authorization header is not one bearer token")
 	case c.Bearer != "":
-		p, err = s.bearer(ctx, c.Bearer)
+		p, err = s.bearer(ctx, c.Bearer, c.At)
 	case c.Local && s.noLocal:
 		err = refuse(Unknown, "identity is configured, and the local principal is off")
 	case c.Local:
@@ -193,7 +212,7 @@ func (a *Authenticator) Identify(ctx context.Context, c Credential) (policy.Prin
 	return p.Clone(), nil
 }
 
-func (s *state) bearer(ctx context.Context, token string) (policy.Principal, error) {
+func (s *state) bearer(ctx context.Context, token string, at Resource) (policy.Principal, error) {
 	if len(token) > maxTokenBytes {
 		return policy.Principal{}, refuse(Malformed, "the token is too long")
 	}
@@ -209,7 +228,7 @@ func (s *state) bearer(ctx context.Context, token string) (policy.Principal, err
 	if len(s.issuers) == 0 || strings.Count(token, ".") != 2 {
 		return policy.Principal{}, refuse(Unknown, "the token is not known")
 	}
-	return s.jwt(ctx, token, sum)
+	return s.jwt(ctx, token, sum, at)
 }
 
 // earlier identifies somebody anew. The subject alone says who it is: roles that
@@ -309,13 +328,16 @@ func HashToken(token string) string {
 
 func newState(c Config, old *state) (*state, error) {
 	s := &state{
-		tokens:   make(map[[sha256.Size]byte]token, len(c.Tokens)),
-		subjects: make(map[string][]token, len(c.Tokens)),
-		issuers:  make(map[string]*issuer, len(c.JWT)),
-		required: c.Configured || len(c.Tokens) > 0 || len(c.JWT) > 0,
-		now:      c.Now,
-		revoked:  c.Revoked,
-		local:    policy.Principal{Subject: LocalSubject, Roles: []string{c.LocalRole}},
+		tokens:    make(map[[sha256.Size]byte]token, len(c.Tokens)),
+		subjects:  make(map[string][]token, len(c.Tokens)),
+		issuers:   make(map[string]*issuer, len(c.JWT)),
+		public:    c.Public,
+		scopes:    c.Scopes,
+		audiences: c.Audiences,
+		required:  c.Configured || len(c.Tokens) > 0 || len(c.JWT) > 0,
+		now:       c.Now,
+		revoked:   c.Revoked,
+		local:     policy.Principal{Subject: LocalSubject, Roles: []string{c.LocalRole}},
 	}
 	if c.LocalRole == "" {
 		s.local.Roles[0] = DefaultLocalRole

@@ -136,7 +136,7 @@ func TestFaults(t *testing.T) {
 	}
 	hash := identity.HashToken("x")
 	for want, c := range map[string]identity.Config{
-		"jwt[0]: audience is empty": {JWT: change(func(j *identity.JWT) { j.Audience = []string{"toolgate", ""} })},
+		"jwt[0]: an audience is":    {JWT: change(func(j *identity.JWT) { j.Audience = []string{"toolgate", ""} })},
 		"jwt[0]: jwks is not a URL": {JWT: change(func(j *identity.JWT) { j.JWKS = "https://[::1" })},
 		"max_lifetime or skew":      {JWT: change(func(j *identity.JWT) { j.MaxLifetime = -1 })},
 		"jwt[0]: max_lifetime or":   {JWT: change(func(j *identity.JWT) { j.Skew = -1 })},
@@ -150,7 +150,8 @@ func TestFaults(t *testing.T) {
 		"algorithms: want some of": {JWT: change(func(j *identity.JWT) { j.Algorithms = []string{"HS256"} })},
 		"role is empty":            {Tokens: []identity.Token{{Subject: "a", SHA256: hash, Roles: []string{""}}}},
 		"issuer is empty":          {JWT: change(func(j *identity.JWT) { j.Issuer = "" })},
-		"audience is empty":        {JWT: change(func(j *identity.JWT) { j.Audience = nil })},
+		"an audience is empty":     {JWT: change(func(j *identity.JWT) { j.Audience = []string{""} })},
+		"issuer must be fetched":   {JWT: change(func(j *identity.JWT) { j.Issuer, j.JWKS = "http://idp", "" })},
 		"jwks is not a URL":        {JWT: change(func(j *identity.JWT) { j.JWKS = "keys.json" })},
 		"jwks must be fetched":     {JWT: change(func(j *identity.JWT) { j.JWKS = "http://idp/keys" })},
 		"issuer \"https://idp\" i": {JWT: []identity.JWT{sound, sound}},

@@ -56,6 +56,7 @@ func (s *state) addIssuer(j JWT, c Config, old *state) error {
 		return fmt.Errorf("issuer %q is configured twice", j.Issuer)
 	}
 	j.RolesClaim, j.PersonClaim = cmp.Or(j.RolesClaim, "roles"), cmp.Or(j.PersonClaim, "person")
+	j.SubjectClaim, j.GroupsClaim = cmp.Or(j.SubjectClaim, "sub"), cmp.Or(j.GroupsClaim, "groups")
 	j.MaxLifetime, j.Skew = cmp.Or(j.MaxLifetime, defaultLifetime), cmp.Or(j.Skew, defaultSkew)
 	j.Audience = slices.Clone(j.Audience)
 	if len(j.Algorithms) == 0 {
@@ -66,15 +67,15 @@ func (s *state) addIssuer(j JWT, c Config, old *state) error {
 	}
 	is := &issuer{config: j}
 	if old != nil {
-		if was := old.issuers[j.Issuer]; was != nil && was.config.JWKS == j.JWKS && was.keys.client == c.Client {
+		if was := old.issuers[j.Issuer]; was != nil && was.config.JWKS == j.JWKS && was.config.Private == j.Private && was.keys.client == c.Client {
 			is.keys = was.keys
 		}
 	}
 	if is.keys == nil {
-		is.keys = newKeySet(j.JWKS, c.Client)
+		is.keys = newKeySet(j, c.Client)
 	}
 	is.verify = oidc.NewVerifier(j.Issuer, is.keys, &oidc.Config{
-		SkipClientIDCheck:    true, // the audience is a list: see principal
+		SkipClientIDCheck:    true, // the audience depends on the route: see meant
 		SupportedSigningAlgs: j.Algorithms,
 		Now:                  s.now,
 	})
@@ -86,27 +87,35 @@ func checkIssuer(j JWT) error {
 	switch {
 	case j.Issuer == "":
 		return errors.New("issuer is empty")
-	case len(j.Audience) == 0 || slices.Contains(j.Audience, ""):
-		return errors.New("audience is empty (hint: the audience that your identity provider puts into tokens for toolgate)")
+	case slices.Contains(j.Audience, ""):
+		return errors.New("an audience is empty (hint: the audience that your identity provider puts into tokens for toolgate)")
 	case slices.ContainsFunc(j.Algorithms, func(a string) bool { return !slices.Contains(Algorithms(), a) }):
 		return fmt.Errorf("algorithms: want some of %s", strings.Join(Algorithms(), ", "))
 	case j.MaxLifetime < 0 || j.Skew < 0:
 		return errors.New("max_lifetime or skew is below zero")
 	}
-	u, err := url.Parse(j.JWKS)
-	if err != nil || u.Host == "" {
-		return errors.New("jwks is not a URL")
+	for name, address := range map[string]string{"jwks": j.JWKS, "issuer": j.Issuer} {
+		if name == "jwks" && address == "" || name == "issuer" && j.JWKS != "" {
+			continue // keys are found by one of the two
+		}
+		u, err := url.Parse(address)
+		if err != nil || u.Host == "" {
+			return errors.New(name + " is not a URL")
+		}
+		if u.Scheme != "https" && !(u.Scheme == "http" && guard.Loopback(u.Hostname())) {
+			return errors.New(name + " must be fetched over https")
+		}
 	}
-	if u.Scheme == "https" || u.Scheme == "http" && guard.Loopback(u.Hostname()) {
-		return nil
-	}
-	return errors.New("jwks must be fetched over https")
+	return nil
 }
 
-// jwt verifies token, or recalls that it did so a moment ago.
-func (s *state) jwt(ctx context.Context, token string, sum [sha256.Size]byte) (policy.Principal, error) {
+// jwt verifies a token that was shown at a route, or recalls that it did so a moment ago.
+func (s *state) jwt(ctx context.Context, token string, sum [sha256.Size]byte, at Resource) (policy.Principal, error) {
 	now := s.now()
 	if known, ok := s.verified.Get(sum); ok && now.Before(known.until) {
+		if !s.meant(known.issuer, known.audience, at) {
+			return policy.Principal{}, errAudience
+		}
 		return known.principal, nil
 	}
 	is, kid, err := s.issuerOf(token)
@@ -115,8 +124,14 @@ func (s *state) jwt(ctx context.Context, token string, sum [sha256.Size]byte) (p
 	}
 	var fault error
 	t, err := is.verify.Verify(context.WithValue(ctx, keyFault{}, &fault), token)
+	if fetched, _ := is.keys.status(); fault != nil && fetched.IsZero() {
+		return policy.Principal{}, refuse(Unfetched, "the keys of the token's issuer were never fetched")
+	}
 	if err != nil {
 		return policy.Principal{}, refuseToken(err, fault, is.keys.lacks(kid))
+	}
+	if !s.meant(is, t.Audience, at) {
+		return policy.Principal{}, errAudience
 	}
 	p, err := s.principal(is, t)
 	if err != nil {
@@ -126,9 +141,12 @@ func (s *state) jwt(ctx context.Context, token string, sum [sha256.Size]byte) (p
 	if t.Expiry.Before(until) {
 		until = t.Expiry
 	}
-	s.verified.Add(sum, verifiedToken{p, until})
+	s.verified.Add(sum, verifiedToken{p, is, t.Audience, until})
 	return p, nil
 }
+
+// errAudience refuses a token that is good somewhere else.
+var errAudience = refuse(Audience, "the token is meant for another audience")
 
 // issuerOf reads the header and the iss claim of a token that is not verified yet, only
 // to choose who verifies it and to say why it cannot be; the verifier compares alg and
@@ -192,22 +210,18 @@ func ReadJWT(token string) (f Facts, err error) {
 
 // principal maps verified claims.
 func (s *state) principal(is *issuer, t *oidc.IDToken) (policy.Principal, error) {
-	if !slices.ContainsFunc(t.Audience, func(a string) bool { return slices.Contains(is.config.Audience, a) }) {
-		return policy.Principal{}, refuse(Audience, "the token is meant for another audience")
-	}
 	if err := s.timely(is, t); err != nil {
 		return policy.Principal{}, err
 	}
-	several := len(s.issuers) > 1
-	subject, err := s.subject(t.Issuer, t.Subject, several)
+	several, c := len(s.issuers) > 1, is.config
+	p, err := readClaims(t, claimNames{c.SubjectClaim, c.RolesClaim, c.PersonClaim, c.TenantClaim, c.GroupsClaim, c.Scopes, c.Groups}, several)
+	if err == nil {
+		p.Subject, err = s.subject(t.Issuer, p.Subject, several)
+	}
 	if err != nil {
 		return policy.Principal{}, err
 	}
-	p, err := readClaims(t, claimNames{is.config.RolesClaim, is.config.PersonClaim, is.config.TenantClaim}, several)
-	if err != nil {
-		return policy.Principal{}, err
-	}
-	p.Subject, p.Until = subject, t.Expiry
+	p.Until = t.Expiry
 	return p, nil
 }
 

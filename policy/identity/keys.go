@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 )
 
@@ -22,25 +23,78 @@ const (
 	fetchEvery    = 5 * time.Second // an unknown key id makes the verifier fetch: strangers must not steer that
 	fetchBurst    = 5
 	fetchDeadline = 5 * time.Second
+	refreshKeys   = 15 * time.Minute
 )
 
 // keySet is the fetched key set of one issuer. It is safe for concurrent use.
 type keySet struct {
-	*oidc.RemoteKeySet
-	client *http.Client // as configured, to tell an unchanged entry
+	config JWT          // as configured, to tell an unchanged entry
+	client *http.Client // the same
 
-	mu    sync.Mutex // protects the fields below
-	ids   []string   // of the keys that were fetched last
-	had   bool       // a key set was fetched
-	fault string     // why the last fetch failed, "" when it did not
+	asking *http.Client       // asks the issuer where its keys are
+	pace   *rate.Limiter      // of what tokens make us fetch
+	first  singleflight.Group // of the look for keys that a token waits for
+
+	mu      sync.Mutex         // protects the fields below
+	remote  *oidc.RemoteKeySet // nil = where the keys are is not known yet
+	address string             // of remote
+	ids     []string           // of the keys that were fetched last
+	fetched time.Time          // when a key set was fetched last, zero = never
+	fault   string             // why the last fetch failed, "" when it did not
 }
 
-func newKeySet(url string, client *http.Client) *keySet {
-	k := &keySet{client: client}
-	bounded := boundedClient(client, keyPace())
-	bounded.Transport = observer{bounded.Transport, k}
-	k.RemoteKeySet = oidc.NewRemoteKeySet(oidc.ClientContext(context.Background(), bounded), url)
+func newKeySet(j JWT, client *http.Client) *keySet {
+	k := &keySet{config: j, client: client, pace: keyPace()}
+	if client == nil && j.JWKS == "" {
+		client = &http.Client{Timeout: fetchDeadline, Transport: issuerTransport(j.Issuer, j.Private)}
+	}
+	k.asking = boundedClient(client, rate.NewLimiter(rate.Inf, 0))
+	if j.JWKS != "" {
+		k.use(j.JWKS)
+	}
 	return k
+}
+
+// use makes an address that of the keys. The keys that k has stay good until it answers.
+func (k *keySet) use(address string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.address != address {
+		client := boundedClient(k.asking, k.pace)
+		client.Transport = observer{client.Transport, k}
+		k.remote, k.address = oidc.NewRemoteKeySet(oidc.ClientContext(context.Background(), client), address), address
+	}
+}
+
+// fetch looks for the keys anew, at the address that the issuer names now.
+func (k *keySet) fetch(ctx context.Context) {
+	if k.config.JWKS == "" {
+		address, err := discover(ctx, k.asking, k.config.Issuer)
+		if err != nil {
+			k.note(nil, fmt.Errorf("asking the issuer where its keys are: %w", err))
+			return
+		}
+		k.use(address)
+	}
+	_, _ = k.current().VerifySignature(ctx, unsigned) // the observer notes what came of it
+}
+
+// current returns where the keys are, nil when that is not known.
+func (k *keySet) current() *oidc.RemoteKeySet {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.remote
+}
+
+// note notes what a fetch returned.
+func (k *keySet) note(ids []string, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.fault = ""; err != nil {
+		k.fault = err.Error()
+		return
+	}
+	k.ids, k.fetched = ids, time.Now()
 }
 
 // keyFault is the context key under which VerifySignature leaves its error: the verifier
@@ -49,7 +103,20 @@ type keyFault struct{}
 
 // VerifySignature implements oidc.KeySet.
 func (k *keySet) VerifySignature(ctx context.Context, token string) ([]byte, error) {
-	payload, err := k.RemoteKeySet.VerifySignature(ctx, token)
+	remote := k.current()
+	if remote == nil && k.pace.Allow() { // the first token comes before the keys
+		_, _, _ = k.first.Do("", func() (any, error) {
+			ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), fetchDeadline)
+			defer stop()
+			k.fetch(ctx)
+			return nil, nil
+		})
+		remote = k.current()
+	}
+	payload, err := []byte(nil), errUnfetched
+	if remote != nil {
+		payload, err = remote.VerifySignature(ctx, token)
+	}
 	if to, ok := ctx.Value(keyFault{}).(*error); ok {
 		*to = err
 	}
@@ -60,17 +127,20 @@ func (k *keySet) VerifySignature(ctx context.Context, token string) ([]byte, err
 func (k *keySet) lacks(id string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.had && id != "" && !slices.Contains(k.ids, id)
+	return !k.fetched.IsZero() && id != "" && !slices.Contains(k.ids, id)
 }
 
 // unsigned has the form of a signed token. No key verifies it, so a key set fetches.
 const unsigned = "eyJhbGciOiJFUzI1NiJ9.e30.AA"
 
-// status returns whether a key set was ever fetched, and why the last fetch failed.
-func (k *keySet) status() (had bool, fault string) {
+// errUnfetched reports that nobody knows where the keys of an issuer are.
+var errUnfetched = errors.New("the keys were never fetched")
+
+// status returns when a key set was fetched last, and why the last fetch failed.
+func (k *keySet) status() (fetched time.Time, fault string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.had, k.fault
+	return k.fetched, k.fault
 }
 
 // observer notes what the fetches of a key set return.
@@ -89,13 +159,10 @@ func (o observer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err == nil {
 		ids, err = readKeyIDs(res)
 	}
-	o.keys.mu.Lock()
-	defer o.keys.mu.Unlock()
+	o.keys.note(ids, err)
 	if err != nil {
-		o.keys.fault = err.Error()
 		return nil, err
 	}
-	o.keys.ids, o.keys.had, o.keys.fault = ids, true, ""
 	return res, nil
 }
 
@@ -134,20 +201,22 @@ type IssuerStatus struct {
 // Issuers returns the status of every configured issuer, by name.
 func (a *Authenticator) Issuers() (all []IssuerStatus) {
 	for name, is := range a.state.Load().issuers {
-		had, fault := is.keys.status()
-		all = append(all, IssuerStatus{name, had, fault})
+		fetched, fault := is.keys.status()
+		all = append(all, IssuerStatus{name, !fetched.IsZero(), fault})
 	}
 	slices.SortFunc(all, func(x, y IssuerStatus) int { return cmp.Compare(x.Issuer, y.Issuer) })
 	return all
 }
 
-// FetchKeys fetches the keys of the issuers that have none, or whose last fetch failed.
-// It returns when all have answered or failed, or when ctx ends.
+// FetchKeys fetches the keys of the issuers that have none, whose last fetch failed, or whose
+// keys are older than 15 minutes: a key that its issuer withdrew verifies nothing for longer.
+// Keys that cannot be fetched anew stay. It returns when all have answered or failed, or
+// when ctx ends.
 func (a *Authenticator) FetchKeys(ctx context.Context) {
 	var fetches sync.WaitGroup
 	for _, is := range a.state.Load().issuers {
-		if had, fault := is.keys.status(); !had || fault != "" {
-			fetches.Go(func() { _, _ = is.keys.RemoteKeySet.VerifySignature(ctx, unsigned) })
+		if fetched, fault := is.keys.status(); fault != "" || time.Since(fetched) > refreshKeys {
+			fetches.Go(func() { is.keys.fetch(ctx) })
 		}
 	}
 	fetches.Wait()

@@ -154,7 +154,7 @@ func (p *Provider) person(t *oidc.IDToken) (policy.Principal, error) {
 	if err != nil {
 		return policy.Principal{}, err
 	}
-	who, err := readClaims(t, claimNames{p.config.RolesClaim, p.config.PersonClaim, p.config.TenantClaim}, s.several(p.config.Issuer))
+	who, err := readClaims(t, claimNames{roles: p.config.RolesClaim, person: p.config.PersonClaim, tenant: p.config.TenantClaim}, s.several(p.config.Issuer))
 	if err != nil {
 		return policy.Principal{}, err
 	}

@@ -28,6 +28,7 @@ const (
 	Audience  Kind = "audience"      // it is meant for somebody else
 	KeyID     Kind = "kid"           // its issuer has no such key
 	Keys      Kind = "keys"          // the keys of its issuer could not be fetched
+	Unfetched Kind = "unfetched"     // they never could be, so the credential may be good
 	Algorithm Kind = "algorithm"     // its alg is not on the issuer's list
 	Type      Kind = "typ"           // its typ is not on the issuer's list
 	Signature Kind = "signature"     // the signature does not verify
@@ -45,10 +46,10 @@ type Refusal struct {
 // Error implements error.
 func (r *Refusal) Error() string { return "unauthenticated: " + r.Text }
 
-// Is makes every Refusal match ErrUnauthenticated, and one of kind Unread [store.ErrAway]: the
-// credential may be good.
+// Is makes every Refusal match ErrUnauthenticated, and one of kind Unread or Unfetched
+// [store.ErrAway]: the credential may be good.
 func (r *Refusal) Is(target error) bool {
-	return target == ErrUnauthenticated || target == store.ErrAway && r.Kind == Unread
+	return target == ErrUnauthenticated || target == store.ErrAway && (r.Kind == Unread || r.Kind == Unfetched)
 }
 
 // Throttled is the error of a refused credential from an address that showed too many.

@@ -147,7 +147,7 @@ func Compare(was, now *policy.Decision) Difference {
 		return ByEffect
 	case was.Rule != now.Rule:
 		return ByRule
-	case !sameApproval(was.Approval, now.Approval), !sameLimit(was.Limit, now.Limit), !sameTexts(was.Redact, now.Redact):
+	case !sameApproval(was.Approval, now.Approval), !sameLimit(was.Limit, now.Limit), !sameTexts(was.Redact, now.Redact), !sameTexts(was.Scopes, now.Scopes):
 		return ByObligations
 	}
 	return Same

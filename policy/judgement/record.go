@@ -53,8 +53,10 @@ func EncodeInput(in *policy.Input, r *audit.Record) json.RawMessage {
 	}
 	p, recorded := &in.Principal, &r.Principal
 	if p.Subject != recorded.Subject || p.Person != recorded.Person || p.Client != recorded.Client || p.Tenant != recorded.Tenant || !slices.Equal(p.Roles, recorded.Roles) ||
-		p.Issuer != "" || p.ClientID != "" || len(p.Actors)+len(p.MayAct) > 0 { // of which the record has nothing
-		b = document(b, "principal", in.Principal)
+		p.Issuer != "" || p.ClientID != "" || len(p.Actors)+len(p.MayAct)+len(p.Scopes) > 0 { // of which the record has nothing
+		judged := in.Principal
+		judged.Scopes = append([]string{}, p.Scopes...) // never null
+		b = document(b, "principal", judged)
 	}
 	switch {
 	case in.Calls():
@@ -125,12 +127,13 @@ type obligations struct {
 	Approval *policy.Approval  `json:"approval,omitempty"`
 	Limit    *policy.Limit     `json:"limit,omitempty"`
 	Redact   []string          `json:"redact,omitempty"`
+	Scopes   []string          `json:"scopes,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty"`
 }
 
 // EncodeObligations returns the Record.Policy.Obligations for d, nil when d has none.
 func EncodeObligations(d *policy.Decision) json.RawMessage {
-	if d.Approval == nil && d.Limit == nil && len(d.Redact) == 0 { // most decisions have labels at most
+	if d.Approval == nil && d.Limit == nil && len(d.Redact)+len(d.Scopes) == 0 { // most decisions have labels at most
 		if len(d.Labels) == 0 {
 			return nil
 		}
@@ -148,7 +151,7 @@ func EncodeObligations(d *policy.Decision) json.RawMessage {
 		}
 		return append(b[:len(b)-1], `}}`...)
 	}
-	raw, _ := jsonv2.Marshal(obligations{d.Approval, d.Limit, d.Redact, d.Labels}, policy.Durations) // texts and whole numbers
+	raw, _ := jsonv2.Marshal(obligations{d.Approval, d.Limit, d.Redact, d.Scopes, d.Labels}, policy.Durations) // texts and whole numbers
 	return raw
 }
 
@@ -246,7 +249,7 @@ func decision(r *audit.Record) (*policy.Decision, error) {
 			return nil, fmt.Errorf("reading obligations: %w", err)
 		}
 	}
-	d.Approval, d.Limit, d.Redact, d.Labels = o.Approval, o.Limit, o.Redact, o.Labels
+	d.Approval, d.Limit, d.Redact, d.Scopes, d.Labels = o.Approval, o.Limit, o.Redact, o.Scopes, o.Labels
 	if o.Approval != nil && d.Effect == policy.Deny { // only a hold has an approval: what cannot wait for a person is denied
 		d.Effect = policy.Hold
 	}

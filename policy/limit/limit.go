@@ -36,6 +36,7 @@ type Rule struct {
 	Role      string // one that the principal has
 	Server    string // name of the upstream
 	Principal string // subject
+	Tenant    string // of the principal
 	Rate      Rate
 }
 
@@ -44,6 +45,7 @@ func (r *Rule) matches(p *policy.Principal, t *policy.Tool) bool {
 	return (r.Tool == "" || r.Tool == t.Exposed) &&
 		(r.Server == "" || r.Server == t.Server) &&
 		(r.Principal == "" || r.Principal == p.Subject) &&
+		(r.Tenant == "" || r.Tenant == p.Tenant) &&
 		(r.Role == "" || p.Has(r.Role))
 }
 
@@ -51,7 +53,7 @@ func (r *Rule) matches(p *policy.Principal, t *policy.Tool) bool {
 func (r Rule) String() string {
 	var parts []string
 	for _, s := range [...]struct{ name, value string }{
-		{"tool", r.Tool}, {"role", r.Role}, {"server", r.Server}, {"principal", r.Principal},
+		{"tool", r.Tool}, {"role", r.Role}, {"server", r.Server}, {"principal", r.Principal}, {"tenant", r.Tenant},
 	} {
 		if s.value != "" {
 			parts = append(parts, s.name+"="+s.value)

@@ -31,7 +31,7 @@ func decodeDecision(v ast.Value) (policy.Decision, error) {
 }
 
 // obligations are the members of a decision that not every effect has.
-var obligations = []string{"approval", "limit", "redact"}
+var obligations = []string{"approval", "limit", "redact", "scopes"}
 
 // members reads the members of an object into a T, each by its name.
 type members[T any] map[string]func(to *T, v ast.Value) error
@@ -66,6 +66,7 @@ var (
 		"approval": into(func(d *policy.Decision) **policy.Approval { return &d.Approval }, decodeApproval),
 		"limit":    into(func(d *policy.Decision) **policy.Limit { return &d.Limit }, decodeLimit),
 		"redact":   into(func(d *policy.Decision) *[]string { return &d.Redact }, texts),
+		"scopes":   into(func(d *policy.Decision) *[]string { return &d.Scopes }, scopeNames),
 	}
 	approvalMembers = members[policy.Approval]{
 		"roles":              into(func(a *policy.Approval) *[]string { return &a.Roles }, roleNames),
@@ -99,6 +100,9 @@ func checkDecision(d *policy.Decision) error {
 	}
 	if d.Limit != nil && d.Limit.Key == "" {
 		d.Limit.Key = d.Rule
+	}
+	if d.Scopes != nil && d.Effect != policy.Deny {
+		return fmt.Errorf("decision: %s with scopes (hint: they say what a denied call needs)", d.Effect)
 	}
 	for _, p := range d.Redact {
 		if !isPointer(p) {
@@ -193,6 +197,21 @@ func roleNames(v ast.Value) ([]string, error) {
 	return out, err
 }
 
+// scopeNames reads scopes of OAuth (RFC 6749 section 3.3), sorted, none twice.
+func scopeNames(v ast.Value) ([]string, error) {
+	out, err := texts(v)
+	for _, scope := range out {
+		if scope == "" || strings.ContainsFunc(scope, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '"' || r == '\\' }) {
+			return nil, fmt.Errorf("has %q, which is no scope", scope)
+		}
+	}
+	if err == nil && len(out) == 0 {
+		err = errors.New("is empty")
+	}
+	slices.Sort(out)
+	return slices.Compact(out), err
+}
+
 // eachElement calls f for every element of an array or a set.
 func eachElement(v ast.Value, what string, f func(*ast.Term) error) error {
 	switch v := v.(type) {
@@ -269,7 +288,7 @@ var verdictSets = []struct {
 	ref    ast.Ref
 	other  []string // members of an element besides rule, reason and remedy
 }{
-	{policy.Deny, ast.MustParseRef("data.toolgate.deny"), nil},
+	{policy.Deny, ast.MustParseRef("data.toolgate.deny"), []string{"scopes"}},
 	{policy.Hold, ast.MustParseRef("data.toolgate.hold"), []string{"approval", "limit", "redact"}},
 	{policy.Allow, ast.MustParseRef("data.toolgate.allow"), []string{"limit", "redact"}},
 }
@@ -337,7 +356,7 @@ func decodeSets(v ast.Value, order map[string]int) (policy.Decision, error) {
 	denials, holds, allows := found[0], found[1], found[2]
 	switch {
 	case len(denials) > 0:
-		return denials[0], nil
+		return joinScopes(denials), nil
 	case len(holds) > 0:
 		d := holds[0]
 		for _, h := range holds[1:] {
@@ -350,6 +369,22 @@ func decodeSets(v ast.Value, order map[string]int) (policy.Decision, error) {
 		return joinObligations(allows[0], allows), nil
 	}
 	return policy.Decision{}, errUndefined
+}
+
+// joinScopes returns the first of denials with the scopes of all, or without scopes when one
+// of them would deny a token with any scope.
+func joinScopes(denials []policy.Decision) policy.Decision {
+	first, all := denials[0], []string(nil)
+	for _, d := range denials {
+		if d.Scopes == nil {
+			first.Scopes = nil
+			return first
+		}
+		all = append(all, d.Scopes...)
+	}
+	slices.Sort(all)
+	first.Scopes = slices.Compact(all)
+	return first
 }
 
 // decodeSet reads the elements of one set, in the order of their rules in the

@@ -382,7 +382,7 @@ func TestInput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"action":"tools/call","principal":{"subject":"agent-7","roles":["r"],"client":"inspector/1","tenant":"acme"},` +
+	const want = `{"action":"tools/call","principal":{"subject":"agent-7","roles":["r"],"client":"inspector/1","tenant":"acme","scopes":[]},` +
 		`"tool":{"server":"standard","name":"t","exposed":"t","risk":"high","annotations":{"readOnlyHint":true},"fingerprint":"sha256:00"},` +
 		`"arguments":{"n":12345678901234567890.10,"s":"<é>","a":[true,null]},` +
 		`"request":{"id":"1","transport":"http","era":"2025-11-25","trace_id":"trc_1","time":"2001-09-09T01:46:40Z","tags":{"confidence":"0.9","urgency":"high"}},` +

@@ -261,7 +261,7 @@ func cloneDecision(d *policy.Decision) policy.Decision {
 		l := *d.Limit
 		out.Limit = &l
 	}
-	out.Redact = append([]string(nil), d.Redact...)
+	out.Redact, out.Scopes = append([]string(nil), d.Redact...), append([]string(nil), d.Scopes...)
 	return out
 }
 
@@ -494,6 +494,7 @@ func (r reads) appendRights(b []byte, p *policy.Principal) []byte {
 	b = appendTexts(b, r.roles, p.Roles...)
 	b = appendTexts(b, r.facts, p.Person, p.Issuer, p.ClientID)
 	b = appendTexts(b, r.facts, p.Actors...)
+	b = appendTexts(b, r.facts, p.Scopes...)
 	return appendTexts(b, r.facts, p.MayAct...)
 }
 

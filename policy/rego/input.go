@@ -55,7 +55,7 @@ func termOf(v any, stop topdown.Cancel) (*ast.Term, error) {
 }
 
 func principalTerm(p policy.Principal) (*ast.Term, error) {
-	p.Roles = append([]string{}, p.Roles...) // never null
+	p.Roles, p.Scopes = append([]string{}, p.Roles...), append([]string{}, p.Scopes...) // never null
 	return termOf(p, topdown.NewCancel())
 }
 

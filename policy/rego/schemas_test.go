@@ -25,7 +25,7 @@ func TestMembersOfInput(t *testing.T) {
 		{`input.tool.nmae == "x"`, "p.rego:4: undefined ref: input.tool.nmae\nhint: did you mean name? there is annotations, exposed, fingerprint, name, risk, server"},
 		{`input.princpal.subject == "x"`, "p.rego:4: undefined ref: input.princpal.subject\nhint: did you mean principal? there is action"},
 		{`input.principal.role == "x"`, "did you mean roles?"},
-		{`some x in input.principal.groups; x == "a"`, "there is actors, client, client_id, issuer, may_act, person, roles, subject, tenant"},
+		{`some x in input.principal.groups; x == "a"`, "there is actors, client, client_id, issuer, may_act, person, roles, scopes, subject, tenant"},
 		{`input.resource.url == "x"`, "did you mean uri?"},
 		{`input.prompt.uri == "x"`, "there is name, server"},
 		{`input.server.tool[_] == "x"`, "did you mean tools?"},

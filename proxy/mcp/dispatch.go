@@ -126,6 +126,7 @@ type answer struct {
 	problem *proxy.Failure // the transport's own answer in place of body over HTTP
 	opened  string         // id of the session that was made
 	silent  bool           // a cancelled request: the stream ends without an answer
+	scopes  []string       // that a token has to have over HTTP, for an answer 403
 
 	decision, trace string          // in the audit trail, "" when nothing was recorded
 	fault           json.RawMessage // what body says went wrong, nil = nothing did
@@ -150,12 +151,12 @@ func (x *exchange) mayNotify() bool {
 	return x.token != nil || s.mayBeNotified || s.streams.waiting.Load() || *s.level.Load() != ""
 }
 
-// authenticate stores the credential of r and its principal in x, or returns why
-// there is none. A nil r keeps the credential that x has.
-func (c *core) authenticate(x *exchange, r *http.Request) *proxy.Failure {
+// authenticate stores the credential of r, shown at a resource, and its principal in x, or
+// returns why there is none. A nil r keeps the credential that x has.
+func (c *core) authenticate(x *exchange, r *http.Request, at identity.Resource) *proxy.Failure {
 	if r != nil {
 		shown, ok := identity.FromHeader(r.Header)
-		shown.Source, shown.Malformed = r.RemoteAddr, !ok
+		shown.Source, shown.Malformed, shown.At = r.RemoteAddr, !ok, at
 		x.call.Credential = shown
 	}
 	who, f := c.opts.Gate.Identify(c.base, x.call.Credential)
@@ -483,6 +484,9 @@ func (c *core) failedAs(dialect wire.Dialect, x *exchange, f *proxy.Failure) ans
 	switch f.Kernel.Code {
 	case signal.CodeUnauthenticated, signal.CodeSessionLost:
 		a.status, a.problem = reply.HTTP, f
+	}
+	if f.Scopes != nil && x.call.Transport == "http" {
+		a.status, a.scopes = http.StatusForbidden, f.Scopes
 	}
 	switch {
 	case reply.Result != nil: // with data that stands for an error object

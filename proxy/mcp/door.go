@@ -44,6 +44,12 @@ import (
 	"github.com/toolgate/toolgate/registry"
 )
 
+// Challenges words the header WWW-Authenticate: see [identity.Authenticator].
+type Challenges interface {
+	Challenge(at identity.Resource, shown bool) string
+	StepUp(at identity.Resource, scopes []string) string
+}
+
 // Options configure a Door. Gate and Refuser are required; the zero value of
 // every other field has the meaning that its comment gives.
 type Options struct {
@@ -93,6 +99,8 @@ type Options struct {
 	// Hosts are the names under which the listener may be addressed, in addition to
 	// loopback, and Origins those of pages that may call it: see guard.NewHosts.
 	Hosts, Origins []string
+	// Challenges words what answers over HTTP want of a credential; nil = a bearer token.
+	Challenges Challenges
 	// Stdio is the credential of the stdio door; the zero value is the local user.
 	Stdio identity.Credential
 	// SessionID makes the ID of a session of HTTP, which nobody can guess; nil = 130 random
@@ -185,6 +193,9 @@ func (o Options) withDefaults() Options {
 	o.Limits.Bytes = cmp.Or(o.Limits.Bytes, jsonrpc.DefaultLimits().Bytes)
 	o.Stdio = cmp.Or(o.Stdio, identity.Credential{Local: true})
 	o.Log = cmp.Or(o.Log, hclog.NewNullLogger())
+	if o.Challenges == nil {
+		o.Challenges, _ = identity.New(identity.Config{}) // without a fault to name
+	}
 	if o.Ended == nil {
 		o.Ended = func(string) {}
 	}

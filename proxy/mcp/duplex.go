@@ -19,6 +19,7 @@ import (
 	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -242,7 +243,7 @@ func (c *stdioClient) serveLine(data []byte, long *jsonrpc.Outline) {
 	x := &exchange{versions: olderVersions, open: c.openSession, notify: c.send, long: long}
 	x.call = proxy.Call{Transport: "stdio", Credential: d.opts.Stdio}
 	x.use(c.current())
-	denied := d.authenticate(x, nil)
+	denied := d.authenticate(x, nil, identity.Resource{})
 	d.stdioClients.Store(c, ownerOf(x.call.Principal))
 	if denied == nil && x.session.batches(data) {
 		if a := c.serveBatch(x, data); a.body != nil {
@@ -306,7 +307,7 @@ func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
 		problem(w, http.StatusNotAcceptable, "accept text/event-stream")
 		return
 	}
-	who, ok := d.authenticatedPrincipal(w, r)
+	who, ok := d.authenticatedPrincipal(w, r, identity.Resource{Door: "/sse", Server: route})
 	if !ok {
 		return
 	}
@@ -342,7 +343,7 @@ func (d *Door) message(w http.ResponseWriter, r *http.Request, _ string) {
 		return
 	}
 	out := d.respond(w, r)
-	out.plain = true
+	out.plain, out.at = true, identity.Resource{Door: "/sse", Server: d.session.routeOf(r.URL.Query().Get("sessionId"))}
 	x := &exchange{versions: olderVersions}
 	x.call = proxy.Call{Transport: "http", Trace: span.FromHeader(r.Header)}
 	body, ok := d.readBody(out, r, x)

@@ -12,6 +12,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
@@ -53,7 +54,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer d.work.Leave()
 	if route != "" && (d.opts.HasServer == nil || !d.opts.HasServer(route)) {
-		if _, ok := d.authenticatedPrincipal(w, r); ok { // a sender learns no server's name
+		if _, ok := d.authenticatedPrincipal(w, r, identity.Resource{Door: "/" + first, Server: route}); ok { // a sender learns no server's name
 			problem(w, http.StatusNotFound, "no such server")
 		}
 		return
@@ -129,7 +130,7 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 			return
 		}
 	}
-	out := &response{w: w, rc: *http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events, asked: r.Header, client: r.Context()}
+	out := &response{w: w, rc: *http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events, asked: r.Header, at: identity.Resource{Door: "/mcp", Server: route}, core: d.core, client: r.Context()}
 	x := &exchange{versions: httpVersions, open: d.session.openSession, owned: true}
 	x.call = proxy.Call{Route: route, Transport: "http"}
 	if r.Header["Traceparent"] != nil {
@@ -193,9 +194,9 @@ const maxSkippedBytes = 64 << 20
 // beyond the limit x gets the outline. If ok is false, r has been answered. The caller
 // releases x.claim in either case.
 func (d *Door) readBody(out *response, r *http.Request, x *exchange) (body []byte, ok bool) {
-	x.denied = d.authenticate(x, r)
+	x.denied = d.authenticate(x, r, out.at)
 	if x.denied != nil && x.denied.Kernel.Code != signal.CodeUnauthenticated { // it was not looked up
-		refusal(out.w, r.Header, x.denied)
+		d.refusal(out.w, r.Header, out.at, x.denied)
 		return nil, false
 	}
 	limit, further := d.opts.Limits.Bytes, maxSkippedBytes
@@ -291,11 +292,11 @@ func (d *Door) remove(w http.ResponseWriter, r *http.Request, route string) {
 
 // authenticatedPrincipal identifies the sender of a request without a message.
 // It answers and returns false when there is none.
-func (d *Door) authenticatedPrincipal(w http.ResponseWriter, r *http.Request) (policy.Principal, bool) {
+func (d *Door) authenticatedPrincipal(w http.ResponseWriter, r *http.Request, at identity.Resource) (policy.Principal, bool) {
 	x := &exchange{}
-	denied := d.authenticate(x, r)
+	denied := d.authenticate(x, r, at)
 	if denied != nil {
-		refusal(w, r.Header, denied)
+		d.refusal(w, r.Header, at, denied)
 	}
 	return x.call.Principal, denied == nil
 }
@@ -303,7 +304,7 @@ func (d *Door) authenticatedPrincipal(w http.ResponseWriter, r *http.Request) (p
 // requestedSession finds the session of a request without a message. It answers
 // the refusal and returns false when there is none.
 func (d *Door) requestedSession(w http.ResponseWriter, r *http.Request, route string) (*session, bool) {
-	who, ok := d.authenticatedPrincipal(w, r)
+	who, ok := d.authenticatedPrincipal(w, r, identity.Resource{Door: "/mcp", Server: route})
 	if !ok {
 		return nil, false
 	}

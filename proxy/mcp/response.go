@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
 )
@@ -24,9 +24,11 @@ type response struct {
 	rc      http.ResponseController
 	length  [1]string // the value of Content-Length
 	timeout time.Duration
-	plain   bool            // the client reads application/json
-	events  bool            // the client reads text/event-stream
-	asked   http.Header     // of the request
+	plain   bool        // the client reads application/json
+	events  bool        // the client reads text/event-stream
+	asked   http.Header // of the request
+	at      identity.Resource
+	core    *core
 	client  context.Context // done when the client has gone
 
 	wake  <-chan struct{} // holds a token when lists have changed
@@ -36,7 +38,7 @@ type response struct {
 
 // respond returns the answer to r.
 func (c *core) respond(w http.ResponseWriter, r *http.Request) *response {
-	return &response{w: w, rc: *http.NewResponseController(w), timeout: c.opts.IOTimeout, asked: r.Header, client: r.Context()}
+	return &response{w: w, rc: *http.NewResponseController(w), timeout: c.opts.IOTimeout, asked: r.Header, core: c, client: r.Context()}
 }
 
 // reply reports and sends the answer a to x.
@@ -50,9 +52,12 @@ func (o *response) finish(a answer) {
 	if a.opened != "" {
 		o.w.Header()[headerSession] = []string{a.opened}
 	}
+	if a.scopes != nil {
+		o.w.Header().Set("WWW-Authenticate", o.core.opts.Challenges.StepUp(o.at, a.scopes))
+	}
 	switch {
 	case a.problem != nil:
-		refusal(o.w, o.asked, a.problem)
+		o.core.refusal(o.w, o.asked, o.at, a.problem)
 	case a.silent && o.events:
 		o.beginEvents() // an event stream without an answer: every client survives it
 	case a.body == nil:
@@ -122,8 +127,9 @@ func problem(w http.ResponseWriter, status int, detail string) {
 		jsonrpc.Quote(http.StatusText(status)), status, jsonrpc.Quote(detail)))
 }
 
-// refusal sends f in the words and with the status of the error table.
-func refusal(w http.ResponseWriter, asked http.Header, f *proxy.Failure) {
+// refusal sends f in the words and with the status of the error table, as the answer to a
+// request at a resource with the header asked.
+func (c *core) refusal(w http.ResponseWriter, asked http.Header, at identity.Resource, f *proxy.Failure) {
 	reply, err := wire.Problem(wire.Failure(*f))
 	if err != nil { // a code without a row
 		problem(w, http.StatusInternalServerError, http.StatusText(http.StatusInternalServerError))
@@ -131,7 +137,7 @@ func refusal(w http.ResponseWriter, asked http.Header, f *proxy.Failure) {
 	}
 	switch reply.Status {
 	case http.StatusUnauthorized:
-		guard.Challenge(w.Header(), asked)
+		w.Header().Set("WWW-Authenticate", c.opts.Challenges.Challenge(at, len(asked["Authorization"]) > 0))
 	case http.StatusTooManyRequests: // the next guess has to connect again
 		w.Header()["Connection"] = []string{"close"}
 	}

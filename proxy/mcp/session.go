@@ -212,6 +212,17 @@ func (s *sessionServer) find(id string, who policy.Principal, route string, sse 
 	return found
 }
 
+// routeOf returns the route of an HTTP+SSE session, by the ID that its client alone knows; ""
+// = it is not there, or has the route of all servers.
+func (s *sessionServer) routeOf(id string) string {
+	s.sessions.mu.Lock()
+	defer s.sessions.mu.Unlock()
+	if found := s.sessions.byKey[id]; found != nil && found.sseClient != nil {
+		return found.route
+	}
+	return ""
+}
+
 // endSession ends a session that openSession has kept.
 func (s *sessionServer) endSession(old *session) {
 	t := s.sessions

@@ -11,6 +11,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -227,7 +228,7 @@ func (d *Door) resume(r *http.Request, s *session, last []string) (*reader, bool
 	var lost []byte
 	if newest := kept[len(kept)-1]; newest.request != nil && !newest.last {
 		x := &exchange{id: newest.request}
-		_ = d.authenticate(x, r) // whose it is was checked
+		_ = d.authenticate(x, r, identity.Resource{Door: "/mcp", Server: s.route}) // whose it is was checked
 		x.call.Route, x.call.Transport = s.route, s.transport
 		x.use(s)
 		a := d.refuse(x, signal.CodeToolFailed, "the replica that served the request is gone; whether the request took effect is unknown")

@@ -103,7 +103,7 @@ func sessionOf(who policy.Principal) string {
 // unauthenticated requests have no record.
 func (h *Handler) identify(r *http.Request) (policy.Principal, identity.Credential, *proxy.Failure) {
 	c, ok := identity.FromHeader(r.Header)
-	c.Source, c.Malformed = r.RemoteAddr, !ok
+	c.Source, c.Malformed, c.At = r.RemoteAddr, !ok, resource
 	who, failure := h.opts.Gate.Identify(r.Context(), c)
 	switch {
 	case failure == nil && who.Valid() && ok:
@@ -151,7 +151,7 @@ func (h *Handler) refuseCaller(w http.ResponseWriter, r *http.Request, f *proxy.
 		h.failed(w, f)
 		return
 	}
-	guard.Challenge(w.Header(), r.Header)
+	w.Header().Set("WWW-Authenticate", h.opts.Challenges.Challenge(resource, len(r.Header["Authorization"]) > 0))
 	if f.DecisionID == "" {
 		h.refuse(w, problem{http.StatusUnauthorized, string(wire.Unauthenticated), f.Reason})
 		return
@@ -244,12 +244,20 @@ func (h *Handler) failed(w http.ResponseWriter, f *proxy.Failure) {
 		return
 	}
 	if reply.Status == http.StatusUnauthorized && w.Header().Get("WWW-Authenticate") == "" {
-		w.Header().Set("WWW-Authenticate", `Bearer realm="toolgate", error="invalid_token"`)
+		w.Header().Set("WWW-Authenticate", h.opts.Challenges.Challenge(resource, true))
 	}
+	h.stepUp(w, f)
 	if reply.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(reply.RetryAfter))
 	}
 	h.write(w, reply.Status, wire.ProblemType, reply.Body)
+}
+
+// stepUp says which scopes the token of a caller has to have, where a token would do.
+func (h *Handler) stepUp(w http.ResponseWriter, f *proxy.Failure) {
+	if f.Scopes != nil {
+		w.Header().Set("WWW-Authenticate", h.opts.Challenges.StepUp(resource, f.Scopes))
+	}
 }
 
 // broken answers when toolgate itself is at fault. The log has the cause; the

@@ -310,6 +310,7 @@ func (h *Handler) replyFailure(w http.ResponseWriter, r *http.Request, in *intak
 	case made.HTTP == http.StatusUnauthorized:
 		h.refuseCaller(w, r, f)
 	default:
+		h.stepUp(w, f)
 		retryAfter(w, f.RetryAfter)
 		h.write(w, made.HTTP, wire.JSONType, jsonrpc.NewFailureObject(in.id, made.Error))
 	}

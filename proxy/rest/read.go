@@ -162,6 +162,7 @@ func (h *Handler) signals(w http.ResponseWriter, r *http.Request, who policy.Pri
 	defer cancel()
 	defer context.AfterFunc(h.streams, cancel)()
 	credential, _ := identity.FromHeader(r.Header) // it was read before
+	credential.At = resource
 	s := &stream{h: h, w: w, rc: http.NewResponseController(w), credential: credential, who: who}
 	s.run(ctx, sub)
 }

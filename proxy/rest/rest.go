@@ -42,6 +42,15 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
+// Challenges words the header WWW-Authenticate: see [identity.Authenticator].
+type Challenges interface {
+	Challenge(at identity.Resource, shown bool) string
+	StepUp(at identity.Resource, scopes []string) string
+}
+
+// resource is what tokens for /v1 are issued for: the whole listener.
+var resource = identity.Resource{Door: "/mcp"}
+
 // Options configure a Handler. Gate, Refuser, ToolIO, Artifacts and Bus are
 // required; the other fields have a default.
 type Options struct {
@@ -52,6 +61,8 @@ type Options struct {
 	ToolIO    func(exposed string) (*registry.ToolIO, error)
 	Artifacts Artifacts
 	Bus       Bus
+	// Challenges words what answers want of a credential; nil = a bearer token.
+	Challenges Challenges
 	// Envelope has Deterministic and Limits of /v1/rpc; its profile is always
 	// strict. Limits.Bytes also bounds the body of a job; 0 = 4 MiB.
 	Envelope wire.Envelope
@@ -84,6 +95,9 @@ func (o Options) withDefaults() Options {
 	o.IOTimeout = cmp.Or(o.IOTimeout, 30*time.Second)
 	o.Envelope.Limits.Bytes = cmp.Or(o.Envelope.Limits.Bytes, jsonrpc.DefaultLimits().Bytes)
 	o.Envelope.Profile = wire.ProfileStrict
+	if o.Challenges == nil {
+		o.Challenges, _ = identity.New(identity.Config{}) // without a fault to name
+	}
 	if o.Observe == nil {
 		o.Observe = func(wire.Event) {}
 	}

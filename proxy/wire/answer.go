@@ -35,6 +35,7 @@ type Failure struct {
 	Context    string              // whom and which rule it concerns, for the message alone; "" = not said
 	Errors     string              // how it is shown: ErrorsAsResult, a dialect, or "" = as the route does
 	Status     int                 // of HTTP; 0 = that of the table
+	Scopes     []string            // that the caller's token has to have; nil = a token changes nothing
 }
 
 // ErrorsAsResult is the value of Failure.Errors for a client that shows its model the

@@ -74,6 +74,7 @@ type Config struct {
 	Servers        []Server  // in file order, disabled ones included
 	Listen         string    `json:"listen"`          // host:port of the agents' listener
 	Admin          string    `json:"admin"`           // host:port of the people's listener
+	PublicURL      string    `json:"public_url"`      // origin at which agents reach their listener; "" = the address of Listen
 	State          string    `json:"state"`           // absolute path of the state directory
 	Store          string    `json:"store"`           // postgres:// URL of the database in place of state.db, a secret; "" = state.db in State
 	Keys           string    `json:"keys"`            // absolute path of the key directory, not below State; "" = the user has no configuration directory
@@ -167,6 +168,7 @@ type Server struct {
 	Sandbox      string            `json:"sandbox"`      // auto, require or off: what happens where a command cannot be confined
 	User         string            `json:"user"`         // that the command runs as, name or number; "" = toolgate's own
 	Network      string            `json:"network"`      // of the command: "none" or "host"
+	Audience     []string          `json:"audience"`     // of tokens that are accepted on its routes in addition
 	RLimits      map[string]uint64 `json:"rlimits"`      // resource limits of the command by their names in setrlimit(2), lower case
 	Resources    Resources         `json:"resources"`    // bounds of the command; RLimits takes precedence
 	URL          string            `json:"url"`          // http and sse: http or https, with a host
@@ -263,9 +265,10 @@ type DecisionLog struct {
 // credential.
 type Identity struct {
 	Configured bool
-	Local      bool    `json:"local"` // the local principal is admitted although there is a section
-	Tokens     []Token `json:"tokens"`
-	JWT        []JWT   `json:"jwt"`
+	Local      bool     `json:"local"` // the local principal is admitted although there is a section
+	Tokens     []Token  `json:"tokens"`
+	JWT        []JWT    `json:"jwt"`
+	Scopes     []string `json:"scopes"` // that clients are told to ask for; nil = they are told nothing
 }
 
 // Token is one bearer token, known by its hash only. Tokens of one subject differ in
@@ -284,16 +287,21 @@ type Token struct {
 
 // JWT is one trusted issuer of signed tokens (RFC 7519).
 type JWT struct {
-	Issuer      string        `json:"issuer"`       // compared with the iss claim byte for byte; unique
-	Audience    []string      `json:"audience"`     // one of these must be in aud; never empty
-	JWKS        string        `json:"jwks"`         // URL of the key set: https, or http on loopback
-	RolesClaim  string        `json:"roles_claim"`  // member that holds the roles, "roles" unless configured
-	PersonClaim string        `json:"person_claim"` // the same for the person; "" = not configured: "person" is looked at
-	TenantClaim string        `json:"tenant_claim"` // the same for the tenant; "" = none
-	Algorithms  []string      `json:"algorithms"`   // of signatures; nil = RS256, ES256, EdDSA
-	Types       []string      `json:"types"`        // of the typ header, "" = absent; nil = absent, JWT, at+jwt
-	MaxLifetime time.Duration `json:"max_lifetime"` // of a token, 24 hours unless configured
-	Skew        time.Duration `json:"skew"`         // how far nbf and iat may be in the future, 1 minute unless configured
+	Issuer       string              `json:"issuer"`        // compared with the iss claim byte for byte; unique
+	Audience     []string            `json:"audience"`      // accepted everywhere in addition to the routes' own; may be empty
+	JWKS         string              `json:"jwks"`          // URL of the key set: https, or http on loopback; "" = the issuer is asked
+	Private      bool                `json:"private"`       // the issuer that is asked may have an address of a private network
+	SubjectClaim string              `json:"subject_claim"` // member that names the subject, "sub" unless configured
+	RolesClaim   string              `json:"roles_claim"`   // member that holds the roles, "roles" unless configured
+	GroupsClaim  string              `json:"groups_claim"`  // member that holds the groups, "groups" unless configured
+	PersonClaim  string              `json:"person_claim"`  // the same for the person; "" = not configured: "person" is looked at
+	TenantClaim  string              `json:"tenant_claim"`  // the same for the tenant; "" = none
+	Scopes       map[string][]string `json:"scopes"`        // :: scope of a token ⇒ roles
+	Groups       map[string][]string `json:"groups"`        // :: group of a token ⇒ roles
+	Algorithms   []string            `json:"algorithms"`    // of signatures; nil = RS256, ES256, EdDSA
+	Types        []string            `json:"types"`         // of the typ header, "" = absent; nil = absent, JWT, at+jwt
+	MaxLifetime  time.Duration       `json:"max_lifetime"`  // of a token, 24 hours unless configured
+	Skew         time.Duration       `json:"skew"`          // how far nbf and iat may be in the future, 1 minute unless configured
 }
 
 // Limits say how often tools may be called, and how large messages of clients may be.
@@ -341,6 +349,7 @@ type LimitRule struct {
 	Role      string `json:"role"`
 	Server    string `json:"server"`
 	Principal string `json:"principal"` // subject
+	Tenant    string `json:"tenant"`
 	Rate      Rate   `json:"rate"`
 }
 

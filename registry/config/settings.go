@@ -42,6 +42,7 @@ func (l *loader) finishSettings() {
 			*r = nil
 		}
 	}
+	l.cfg.PublicURL = strings.TrimRight(l.cfg.PublicURL, "/")
 	l.finishShared(n.Get("shared"))
 	l.finishReplica(n.Get("replica"))
 	l.finishIdentity(n.Get("identity"))
@@ -104,6 +105,11 @@ func (l *loader) finishIdentity(n *tree.Node) {
 	if len(id.Tokens) == 0 && len(id.JWT) == 0 {
 		l.Warn(n, "knows no token and no issuer: nobody can come in over the network", "make a token with toolgate token create")
 	}
+	for i, scope := range id.Scopes {
+		if scope == "offline_access" {
+			l.Fault(n.At("scopes", strconv.Itoa(i)), "is no scope of a resource: a client asks for it by itself", "remove it")
+		}
+	}
 	seen := map[string]*tree.Node{}
 	for i := range id.Tokens {
 		t, at := &id.Tokens[i], n.At("tokens", strconv.Itoa(i))
@@ -126,9 +132,22 @@ func (l *loader) finishIdentity(n *tree.Node) {
 	}
 	for i := range id.JWT {
 		j, at := &id.JWT[i], n.At("jwt", strconv.Itoa(i), "issuer")
-		j.RolesClaim = cmp.Or(j.RolesClaim, "roles")
+		if n.At("jwt", strconv.Itoa(i)).Get("jwks") == nil {
+			l.checkIssuer(at)
+		}
+		j.SubjectClaim, j.RolesClaim, j.GroupsClaim = cmp.Or(j.SubjectClaim, "sub"), cmp.Or(j.RolesClaim, "roles"), cmp.Or(j.GroupsClaim, "groups")
 		j.MaxLifetime, j.Skew = cmp.Or(j.MaxLifetime, 24*time.Hour), cmp.Or(j.Skew, time.Minute)
 		l.unique(seen, "issuer "+j.Issuer, at, "another entry has this issuer", "join their audiences in one entry")
+	}
+}
+
+// checkIssuer checks the address of an issuer that is asked for its keys.
+func (l *loader) checkIssuer(at *tree.Node) {
+	if at == nil || at.Faulty {
+		return
+	}
+	if u, err := url.Parse(at.Value); err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil || u.Scheme != "https" && !(u.Scheme == "http" && guard.Loopback(u.Hostname())) {
+		l.Fault(at, "is no https URL, at which the issuer could be asked for its keys", `write it as the issuer does, or set "jwks" to the address of its key set`)
 	}
 }
 

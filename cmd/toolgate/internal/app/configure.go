@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net"
@@ -75,7 +76,13 @@ func clientProfiles(cfg *config.Config) []proxy.ClientProfile {
 
 // IdentityConfig returns who cfg knows; role is that of the local principal.
 func IdentityConfig(cfg *config.Config, role string) identity.Config {
-	c := identity.Config{LocalRole: role, Configured: cfg.Identity.Configured, Local: cfg.Identity.Local}
+	c := identity.Config{
+		LocalRole: role, Configured: cfg.Identity.Configured, Local: cfg.Identity.Local,
+		Public: cmp.Or(cfg.PublicURL, URL(cfg.Listen, cfg.TLS)), Scopes: cfg.Identity.Scopes, Audiences: make(map[string][]string),
+	}
+	for _, s := range cfg.Servers {
+		c.Audiences[s.Name] = s.Audience
+	}
 	for _, t := range cfg.Identity.Tokens {
 		c.Tokens = append(c.Tokens, identity.Token{Subject: t.Subject, Person: t.Person, Tenant: t.Tenant, Roles: t.Roles, SHA256: t.SHA256, Expires: t.Expires, Shape: policy.Shape{Errors: t.Errors, Results: t.Results}})
 	}
@@ -89,7 +96,7 @@ func limitRules(cfg *config.Config) limit.Rules {
 	r := limit.Rules{Default: (*limit.Rate)(cfg.Limits.Default)}
 	for _, rule := range cfg.Limits.Rules {
 		r.Rules = append(r.Rules, limit.Rule{
-			Tool: rule.Tool, Role: rule.Role, Server: rule.Server, Principal: rule.Principal, Rate: limit.Rate(rule.Rate),
+			Tool: rule.Tool, Role: rule.Role, Server: rule.Server, Principal: rule.Principal, Tenant: rule.Tenant, Rate: limit.Rate(rule.Rate),
 		})
 	}
 	return r

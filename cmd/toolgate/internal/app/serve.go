@@ -9,6 +9,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,7 +47,7 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	cfg := a.Config()
 	opts := a.doorOptions(cfg)
 	opts.HasServer = func(name string) bool { return a.upstreams.Catalogue().HasServer(name) }
-	opts.Hosts, opts.Origins = hostsOf(cfg, cfg.Listen), cfg.AllowedOrigins
+	opts.Hosts, opts.Origins = agentHosts(cfg), cfg.AllowedOrigins
 	router, stopKeeping, err := a.openRouter(cfg, l, &opts)
 	if err != nil {
 		return err
@@ -69,7 +70,7 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	a.addDoorGauges(door)
 	a.logFindings(l.findings(time.Now()))
 	mostAgents, mostPeople, mostReplicas := front.Shares(front.OpenFiles())
-	agents := a.newServer("agents", l.Agents, l.agents, mostAgents, a.fromClients(router.Before(route(door, jobs))))
+	agents := a.newServer("agents", l.Agents, l.agents, mostAgents, a.fromClients(router.Before(a.route(guard.NewHosts(opts.Hosts), door, jobs))))
 	servers := []*front.Server{agents, a.newServer("people", l.People, l.people, mostPeople, a.fromClients(withSource(pages)))}
 	if router != nil {
 		servers = append(servers, a.newServer("replicas", l.Replicas, l.replicas, mostReplicas, router.Own(door)))
@@ -150,7 +151,7 @@ func (a *App) openRouter(cfg *config.Config, l *Listeners, opts *mcp.Options) (r
 	if cfg.Replica == nil {
 		return nil, func() {}, nil
 	}
-	hosts := guard.NewHosts(hostsOf(cfg, cfg.Listen), cfg.AllowedOrigins...)
+	hosts := guard.NewHosts(agentHosts(cfg), cfg.AllowedOrigins...)
 	router, err = fleet.New(fleet.Options{
 		Secret: a.state.key, Directory: fleet.Shared{Client: a.valkey}, Address: cfg.Replica.Address, TLS: l.replicas.current, Admits: hosts.Admits, Log: a.log.Named("replica"),
 		Passed: func(result string) { a.metrics.passedOn.WithLabelValues(result).Inc() },
@@ -167,15 +168,18 @@ func (a *App) openRouter(cfg *config.Config, l *Listeners, opts *mcp.Options) (r
 	return router, keeper.Close, nil
 }
 
-// route sends requests under /v1/ to the REST door and all others to the MCP
-// door.
-func route(door *mcp.Door, jobs *rest.Handler) http.Handler {
+// route sends requests under /v1/ to the REST door, those for the metadata of the protected
+// resources to who knows the issuers, and all others to the MCP door.
+func (a *App) route(hosts guard.Hosts, door *mcp.Door, jobs *rest.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, "/v1/") {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/v1/"):
 			jobs.ServeHTTP(w, r)
-			return
+		case strings.HasPrefix(r.URL.Path, identity.MetadataPath) && hosts.Knows(r): // a page of any origin may read it
+			a.auth.ServeMetadata(w, r)
+		default:
+			door.ServeHTTP(w, r)
 		}
-		door.ServeHTTP(w, r)
 	})
 }
 
@@ -252,7 +256,7 @@ func together(ctx context.Context, ends ...func(context.Context) error) error {
 // doorOptions is what every door for MCP clients has.
 func (a *App) doorOptions(cfg *config.Config) mcp.Options {
 	return mcp.Options{
-		Gate: a.gate, Refuser: a.gate, Relayer: a.gate, Listens: a.gate.Listens, Notifier: a.gate, Offers: a.upstreams.Offered, Introductions: a.upstreams.Introductions,
+		Gate: a.gate, Refuser: a.gate, Challenges: a.auth, Relayer: a.gate, Listens: a.gate.Listens, Notifier: a.gate, Offers: a.upstreams.Offered, Introductions: a.upstreams.Introductions,
 		Version: a.options.Version, Errors: wire.Dialect(cfg.Errors),
 		Limits: limitsOf(cfg), Budget: a.budget, Profile: wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: a.state.envelopes.Write, Tasks: true, StateKey: a.state.key,
 		Drain: cfg.Shutdown.Drain, Ended: a.endSession, Session: a.measureSession, Log: a.log.Named("mcp"), Crowded: a.metrics.crowded.WithLabelValues("").Inc,
@@ -283,7 +287,7 @@ func (a *App) newREST(cfg *config.Config) (*rest.Handler, error) {
 			return io, err
 		},
 		Envelope: wire.Envelope{Deterministic: cfg.Deterministic, Limits: limitsOf(cfg)}, Budget: a.budget, Observe: a.state.envelopes.Write,
-		Hosts: hostsOf(cfg, cfg.Listen), Origins: cfg.AllowedOrigins, Version: a.options.Version, Log: a.log.Named("rest"),
+		Hosts: agentHosts(cfg), Origins: cfg.AllowedOrigins, Challenges: a.auth, Version: a.options.Version, Log: a.log.Named("rest"),
 	})
 }
 
@@ -354,6 +358,15 @@ func listenOn(address string) (net.Listener, error) {
 func hostsOf(cfg *config.Config, address string) []string {
 	host, _, _ := net.SplitHostPort(address) // "" = every interface
 	return append([]string{host}, cfg.AllowedHosts...)
+}
+
+// agentHosts returns the host names that the agents' listener answers to.
+func agentHosts(cfg *config.Config) []string {
+	u, err := url.Parse(cfg.PublicURL)
+	if err != nil || u.Host == "" {
+		return hostsOf(cfg, cfg.Listen)
+	}
+	return append(hostsOf(cfg, cfg.Listen), u.Host)
 }
 
 // newConsole makes the handler of the people's listener.

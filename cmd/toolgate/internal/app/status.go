@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/rego"
@@ -109,6 +111,10 @@ func Warnings(cfg *config.Config, engine *rego.Engine, host *sandbox.Host) []Fin
 	if len(cfg.Approvals.Notify) > 0 && cfg.Console.URL == "" {
 		found = append(found, warning("console-url", "toolgate.approvals.notify", "links in notices lead to "+consoleURL(cfg)+", where only this machine may get to",
 			"set toolgate.console.url to where people reach the pages"))
+	}
+	if host, _, _ := net.SplitHostPort(cfg.Listen); len(cfg.Identity.JWT) > 0 && cfg.PublicURL == "" && !guard.Loopback(host) {
+		found = append(found, warning("public-url", "toolgate.identity.jwt", "tokens of issuers are issued for "+URL(cfg.Listen, cfg.TLS)+", where other machines may not get to",
+			"set toolgate.public_url to the address by which agents reach the listener"))
 	}
 	modes, _ := fileModes(cfg) // what is refused does not serve
 	return slices.Concat(found, modes, demoTokens(cfg), unknownPersons(cfg, engine), UnknownRoles(cfg, engine), confinement(cfg, host), plainListeners(cfg), storeFindings(cfg))

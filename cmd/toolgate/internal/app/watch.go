@@ -118,6 +118,7 @@ func (a *App) readAgain(ctx context.Context, r Reload, asked bool) (bool, error)
 	}
 	cfg, serving := *next, a.Config()
 	cfg.Listen, cfg.Admin, cfg.State, cfg.Keys = serving.Listen, serving.Admin, serving.State, serving.Keys
+	cfg.PublicURL = serving.PublicURL
 	cfg.TLS, cfg.AdminTLS, cfg.Replica = serving.TLS, serving.AdminTLS, serving.Replica
 	if !asked && !a.changed(&cfg) {
 		return false, nil
@@ -139,6 +140,7 @@ func needRestart(begun, next *config.Config) (names []string) {
 		differ bool
 	}{
 		{"toolgate.listen", begun.Listen != next.Listen},
+		{"toolgate.public_url", begun.PublicURL != next.PublicURL},
 		{"toolgate.admin", begun.Admin != next.Admin},
 		{"toolgate.tls", !reflect.DeepEqual(begun.TLS, next.TLS)},
 		{"toolgate.admin_tls", !reflect.DeepEqual(begun.AdminTLS, next.AdminTLS)},

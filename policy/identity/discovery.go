@@ -1,0 +1,119 @@
+package identity
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/guard"
+)
+
+// discover asks an issuer where its keys are (RFC 8414 section 3, OpenID Connect Discovery
+// 1.0 section 4), at the addresses and in the order of MCP 2025-11-25 (Authorization,
+// Authorization Server Metadata Discovery). An answer that names another issuer counts as
+// none, byte for byte. An issuer on this machine may have its keys there, over http; those
+// of every other one are fetched over https.
+func discover(ctx context.Context, client *http.Client, issuer string) (jwks string, err error) {
+	u, err := url.Parse(issuer)
+	if err != nil {
+		return "", errors.New("the issuer is no URL")
+	}
+	path := strings.TrimSuffix(u.EscapedPath(), "/")
+	root := u.Scheme + "://" + u.Host + "/.well-known/"
+	places := []string{root + "oauth-authorization-server" + path, root + "openid-configuration" + path}
+	if path != "" {
+		places = append(places, u.Scheme+"://"+u.Host+path+"/.well-known/openid-configuration")
+	}
+	for _, place := range places {
+		var says struct {
+			Issuer string `json:"issuer"`
+			JWKS   string `json:"jwks_uri"`
+		}
+		if err = getJSON(ctx, client, place, &says); err != nil {
+			continue
+		}
+		if says.Issuer != issuer {
+			err = errors.New("the metadata names another issuer")
+			continue
+		}
+		keys, parsed := url.Parse(says.JWKS)
+		switch {
+		case parsed != nil || keys.Host == "" || keys.User != nil:
+			return "", errors.New("the metadata names no key set")
+		case keys.Scheme != "https" && !(keys.Scheme == "http" && guard.Loopback(u.Hostname()) && guard.Loopback(keys.Hostname())):
+			return "", errors.New("the metadata names a key set that is not fetched over https")
+		}
+		return says.JWKS, nil
+	}
+	return "", err
+}
+
+// getJSON reads a document. The client bounds its time and size.
+func getJSON(ctx context.Context, client *http.Client, address string, to any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Accept", "application/json")
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("the issuer answered %d", res.StatusCode)
+	}
+	if err := json.NewDecoder(res.Body).Decode(to); err != nil {
+		return errors.New("the metadata cannot be read")
+	}
+	return nil
+}
+
+// issuerTransport connects to public addresses alone: what an issuer or its name server
+// says must not make toolgate reach into its own network. An issuer that is configured by
+// a loopback address or localhost has its keys on this machine, one with private in a
+// private network or behind the proxy of the environment.
+func issuerTransport(issuer string, private bool) http.RoundTripper {
+	u, err := url.Parse(issuer)
+	local := err == nil && guard.Loopback(u.Hostname())
+	dialer := net.Dialer{Timeout: fetchDeadline, Control: func(_, address string, _ syscall.RawConn) error {
+		at, err := netip.ParseAddrPort(address)
+		if err != nil || !private && !(local && at.Addr().Unmap().IsLoopback()) && !public(at.Addr().Unmap()) {
+			return errors.New("its address is not public (hint: \"private\": true for an issuer in a private network)")
+		}
+		return nil
+	}}
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.DialContext, t.MaxIdleConns, t.IdleConnTimeout = dialer.DialContext, 1, 30*time.Second
+	if !private {
+		t.Proxy = nil // a proxy would look up and connect in place of the dialer
+	}
+	return t
+}
+
+// reserved are networks that are not public and that netip does not know as such.
+var reserved = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("198.18.0.0/15"),
+	netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"),
+}
+
+// public reports whether an address is reached over the internet.
+func public(a netip.Addr) bool {
+	if !a.IsGlobalUnicast() || a.IsPrivate() {
+		return false
+	}
+	for _, network := range reserved {
+		if network.Contains(a) {
+			return false
+		}
+	}
+	return true
+}
