@@ -1,0 +1,168 @@
+package peers_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/toolgate/toolgate/internal/testkit/parts"
+	"github.com/toolgate/toolgate/internal/testkit/program"
+	"github.com/toolgate/toolgate/internal/testkit/recorder"
+)
+
+// scopedPay lets a token pay that has the scope payments, and says so to the others.
+const scopedPay = `visible if input.tool
+allow contains {"rule": "may-call"} if input.tool
+deny contains {"rule": "payments-missing", "reason": "the token may not pay", "scopes": ["payments"]} if {
+	input.tool.name == "pay"
+	not "payments" in input.principal.scopes
+}`
+
+// openAuthorizationServer starts a third-party authorization server and returns its issuer.
+func openAuthorizationServer(t *testing.T) string {
+	t.Helper()
+	node, script := requirePart(t, "node"), filepath.Join("..", "..", "testdata", "npm", "authorization.mjs")
+	requirePart(t, "oidc-provider/package.json")
+	address := program.FreeAddress(t)
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := program.Launch(t, exec.Command(node, script, port))
+	if !p.Await(t, "the authorization server listens", func() bool { return strings.Contains(p.Out.String(), "listening") }) {
+		t.Fatalf("the authorization server ended: %v\n%s", p.Err, p.Log)
+	}
+	return "http://" + address
+}
+
+// guarded configures a gate that trusts an issuer by its name alone.
+func guarded(t *testing.T, issuer, policy string, servers ...server) string {
+	t.Helper()
+	dir := configure(t, setup{servers: servers, policy: policy})
+	path := filepath.Join(dir, "mcp.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, strings.Replace(string(text), `"identity": {`, fmt.Sprintf(`"identity": {"jwt": [{"issuer": %q}], "scopes": ["media"], `, issuer), 1))
+	return dir
+}
+
+// pages takes browsers back from the authorization server.
+func pages(t *testing.T) (redirect string, back <-chan string) {
+	queries := make(chan string, 1)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		queries <- r.URL.RawQuery
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL + "/callback", queries
+}
+
+// talking is a client program that says one JSON object a line.
+type talking struct {
+	*program.Process
+	in  io.Writer
+	out *bufio.Scanner
+}
+
+func talk(t *testing.T, cmd *exec.Cmd) *talking {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader, writer := io.Pipe()
+	cmd.Stdout = writer
+	c := &talking{program.Launch(t, cmd), in, bufio.NewScanner(reader)}
+	c.out.Buffer(nil, 1<<20)
+	t.Cleanup(func() { _ = reader.Close() })
+	go func() { // ends with the program
+		<-c.Exited
+		_ = writer.Close()
+	}()
+	return c
+}
+
+// said is a line of authorize.mjs.
+type said struct {
+	Open, Error, Scope string
+	Result             json.RawMessage
+}
+
+func (c *talking) next(t *testing.T) (s said) {
+	t.Helper()
+	if !c.out.Scan() || json.Unmarshal(c.out.Bytes(), &s) != nil {
+		t.Fatalf("the client ended or said %q\n%s", c.out.Text(), c.Log)
+	}
+	return s
+}
+
+func (c *talking) tell(t *testing.T, line string) {
+	t.Helper()
+	if _, err := fmt.Fprintln(c.in, line); err != nil {
+		t.Fatalf("telling the client %q: %v\n%s", line, err, c.Log)
+	}
+}
+
+// TestAddressIsAllThatAClientNeeds: both majors of the TypeScript SDK get from 401 to a governed
+// call by themselves: metadata, registration, code with PKCE, consent, token, a step-up for
+// a scope that the policy asks for, and a refresh. A client that registered itself did so for
+// the scopes of the first challenge, so the server grants it no more; and major 1 refreshes
+// in place of a step-up when it has a refresh token.
+func TestAddressIsAllThatAClientNeeds(t *testing.T) {
+	t.Parallel()
+	parts.Long(t, "starts whole programs")
+	node, script := requirePart(t, "node"), filepath.Join("..", "..", "testdata", "npm", "authorize.mjs")
+	issuer := openAuthorizationServer(t)
+	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}, {Name: "look"}}})
+	g := serveReady(t, guarded(t, issuer, scopedPay, httpOf("rec", rec, shared())))
+	for _, tt := range []struct{ major, route, prefix, client string }{
+		{"1", "/mcp", "rec__", "known"}, {"1", "/mcp/rec", "", ""}, {"2", "/mcp", "rec__", ""}, {"2", "/mcp/rec", "", "refreshing"},
+	} {
+		t.Run(tt.major+tt.route, func(t *testing.T) {
+			redirect, back := pages(t)
+			refreshes := tt.client != "known"
+			c := talk(t, exec.Command(node, script, tt.major, g.Agents+tt.route, redirect, tt.client))
+			called := func(tool string) {
+				t.Helper()
+				c.tell(t, tt.prefix+tool)
+				if got := c.next(t); got.Error != "" || got.Open != "" || strings.Contains(string(got.Result), `"isError":true`) {
+					t.Fatalf("%s: %+v\n%s", tool, got, c.Log)
+				}
+			}
+			person := newBrowserSession(t)
+			person.open(c.next(t).Open).send("", "login", "ann", "password", "any") // sign in
+			person.send("")                                                         // consent
+			c.tell(t, <-back)
+			called("look")
+			if refreshes {
+				c.tell(t, "spoil")
+				called("look")
+			}
+			if tt.client == "" {
+				return
+			}
+			c.tell(t, tt.prefix+"pay")
+			more := c.next(t)
+			if !strings.Contains(more.Open, "scope=media+payments") {
+				t.Fatalf("for the scope that the call needs: %+v\n%s", more, c.Log)
+			}
+			person.open(more.Open).send("") // consent to more
+			c.tell(t, <-back)
+			if got := c.next(t); got.Error != "" || got.Scope != "media payments" || strings.Contains(string(got.Result), `"isError":true`) {
+				t.Fatalf("after the step-up: %+v", got)
+			}
+			called("pay")
+		})
+	}
+	wantRuns(t, rec, `{}`, 7+2*2) // look and pay
+}

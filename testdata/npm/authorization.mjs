@@ -1,0 +1,33 @@
+// An authorization server for tests: node authorization.mjs PORT. It knows the clients known
+// and refreshing, and others register themselves; everybody signs in with any password, and the access tokens are JWTs for the
+// resource that the client names (RFC 8707).
+import Provider from 'oidc-provider';
+
+const [port] = process.argv.slice(2);
+const issuer = `http://127.0.0.1:${port}`;
+const scopes = ['payments', 'media'];
+
+const known = (id, grants) => ({ client_id: id, application_type: 'native', redirect_uris: ['http://127.0.0.1/callback'], grant_types: grants, response_types: ['code'], token_endpoint_auth_method: 'none' });
+
+const provider = new Provider(issuer, {
+  clients: [known('known', ['authorization_code']), known('refreshing', ['authorization_code', 'refresh_token'])],
+  claims: { openid: ['sub'] },
+  cookies: { keys: ['for tests'] },
+  scopes: ['openid', 'offline_access', ...scopes],
+  pkce: { required: () => true },
+  clientAuthMethods: ['none', 'client_secret_basic', 'client_secret_post'],
+  clientDefaults: { token_endpoint_auth_method: 'none' },
+  rotateRefreshToken: true,
+  issueRefreshToken: async (_, client) => client.grantTypeAllowed('refresh_token'),
+  features: {
+    registration: { enabled: true },
+    revocation: { enabled: true },
+    resourceIndicators: {
+      enabled: true,
+      getResourceServerInfo: (_, resource) => ({ scope: scopes.join(' '), audience: resource, accessTokenFormat: 'jwt', accessTokenTTL: 600, jwt: { sign: { alg: 'RS256' } } }),
+      useGrantedResource: () => true,
+    },
+  },
+  findAccount: (_, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
+});
+provider.listen(Number(port), '127.0.0.1', () => console.log('listening'));
