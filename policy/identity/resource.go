@@ -28,6 +28,14 @@ func (r Resource) path() string {
 	return r.Door + "/" + url.PathEscape(r.Server)
 }
 
+// Resource returns the canonical address of a route (RFC 8707), "" for any other way in.
+func (a *Authenticator) Resource(at Resource) string {
+	if at.Door == "" {
+		return ""
+	}
+	return a.state.Load().public + at.path()
+}
+
 // meant reports whether a token with an audience is good at a route: the audience of its
 // issuer is good everywhere, that of a server on its routes, a canonical resource on its
 // own route and on those below it. A token of /mcp is good at /sse too, which serves

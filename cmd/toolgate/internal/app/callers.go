@@ -49,6 +49,9 @@ func (c *callers) note(shown identity.Credential, err error) bool {
 		Name: audit.EventCredentialRefused, Source: guard.Address(shown.Source), Credential: credential, Reason: string(kind),
 	})
 	c.app.metrics.credentials.WithLabelValues(string(kind)).Inc()
+	if kind == identity.Audience { // its issuer signed it, so strangers cannot fill the log
+		c.app.log.Warn("a token is meant for another audience", "resource", c.Resource(shown.At), "source", guard.Address(shown.Source))
+	}
 	return true
 }
 
