@@ -17,6 +17,11 @@ const verdictRules = `
 # labels: {rule: no-a, team: x}
 deny contains {"rule": "no-a", "reason": "a", "remedy": "do not"} if "deny-a" in input.arguments.want
 deny contains {"rule": "no-b", "reason": "b"} if "deny-b" in input.arguments.want
+deny contains {"rule": "no-s", "scopes": ["w", "a", "w"]} if "deny-s" in input.arguments.want
+deny contains {"rule": "no-t", "scopes": {"b"}} if "deny-t" in input.arguments.want
+deny contains {"rule": "no-u", "scopes": ["two words"]} if "deny-u" in input.arguments.want
+deny contains {"rule": "no-v", "scopes": []} if "deny-v" in input.arguments.want
+hold contains {"rule": "ask-s", "scopes": ["a"], "approval": {"roles": ["boss"]}} if "hold-s" in input.arguments.want
 hold contains {"rule": "ask-b", "reason": "b", "approval": {"roles": ["lead", "boss"], "quorum": 2, "ttl": "1h", "hold": "45s", "execute_on_approve": true}} if "hold-b" in input.arguments.want
 hold contains {"rule": "ask-a", "reason": "a", "approval": {"roles": ["boss", "chief"], "ttl": "2h", "execute_on_approve": true}, "redact": ["/h"]} if "hold-a" in input.arguments.want
 hold contains {"rule": "ask-c", "reason": "c", "approval": {"roles": ["boss"], "quorum": 3, "hold": "5s"}} if "hold-c" in input.arguments.want
@@ -43,6 +48,12 @@ func TestVerdictSets(t *testing.T) {
 		``:                       {Effect: policy.Deny, Rule: rego.RuleUndefined, Reason: "the policy allows nothing of this kind"},
 		`deny-a`:                 {Effect: policy.Deny, Rule: "no-a", Reason: "a", Remedy: "do not", Labels: map[string]string{"rule": "no-a", "team": "x"}},
 		`deny-b deny-a allow-a`:  {Effect: policy.Deny, Rule: "no-a", Reason: "a", Remedy: "do not", Labels: map[string]string{"rule": "no-a", "team": "x"}},
+		`deny-s`:                 {Effect: policy.Deny, Rule: "no-s", Scopes: []string{"a", "w"}},
+		`deny-t deny-s`:          {Effect: policy.Deny, Rule: "no-s", Scopes: []string{"a", "b", "w"}},
+		`deny-t deny-b`:          {Effect: policy.Deny, Rule: "no-b", Reason: "b"}, // no token would help
+		`deny-u`:                 failed,
+		`deny-v`:                 failed,
+		`hold-s`:                 failed,
 		`deny-b hold-a allow-a`:  {Effect: policy.Deny, Rule: "no-b", Reason: "b"},
 		`allow-b`:                {Effect: policy.Allow, Rule: "yes-b", Reason: "b", Limit: &policy.Limit{Rate: "60/1m", Key: "yes-b"}, Redact: []string{"/b", "/z"}, Labels: map[string]string{"rule": "yes-b", "team": "y"}},
 		`allow-b allow-a`:        {Effect: policy.Allow, Rule: "yes-b", Reason: "b", Limit: &policy.Limit{Rate: "10/1m", Key: "slow"}, Redact: []string{"/a", "/b", "/z"}, Labels: map[string]string{"rule": "yes-b", "team": "y"}},
