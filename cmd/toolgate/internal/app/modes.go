@@ -36,23 +36,19 @@ func fileModes(cfg *config.Config) (found []Finding, refused error) {
 	for path, what := range map[string]string{cfg.State: "the state directory", cfg.Keys: "the key directory"} {
 		look(path, what, true, "chmod go-rwx "+path+", or name a directory inside it")
 	}
-	for _, path := range privateKeys(cfg) {
+	var keys []string // of toolgate, of its listeners, and of telemetry
+	if cfg.Keys != "" {
+		keys, _ = filepath.Glob(filepath.Join(cfg.Keys, "*.key")) // fails for broken patterns
+	}
+	for _, key := range certificateKeys(cfg) {
+		if !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
+	}
+	for _, path := range keys {
 		look(path, "the key", true, "chmod go-rwx "+path)
 	}
 	return found, refused
-}
-
-// privateKeys returns the files of the keys of toolgate, of its listeners, and of telemetry.
-func privateKeys(cfg *config.Config) (paths []string) {
-	if cfg.Keys != "" {
-		paths, _ = filepath.Glob(filepath.Join(cfg.Keys, "*.key")) // fails for broken patterns
-	}
-	for _, key := range certificateKeys(cfg) {
-		if !slices.Contains(paths, key) {
-			paths = append(paths, key)
-		}
-	}
-	return paths
 }
 
 // certificateKeys returns the files of the keys of toolgate's certificates.

@@ -16,6 +16,7 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/policy/rejudge/shadow"
 	"github.com/toolgate/toolgate/policy/rejudge/verify"
@@ -268,18 +269,18 @@ func (a *App) addGauges() {
 	a.metrics.addValue("toolgate_approvals_open", "1 when held calls and votes are accepted, 0 when they are refused: /readyz says why.",
 		func(context.Context) float64 { return truth(a.approvalsClosed() == "") })
 	a.addHealthGauges()
-	a.addQueueGauges()
+	a.metrics.addQueue(a.state.tickets)
 	a.metrics.addGauge("toolgate_replicas", "Processes that serve from the same store, this one included: same = policy, configuration and version of this one, other = one of these differs.", "serves",
 		func(context.Context) map[string]float64 { return a.state.peers.Count() }) // none with a store in a file
 }
 
-// addQueueGauges adds the gauges of the calls that wait for people.
-func (a *App) addQueueGauges() {
+// addQueue adds the gauges of the calls that wait for people.
+func (m *metrics) addQueue(tickets *approval.Tickets) {
 	pending := prometheus.NewDesc("toolgate_approvals_pending", "Calls that wait for people, of all processes on this state; -1 when they cannot be counted.", nil, nil)
 	oldest := prometheus.NewDesc("toolgate_approvals_oldest_seconds", "How long the oldest call that waits for people has waited, of all processes on this state; 0 when none waits, -1 when that cannot be read.", nil, nil)
-	a.metrics.registry.MustRegister(gauge{[]*prometheus.Desc{pending, oldest}, func(ctx context.Context, to chan<- prometheus.Metric) {
+	m.registry.MustRegister(gauge{[]*prometheus.Desc{pending, oldest}, func(ctx context.Context, to chan<- prometheus.Metric) {
 		count, waited := -1.0, -1.0
-		if n, since, err := a.state.tickets.Queue(ctx); err == nil {
+		if n, since, err := tickets.Queue(ctx); err == nil {
 			count, waited = float64(n), 0
 			if n > 0 {
 				waited = max(0, time.Since(since).Seconds())

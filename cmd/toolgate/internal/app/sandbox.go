@@ -42,9 +42,12 @@ func sandboxOptions(cfg *config.Config) sandbox.Options {
 			hidden = append(hidden, path)
 		}
 	}
+	outermost := slices.DeleteFunc(slices.Clone(hidden), func(path string) bool {
+		return slices.ContainsFunc(hidden, func(other string) bool { return other != path && holdsAny(other, []string{path}) })
+	})
 	executable, _ := os.Executable() // "" = nothing to protect by name
 	return sandbox.Options{
-		Hide: outermost(hidden), Keep: []string{filepath.Join(cfg.State, toolsDir)},
+		Hide: outermost, Keep: []string{filepath.Join(cfg.State, toolsDir)},
 		ReadOnly: slices.DeleteFunc([]string{executable}, func(path string) bool { return path == "" }),
 	}
 }
@@ -86,13 +89,6 @@ func holdsAny(dir string, paths []string) bool {
 	return slices.ContainsFunc(paths, func(path string) bool {
 		path = filepath.Clean(path)
 		return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
-	})
-}
-
-// outermost returns paths without those below another one.
-func outermost(paths []string) []string {
-	return slices.DeleteFunc(slices.Clone(paths), func(path string) bool {
-		return slices.ContainsFunc(paths, func(other string) bool { return other != path && holdsAny(other, []string{path}) })
 	})
 }
 

@@ -112,7 +112,8 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 func (a *App) maintain(ctx context.Context, group *errgroup.Group, r Reload) {
 	group.Go(func() error { return a.watch(ctx, r) })
 	group.Go(func() error { return a.policy.poll(ctx) })
-	group.Go(func() error { return a.shadow.run(ctx) })
+	group.Go(func() error { return a.shadow.worker.Run(ctx) })
+	group.Go(func() error { return a.shadow.poll(ctx) })
 	started := time.Now()
 	for _, work := range []func(){
 		func() { // before their first token comes: readiness says whether the keys of issuers can be had
@@ -394,7 +395,7 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 		Operates: func(ctx context.Context, p policy.Principal) (bool, error) {
 			return a.policy.current().Operates(ctx, p)
 		},
-		Watches: a.mayWatch,
+		Watches: func(p policy.Principal) bool { return mayWatch(a.Config(), p) },
 		Profiles: func(p policy.Principal) bool {
 			role := a.Config().PprofRole
 			return role != "" && p.Has(role)
@@ -423,8 +424,7 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 
 // mayWatch reports whether a principal may read metrics and details of the status; of the zero
 // principal, whether everybody may: toolgate.metrics_role, or else whoever reaches loopback.
-func (a *App) mayWatch(p policy.Principal) bool {
-	cfg := a.Config()
+func mayWatch(cfg *config.Config, p policy.Principal) bool {
 	if role := cfg.MetricsRole; role != "" {
 		return p.Has(role)
 	}

@@ -1,11 +1,8 @@
 package app
 
 import (
-	"context"
 	"fmt"
 	"path/filepath"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/policy/rejudge/shadow"
@@ -51,14 +48,6 @@ func (p *shadowPolicy) apply(cfg *config.Config) {
 	}
 	p.source, p.copy = newPolicySource(cfg.Policy.Shadow, filepath.Join(cfg.State, "policy-shadow")), nil
 	p.source.unopened = true
-}
-
-// run asks the policy, and its server for newer ones, until ctx ends.
-func (p *shadowPolicy) run(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return p.worker.Run(ctx) })
-	group.Go(func() error { return p.poll(ctx) })
-	return group.Wait()
 }
 
 // line returns the counts of the policy, "" for none.

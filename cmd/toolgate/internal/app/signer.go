@@ -31,7 +31,8 @@ func checkpointKey(c *config.Signer, k *keys.Dir) (crypto.Signer, error) {
 	if c.Key != "" {
 		key, err = parseKey(c.Key)
 	} else {
-		key, err = newCommandSigner(c)
+		public, failed := keys.ReadPublic(c.PublicKey)
+		key, err = &commandSigner{c.Command, public.Key}, failed
 	}
 	if err == nil {
 		public, _ := key.Public().(ed25519.PublicKey) // both have such a key
@@ -61,19 +62,11 @@ func parseKey(text string) (ed25519.PrivateKey, error) {
 	return key, nil
 }
 
-// signTimeout bounds one run of the command of audit.signer.
-const signTimeout = 5 * time.Second
-
 // A commandSigner is a program that reads a text from stdin and writes its Ed25519
 // signature, 64 bytes. Its environment has PATH and HOME and nothing else of toolgate's.
 type commandSigner struct {
 	command []string
 	public  ed25519.PublicKey
-}
-
-func newCommandSigner(c *config.Signer) (*commandSigner, error) {
-	public, err := keys.ReadPublic(c.PublicKey)
-	return &commandSigner{c.Command, public.Key}, err
 }
 
 // Public implements crypto.Signer.
@@ -82,7 +75,7 @@ func (s *commandSigner) Public() crypto.PublicKey { return s.public }
 // Sign implements crypto.Signer. It fails when the program fails, writes anything but a
 // signature, or takes more than 5 seconds.
 func (s *commandSigner) Sign(_ io.Reader, text []byte, _ crypto.SignerOpts) ([]byte, error) {
-	ctx, stop := context.WithTimeout(context.Background(), signTimeout)
+	ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
 	defer stop()
 	cmd := exec.CommandContext(ctx, s.command[0], s.command[1:]...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}

@@ -141,8 +141,18 @@ func (a *App) openTrail(ctx context.Context, cfg *config.Config) (err error) {
 	if s.trail, err = OpenTrail(cfg, s.keys, s.db, audit.Options{Version: a.options.Version, OnError: failed}); err != nil {
 		return err
 	}
-	if s.records, err = a.keepArguments(cfg, s.keys, s.trail); err != nil {
-		return err
+	s.records = s.trail
+	if rules := cfg.Audit.Arguments; len(rules) == 0 || rules[0].Tool != "*" || rules[0].Keep != keptWhole {
+		key, err := s.keys.Secret(keys.Arguments)
+		if err != nil {
+			return err
+		}
+		s.records = &argumentKeeper{recorder: s.trail, rules: rules, key: key, tools: func() *registry.Catalogue {
+			if a.upstreams == nil {
+				return nil
+			}
+			return a.upstreams.Catalogue()
+		}}
 	}
 	if a.options.Calls != nil {
 		s.records = callLog{s.records, a.options.Calls}
@@ -210,8 +220,16 @@ func (s *state) recordAccepted(all []registry.Acceptance) error {
 // and notifies people of them. It does not wait for the notices: the transaction of the
 // change may hold the store until it returns.
 func (a *App) definitionsChanged(all []registry.Change) error {
-	if err := a.state.recordChanged(all); err != nil {
-		return err
+	for _, c := range all {
+		e := &audit.Event{
+			Name: audit.EventDefinition, Count: c.Count, Added: []string{c.Tool + " " + c.Offered}, Removed: []string{c.Tool + " " + c.Accepted},
+			Reason: reasonOf(c),
+		}
+		if err := a.state.trail.Write(audit.KindEvent, &audit.Record{
+			Principal: audit.Principal{Subject: "toolgate"}, Server: c.Server, Tool: c.Tool, Fingerprint: c.Offered, Event: e,
+		}); err != nil {
+			return err
+		}
 	}
 	page := consoleURL(a.Config()) + "/console/"
 	a.state.background.Go(func() {
@@ -240,22 +258,6 @@ func reasonOf(c registry.Change) string {
 	return reason
 }
 
-// recordChanged records definitions of one server that differ from the accepted ones.
-func (s *state) recordChanged(all []registry.Change) error {
-	for _, c := range all {
-		e := &audit.Event{
-			Name: audit.EventDefinition, Count: c.Count, Added: []string{c.Tool + " " + c.Offered}, Removed: []string{c.Tool + " " + c.Accepted},
-			Reason: reasonOf(c),
-		}
-		if err := s.trail.Write(audit.KindEvent, &audit.Record{
-			Principal: audit.Principal{Subject: "toolgate"}, Server: c.Server, Tool: c.Tool, Fingerprint: c.Offered, Event: e,
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // AcceptedRecord returns the record of definitions of one server that are accepted
 // for one reason; who is a person, or "toolgate" for a first list and a lock.
 func AcceptedRecord(who string, all []registry.Acceptance) *audit.Record {
@@ -273,38 +275,31 @@ func AcceptedRecord(who string, all []registry.Acceptance) *audit.Record {
 	return r
 }
 
-// recordTicket records a change of a ticket in the transaction of the change.
-// The notices come first and the trail last: only a failing commit can
+// recordTicket records a change of a ticket in the transaction of the change: the call that made
+// the ticket, without its arguments, which are in the record of the call itself
+// (decision_id), and the change. The notices come first and the trail last: only a failing commit can
 // contradict what the trail has.
 func (s *state) recordTicket(ctx context.Context, tx *sql.Tx, t approval.Ticket, c approval.Change) error {
 	if err := s.notices.Enqueue(ctx, tx, t, c); err != nil {
 		return err
 	}
-	r := ticketRecord(t, c)
-	var err error
-	if r.About, err = approval.Judged(ctx, tx, t); err != nil {
+	about, err := approval.Judged(ctx, tx, t)
+	if err != nil {
 		return err
 	}
-	return s.records.Write(audit.KindTicket, r)
-}
-
-// ticketRecord is a change of a ticket as the trail has it: the call that made
-// the ticket, without its arguments, which are in the record of the call itself
-// (decision_id), and the change.
-func ticketRecord(t approval.Ticket, c approval.Change) *audit.Record {
-	return &audit.Record{
+	return s.records.Write(audit.KindTicket, &audit.Record{
 		DecisionID: t.DecisionID, TraceID: t.TraceID,
 		Principal: audit.Principal{Subject: t.Principal.Subject, Person: t.Principal.Person, Roles: t.Principal.Roles, Client: t.Principal.Client, Tenant: t.Principal.Tenant},
 		Transport: t.Transport, Era: t.Era, Session: t.Session, Tags: t.Tags,
 		Server: t.Server, Tool: t.Tool, Exposed: t.Exposed, Fingerprint: t.Fingerprint,
 		ArgumentsSHA256: strings.TrimPrefix(t.Digest, "sha256:"),
 		Policy:          audit.Policy{Effect: string(policy.Hold), Rule: t.Rule, Reason: t.Reason, Revision: t.Revision},
-		Ticket:          t.ID,
+		Ticket:          t.ID, About: about,
 		Change: &audit.Change{
 			Seq: c.Seq, Expires: t.Expires, From: string(c.From), To: string(c.To), Who: c.Who, Reason: c.Reason, Digest: c.Digest,
 			Quorum: t.Quorum, Approvals: t.Approvals, Each: t.Each, Given: t.Given,
 		},
-	}
+	})
 }
 
 // openKeys opens the key directory. Versions of toolgate before it kept the key of

@@ -10,12 +10,15 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -67,8 +70,8 @@ func (a *App) status() console.Status {
 		s.Warnings = append(s.Warnings, fmt.Sprintf("the keys of issuer %s cannot be had: %s", is.Issuer, is.Fault))
 	}
 	s.Warnings = append(s.Warnings, a.state.peers.Warnings(time.Now())...)
-	s.Warnings = append(s.Warnings, a.undeliveredNotices(ctx)...)
-	s.Warnings = append(s.Warnings, a.unsentDecisions(ctx)...)
+	s.Warnings = append(s.Warnings, undeliveredNotices(ctx, a.state.notices)...)
+	s.Warnings = append(s.Warnings, unsentDecisions(ctx, a.state.decisions, a.Config().Policy.Log.MaxLag)...)
 	s.Warnings = append(s.Warnings, a.shadow.warnings()...)
 	for _, f := range a.Findings() {
 		if f.Level == string(rego.LevelWarning) {
@@ -117,7 +120,18 @@ func Warnings(cfg *config.Config, engine *rego.Engine, host *sandbox.Host) []Fin
 			"set toolgate.public_url to the address by which agents reach the listener"))
 	}
 	modes, _ := fileModes(cfg) // what is refused does not serve
-	return slices.Concat(found, modes, demoTokens(cfg), unknownPersons(cfg, engine), UnknownRoles(cfg, engine), confinement(cfg, host), plainListeners(cfg), storeFindings(cfg))
+	found = append(found, modes...)
+	var known []string
+	for _, t := range cfg.Identity.Tokens {
+		if d := t.Demo(); d != "" {
+			known = append(known, d)
+		}
+	}
+	if len(known) > 0 {
+		found = append(found, warning("demo-token", "toolgate.identity.tokens", "a demo token is known to everybody: "+strings.Join(known, ", "),
+			"make your own with toolgate token create, and take these out"))
+	}
+	return slices.Concat(found, unknownPersons(cfg, engine), UnknownRoles(cfg, engine), confinement(cfg, host), plainListeners(cfg), storeFindings(cfg))
 }
 
 // unknownPersons warns of credentials whose person is not known, where a policy can hold calls:
@@ -170,22 +184,20 @@ func (a *App) logFindings(found []Finding) {
 // Findings lists Warnings, those about the certificates that Run serves with, and the
 // limit rules whose tool or role does not exist. Before every upstream has answered, it may list too many.
 func (a *App) Findings() []Finding {
-	cfg, engine := a.Config(), a.policy.current()
+	cfg, engine, tools := a.Config(), a.policy.current(), a.upstreams.Catalogue().Tools("")
 	found := Warnings(cfg, engine, a.sandbox)
 	found = append(found, a.listeners.Load().findings(time.Now())...)
-	found = append(found, a.unmatchedLimits(cfg, engine.Roles())...)
-	c := a.upstreams.Catalogue()
-	return append(found, UnknownTools(cfg, engine, PolicyTools(slices.Concat(c.Tools(""), c.Quarantined())))...)
+	found = append(found, unmatchedLimits(cfg, append(engine.Roles(), a.options.Role), tools)...)
+	return append(found, UnknownTools(cfg, engine, PolicyTools(slices.Concat(tools, a.upstreams.Catalogue().Quarantined())))...)
 }
 
 // unmatchedLimits finds limit rules whose tool or role does not exist.
-func (a *App) unmatchedLimits(cfg *config.Config, roles []string) (found []Finding) {
+func unmatchedLimits(cfg *config.Config, roles []string, offered []*registry.Tool) (found []Finding) {
 	for _, t := range cfg.Identity.Tokens {
 		roles = append(roles, t.Roles...)
 	}
-	roles = append(roles, a.options.Role)
 	var tools []string
-	for _, t := range a.upstreams.Catalogue().Tools("") {
+	for _, t := range offered {
 		tools = append(tools, t.Exposed)
 	}
 	for _, s := range cfg.Servers {
@@ -203,25 +215,10 @@ func (a *App) unmatchedLimits(cfg *config.Config, roles []string) (found []Findi
 	return found
 }
 
-// demoTokens warns of tokens that everybody knows.
-func demoTokens(cfg *config.Config) []Finding {
-	var known []string
-	for _, t := range cfg.Identity.Tokens {
-		if d := t.Demo(); d != "" {
-			known = append(known, d)
-		}
-	}
-	if len(known) == 0 {
-		return nil
-	}
-	return []Finding{warning("demo-token", "toolgate.identity.tokens", "a demo token is known to everybody: "+strings.Join(known, ", "),
-		"make your own with toolgate token create, and take these out")}
-}
-
 // undeliveredNotices warns of notices that no channel has delivered.
-func (a *App) undeliveredNotices(ctx context.Context) (warnings []string) {
+func undeliveredNotices(ctx context.Context, of *notice.Sender) (warnings []string) {
 	const where = "toolgate.approvals.notify: "
-	troubles, err := a.state.notices.Troubles(ctx)
+	troubles, err := of.Troubles(ctx)
 	if err != nil {
 		return []string{where + "whether notices were delivered cannot be read"}
 	}
@@ -246,11 +243,10 @@ func (a *App) undeliveredNotices(ctx context.Context) (warnings []string) {
 	return warnings
 }
 
-// unsentDecisions warns of decisions that no sink has accepted.
-func (a *App) unsentDecisions(ctx context.Context) (warnings []string) {
+// unsentDecisions warns of decisions that no sink has accepted, those that are older than maxLag.
+func unsentDecisions(ctx context.Context, of *decisionlog.Shipper, maxLag time.Duration) (warnings []string) {
 	const where = "toolgate.policy.log."
-	bound := a.Config().Policy.Log.MaxLag
-	troubles, err := a.state.decisions.Troubles(ctx)
+	troubles, err := of.Troubles(ctx)
 	if err != nil {
 		return []string{"toolgate.policy.log: whether decisions were told cannot be read"}
 	}
@@ -259,18 +255,16 @@ func (a *App) unsentDecisions(ctx context.Context) (warnings []string) {
 		if t.Fault != "" {
 			what = append(what, fmt.Sprintf("not told, the trail is %s ahead: %s", text.Count(int(t.Lag), "record"), t.Fault))
 		}
-		if age := time.Since(t.Since); t.Fault == "" && !t.Since.IsZero() && age > bound {
+		if age := time.Since(t.Since); t.Fault == "" && !t.Since.IsZero() && age > maxLag {
 			what = append(what, fmt.Sprintf("the oldest that is not told is %s old, the trail is %s ahead", age.Round(time.Second), text.Count(int(t.Lag), "record")))
 		}
 		if t.Parked > 0 {
 			what = append(what, fmt.Sprintf("%d refused in the last week; the latest, %s: %s", t.Parked, t.Decision, t.Refusal))
 		}
 		if len(what) > 0 {
-			warnings = append(warnings, where+sinkKeys[t.Sink]+": decisions: "+strings.Join(what, "; "))
+			key := map[string]string{"file": "file", "http": "url"}[t.Sink]
+			warnings = append(warnings, where+key+": decisions: "+strings.Join(what, "; "))
 		}
 	}
 	return warnings
 }
-
-// sinkKeys are the keys that configure sinks.
-var sinkKeys = map[string]string{"file": "file", "http": "url"}

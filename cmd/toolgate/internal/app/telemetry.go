@@ -45,7 +45,19 @@ func (a *App) openTelemetry(ctx context.Context, cfg *config.Config) error {
 	a.telemetry, err = telemetry.New(ctx, telemetry.Options{
 		Endpoint: t.Endpoint, Header: t.Headers, TLS: secure,
 		Ratio: t.Traces.Ratio, ParentBased: t.Traces.ParentBased, Interval: t.Metrics.Interval,
-		Version: a.options.Version, Gatherer: a.metrics.registry, Upstream: a.reached, Log: a.log.Named("telemetry"),
+		Version: a.options.Version, Gatherer: a.metrics.registry, Log: a.log.Named("telemetry"),
+		Upstream: func(server string) (transport, host, port string) { // how a server is reached
+			servers := a.Config().Servers
+			i := slices.IndexFunc(servers, func(s config.Server) bool { return s.Name == server })
+			if i < 0 {
+				return "", "", ""
+			}
+			u, err := url.Parse(servers[i].URL)
+			if err != nil {
+				return servers[i].Type, "", ""
+			}
+			return servers[i].Type, u.Hostname(), u.Port()
+		},
 		Dropped: func(signal string, n int) { dropped.WithLabelValues(signal).Add(float64(n)) },
 	})
 	return configError(err)
@@ -56,18 +68,4 @@ func (a *App) measureSession(s span.Session) {
 	if a.telemetry != nil {
 		a.telemetry.EndSession(s)
 	}
-}
-
-// reached returns how a server is reached, for telemetry.
-func (a *App) reached(server string) (transport, host, port string) {
-	servers := a.Config().Servers
-	i := slices.IndexFunc(servers, func(s config.Server) bool { return s.Name == server })
-	if i < 0 {
-		return "", "", ""
-	}
-	u, err := url.Parse(servers[i].URL)
-	if err != nil {
-		return servers[i].Type, "", ""
-	}
-	return servers[i].Type, u.Hostname(), u.Port()
 }

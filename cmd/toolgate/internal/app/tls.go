@@ -124,21 +124,6 @@ func (c *certificate) findings(now time.Time) (found []Finding) {
 	return found
 }
 
-// renewCertificates reads the files of all certificates again. It does not wait for a
-// configuration that can be loaded: certificates end whatever else is wrong.
-func (a *App) renewCertificates() {
-	for _, c := range a.listeners.Load().certificates() {
-		changed, err := c.renew()
-		switch {
-		case err != nil:
-			a.log.Error("the new certificate cannot be used, the old one stays", "error", err)
-		case changed:
-			leaf := c.current().Certificates[0].Leaf
-			a.log.Info("certificate exchanged", "listener", c.key, "serial", leaf.SerialNumber.Text(16), "expires", leaf.NotAfter.UTC().Format(time.RFC3339))
-		}
-	}
-}
-
 // certificates returns those of l, none for a nil l.
 func (l *Listeners) certificates() (all []*certificate) {
 	if l != nil {

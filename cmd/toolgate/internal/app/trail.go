@@ -23,24 +23,15 @@ func TrailDir(state string) string { return filepath.Join(state, "audit") }
 
 // OpenTrail begins a chain of the trail of cfg, signed as configured. A db on a server
 // keeps its last checkpoint; nil = none does.
-func OpenTrail(cfg *config.Config, k *keys.Dir, db *store.DB, o audit.Options) (_ *audit.Log, err error) {
-	dir := TrailDir(cfg.State)
+func OpenTrail(cfg *config.Config, k *keys.Dir, db *store.DB, o audit.Options) (*audit.Log, error) {
+	dir, sign := TrailDir(cfg.State), &o.Signing
 	o.Durability, o.Reserve = audit.Durability(cfg.Audit.Durability), int64(cfg.Audit.ReserveMiB)<<20
-	if o.Signing, err = signing(cfg, k, dir); err != nil {
-		return nil, err
-	}
-	o.Signing.Anchors = append(o.Signing.Anchors, fleet.AnchoredInStore(db)...)
-	return audit.Open(dir, o)
-}
-
-// signing says how the chains of a trail are signed.
-func signing(cfg *config.Config, k *keys.Dir, dir string) (s audit.Signing, err error) {
 	key, err := checkpointKey(cfg.Audit.Signer, k)
 	if err != nil {
-		return s, err
+		return nil, err
 	}
-	if s.Signer, err = audit.NewSigner(key); err != nil {
-		return s, err
+	if sign.Signer, err = audit.NewSigner(key); err != nil {
+		return nil, err
 	}
 	for _, a := range cfg.Audit.Anchors {
 		anchoring := audit.Anchoring{Anchor: audit.DirectoryAnchor(a.Directory), Name: a.Directory}
@@ -50,7 +41,7 @@ func signing(cfg *config.Config, k *keys.Dir, dir string) (s audit.Signing, err 
 			if a.WitnessKey != "" {
 				v, err := notary.ReadWitnessKey(a.WitnessKey)
 				if err != nil {
-					return s, err
+					return nil, err
 				}
 				witness.Verifiers = []note.Verifier{v}
 			}
@@ -58,10 +49,13 @@ func signing(cfg *config.Config, k *keys.Dir, dir string) (s audit.Signing, err 
 		case a.Webhook != "":
 			anchoring = audit.Anchoring{Anchor: notary.WebhookAnchor(a.Webhook), Name: "webhook", Every: time.Minute}
 		}
-		s.Anchors = append(s.Anchors, anchoring)
+		sign.Anchors = append(sign.Anchors, anchoring)
 	}
-	s.Ledger, err = audit.OpenLedger(k.Path(), dir)
-	return s, err
+	sign.Anchors = append(sign.Anchors, fleet.AnchoredInStore(db)...)
+	if sign.Ledger, err = audit.OpenLedger(k.Path(), dir); err != nil {
+		return nil, err
+	}
+	return audit.Open(dir, o)
 }
 
 // readRoots reads root certificates from a PEM file. The file "" has none, and the result

@@ -81,7 +81,17 @@ func (a *App) watch(ctx context.Context, r Reload) error {
 
 // reloadOnce reads certificates and configuration again and logs the outcome.
 func (a *App) reloadOnce(ctx context.Context, r Reload, asked bool) {
-	a.renewCertificates()
+	// Certificates do not wait for a configuration that can be loaded: they end whatever else is wrong.
+	for _, c := range a.listeners.Load().certificates() {
+		changed, err := c.renew()
+		switch {
+		case err != nil:
+			a.log.Error("the new certificate cannot be used, the old one stays", "error", err)
+		case changed:
+			leaf := c.current().Certificates[0].Leaf
+			a.log.Info("certificate exchanged", "listener", c.key, "serial", leaf.SerialNumber.Text(16), "expires", leaf.NotAfter.UTC().Format(time.RFC3339))
+		}
+	}
 	applied, err := a.readAgain(ctx, r, asked)
 	a.mu.Lock()
 	before, servers := a.reload, len(a.cfg.Servers)
@@ -120,7 +130,7 @@ func (a *App) readAgain(ctx context.Context, r Reload, asked bool) (bool, error)
 	cfg.Listen, cfg.Admin, cfg.State, cfg.Keys = serving.Listen, serving.Admin, serving.State, serving.Keys
 	cfg.PublicURL = serving.PublicURL
 	cfg.TLS, cfg.AdminTLS, cfg.Replica = serving.TLS, serving.AdminTLS, serving.Replica
-	if !asked && !a.changed(&cfg) {
+	if !asked && serving.SHA256 == cfg.SHA256 && !a.policy.differs(&cfg.Policy.PolicySource) && !a.shadow.differs(cfg.Policy.Shadow) {
 		return false, nil
 	}
 	if err := a.Apply(ctx, &cfg); err != nil {
@@ -208,9 +218,4 @@ func stampFiles(cfg *config.Config) string {
 		_ = filepath.WalkDir(path, stamp) // stamp returns no error
 	}
 	return stamps.String()
-}
-
-// changed compares what was read with what serves.
-func (a *App) changed(cfg *config.Config) bool {
-	return a.Config().SHA256 != cfg.SHA256 || a.policy.differs(&cfg.Policy.PolicySource) || a.shadow.differs(cfg.Policy.Shadow)
 }
