@@ -100,7 +100,7 @@ func (l *loader) checkBackend(n *tree.Node) {
 		l.plain(key)
 	}
 	if key != nil && base != nil && !base.Faulty {
-		if u, err := url.Parse(base.Value); err == nil && secure(u) != nil {
+		if u, err := url.Parse(base.Value); err == nil && secure.broken(u) {
 			l.Fault(base, "would carry the key without TLS", hintURL)
 		}
 	}

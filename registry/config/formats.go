@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"math"
@@ -8,6 +9,7 @@ import (
 	"net/url"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,9 +41,9 @@ var formats = map[string]func(string) error{
 	"node-url":         webURL(secure, fragmentless),
 	"origin":           webURL(bare),
 	"policy-path":      func(s string) error { return unless(!remote(s), webURL(), s) },
-	"smtp-url":         checkMailServer,
-	"store-url":        checkStore,
-	"redis-url":        checkShared,
+	"smtp-url":         address("not an smtp or smtps URL", "write smtp://USER:PASSWORD@HOST:587 or smtps://…, with %40 for an @ in the password", []string{"smtp", "smtps"}, mailServer),
+	"store-url":        address("not a postgres URL", "write postgres://USER:PASSWORD@HOST/DATABASE, with %40 for an @ in the password, %2F for a / and %23 for a #", []string{"postgres", "postgresql"}, postgreSQL),
+	"redis-url":        address("not a redis or rediss URL", "write redis://:PASSWORD@HOST:6379/0 or rediss://…, with %40 for an @ in the password and %2F for a /", []string{"redis", "rediss"}, valkey),
 	"mailbox":          parses(mail.ParseAddress, "invalid mail address", `such as "approvals@example.org"`), // RFC 5322, with or without a name before it
 	"signing-secret":   parses(secretKey, "begins with whsec_, and the rest is not base64", "take the secret as its maker showed it, or one without whsec_"),
 	"glob":             parses(parseGlob, "%q is no pattern", "* stands for anything but a slash, ? for one character"),
@@ -98,121 +100,88 @@ func between(least, most time.Duration) func(string) error {
 
 const hintURL = "write https://HOST/PATH"
 
-// webURL wants an http or https URL to which every rule agrees.
-func webURL(rules ...func(*url.URL) error) func(string) error {
+// A rule refuses a URL that breaks it. An empty hint is that of the kind of URL.
+type rule struct {
+	broken        func(u *url.URL) bool
+	message, hint string
+}
+
+var (
+	hostless = rule{func(u *url.URL) bool { return u.Hostname() == "" }, "URL without a host", ""}
+	// secure wants https beyond loopback: who can change the traffic could read secrets in it, or
+	// make keys.
+	secure = rule{
+		func(u *url.URL) bool { return u.Scheme != "https" && !guard.Loopback(u.Hostname()) },
+		"must be an https URL, except on loopback", "",
+	}
+	// anonymous refuses a password in an address, which is written where addresses are.
+	anonymous = rule{
+		func(u *url.URL) bool { return u.User != nil || u.Fragment != "" },
+		"URL contains a user or a fragment", `write "token" or "headers" next to it`,
+	}
+	// extensible refuses an address to which no path can be added.
+	extensible = rule{
+		func(u *url.URL) bool { return u.RawQuery != "" },
+		"URL contains a query", "write the base URL: /v1/traces and /v1/metrics are added to it",
+	}
+	// fragmentless refuses what a client does not send.
+	fragmentless = rule{func(u *url.URL) bool { return u.Fragment != "" }, "URL contains a fragment", ""}
+	// base refuses an address to which no path and no query can be added, or with a password.
+	base = rule{
+		func(u *url.URL) bool { return u.User != nil || u.RawQuery != "" || u.Fragment != "" },
+		"URL contains a user, a query or a fragment", "",
+	}
+	// bare wants the address of a site: a path or a query would be lost.
+	bare = rule{
+		func(u *url.URL) bool {
+			return u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != ""
+		},
+		"URL has more than a scheme and a host", "write https://HOST",
+	}
+	mailServer = rule{
+		func(u *url.URL) bool {
+			return u.Hostname() == "" || u.Port() == "0" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != ""
+		},
+		"not the URL of a mail server", "",
+	}
+	// An @ or / in a password would move the end of the host, and parts of the password would be
+	// shown as host or path.
+	postgreSQL = rule{
+		func(u *url.URL) bool {
+			return u.Host == "" && !u.Query().Has("host") || u.Fragment != "" || strings.Contains(u.Path+u.RawQuery, "@")
+		},
+		"not the URL of a PostgreSQL database", "",
+	}
+	valkey = rule{
+		func(u *url.URL) bool {
+			return u.Hostname() == "" || !databasePath.MatchString(u.Path) || u.RawQuery != "" || u.Fragment != ""
+		},
+		"not the URL of a Valkey or Redis server", "",
+	}
+)
+
+// webURL wants an http or https URL with a host that breaks no rule.
+func webURL(rules ...rule) func(string) error {
+	return address("not an http or https URL", hintURL, []string{"http", "https"}, append([]rule{hostless}, rules...)...)
+}
+
+// address wants a URL of one of the schemes that breaks no rule.
+func address(otherwise, hint string, schemes []string, rules ...rule) func(string) error {
 	return func(s string) error {
 		u, err := url.Parse(s)
 		switch {
 		case err != nil:
-			return complain("invalid URL", hintURL)
-		case u.Scheme != "http" && u.Scheme != "https":
-			return complain("not an http or https URL", hintURL)
-		case u.Hostname() == "":
-			return complain("URL without a host", hintURL)
+			return complain("invalid URL", hint)
+		case !slices.Contains(schemes, u.Scheme):
+			return complain(otherwise, hint)
 		}
-		for _, rule := range rules {
-			if err := rule(u); err != nil {
-				return err
+		for _, r := range rules {
+			if r.broken(u) {
+				return complain(r.message, cmp.Or(r.hint, hint))
 			}
 		}
 		return nil
 	}
-}
-
-// secure wants https beyond loopback: who can change the traffic could read
-// secrets in it, or make keys.
-func secure(u *url.URL) error {
-	if u.Scheme != "https" && !guard.Loopback(u.Hostname()) {
-		return complain("must be an https URL, except on loopback", hintURL)
-	}
-	return nil
-}
-
-// anonymous refuses a password in an address, which is written where addresses
-// are.
-func anonymous(u *url.URL) error {
-	if u.User != nil || u.Fragment != "" {
-		return complain("URL contains a user or a fragment", `write "token" or "headers" next to it`)
-	}
-	return nil
-}
-
-// extensible refuses an address to which no path can be added.
-func extensible(u *url.URL) error {
-	if u.RawQuery != "" {
-		return complain("URL contains a query", "write the base URL: /v1/traces and /v1/metrics are added to it")
-	}
-	return nil
-}
-
-// fragmentless refuses what a client does not send.
-func fragmentless(u *url.URL) error {
-	if u.Fragment != "" {
-		return complain("URL contains a fragment", hintURL)
-	}
-	return nil
-}
-
-// base refuses an address to which no path and no query can be added, or with a password.
-func base(u *url.URL) error {
-	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return complain("URL contains a user, a query or a fragment", hintURL)
-	}
-	return nil
-}
-
-// bare wants the address of a site: a path or a query would be lost.
-func bare(u *url.URL) error {
-	if u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
-		return complain("URL has more than a scheme and a host", "write https://HOST")
-	}
-	return nil
-}
-
-func checkMailServer(s string) error {
-	const hint = "write smtp://USER:PASSWORD@HOST:587 or smtps://…, with %40 for an @ in the password"
-	u, err := url.Parse(s)
-	switch {
-	case err != nil:
-		return complain("invalid URL", hint)
-	case u.Scheme != "smtp" && u.Scheme != "smtps":
-		return complain("not an smtp or smtps URL", hint)
-	case u.Hostname() == "" || u.Port() == "0" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
-		return complain("not the URL of a mail server", hint)
-	}
-	return nil
-}
-
-// checkStore wants the URL of a PostgreSQL database. An @ or / in a password would move
-// the end of the host, and parts of the password would be shown as host or path.
-func checkStore(s string) error {
-	const hint = "write postgres://USER:PASSWORD@HOST/DATABASE, with %40 for an @ in the password, %2F for a / and %23 for a #"
-	u, err := url.Parse(s)
-	switch {
-	case err != nil:
-		return complain("invalid URL", hint)
-	case u.Scheme != "postgres" && u.Scheme != "postgresql":
-		return complain("not a postgres URL", hint)
-	case u.Host == "" && !u.Query().Has("host") || u.Fragment != "" || strings.Contains(u.Path+u.RawQuery, "@"):
-		return complain("not the URL of a PostgreSQL database", hint)
-	}
-	return nil
-}
-
-// checkShared wants the URL of a Valkey or Redis server. An @ or / in a password would move
-// the end of the host, and parts of the password would be shown as host or path.
-func checkShared(s string) error {
-	const hint = "write redis://:PASSWORD@HOST:6379/0 or rediss://…, with %40 for an @ in the password and %2F for a /"
-	u, err := url.Parse(s)
-	switch {
-	case err != nil:
-		return complain("invalid URL", hint)
-	case u.Scheme != "redis" && u.Scheme != "rediss":
-		return complain("not a redis or rediss URL", hint)
-	case u.Hostname() == "" || !databasePath.MatchString(u.Path) || u.RawQuery != "" || u.Fragment != "":
-		return complain("not the URL of a Valkey or Redis server", hint)
-	}
-	return nil
 }
 
 // databasePath is the path of a server's URL: nothing, or the number of a database.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -36,6 +37,11 @@ func Load(opts Options) (*Config, error) {
 	l.readRoot()
 	l.expandRoot()
 	l.Check(l.root, fileSchema())
+	l.root.Walk(func(n *tree.Node) {
+		if n.Kind == tree.String && paths.MatchString(n.Path) {
+			n.Value = n.Resolve(n.Value)
+		}
+	})
 	l.decode(l.settings(), l.cfg)
 	l.finishSettings() // what only code can say
 	l.readServers()
@@ -56,6 +62,10 @@ func Load(opts Options) (*Config, error) {
 	l.cfg.SHA256 = hex.EncodeToString(sum.Sum(nil))
 	return l.cfg, nil
 }
+
+// paths are the settings that name a file or a directory, relative to the file that has them.
+var paths = regexp.MustCompile(`^toolgate\.(state|keys|(admin_)?tls\.(cert|key|client_ca)|replica\.tls\.(cert|key|ca)|telemetry\.(ca|cert|key)|shared\.ca|` +
+	`audit\.(anchors\[[0-9]+\]\.(directory|witness_key)|signer\.public_key)|policy\.log\.file)$`)
 
 func (o Options) withDefaults() Options {
 	o.Path = cmp.Or(o.Path, "mcp.json")

@@ -57,7 +57,6 @@ func (l *loader) finishPolicy(n *tree.Node) {
 	if log == nil {
 		return
 	}
-	p.Log.File = log.Get("file").Resolve(p.Log.File)
 	p.Log.MaxLag = cmp.Or(p.Log.MaxLag, 5*time.Minute)
 	l.checkHeaders(log.Get("headers"))
 	if at := authorization(log); at != nil && p.Log.Token != "" {

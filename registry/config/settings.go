@@ -17,21 +17,6 @@ import (
 // cannot say of them.
 func (l *loader) finishSettings() {
 	n := l.settings()
-	l.cfg.State = n.Get("state").Resolve(l.cfg.State)
-	l.cfg.Keys = n.Get("keys").Resolve(l.cfg.Keys)
-	for key, t := range map[string]*TLS{"tls": l.cfg.TLS, "admin_tls": l.cfg.AdminTLS} {
-		if t != nil {
-			at := n.Get(key)
-			t.Cert, t.Key, t.ClientCA = at.Get("cert").Resolve(t.Cert), at.Get("key").Resolve(t.Key), at.Get("client_ca").Resolve(t.ClientCA)
-		}
-	}
-	for i := range l.cfg.Audit.Anchors {
-		a, at := &l.cfg.Audit.Anchors[i], n.At("audit", "anchors", strconv.Itoa(i))
-		a.Directory, a.WitnessKey = at.Get("directory").Resolve(a.Directory), at.Get("witness_key").Resolve(a.WitnessKey)
-	}
-	if s := l.cfg.Audit.Signer; s != nil {
-		s.PublicKey = n.At("audit", "signer", "public_key").Resolve(s.PublicKey)
-	}
 	for i, a := range l.cfg.Audit.Arguments {
 		if len(a.Mask) > 0 && a.Keep != "masked" {
 			l.Fault(n.At("audit", "arguments", strconv.Itoa(i), "mask"), "has no effect with keep "+strconv.Quote(a.Keep), `set "keep": "masked"`)
@@ -64,7 +49,6 @@ func (l *loader) finishShared(n *tree.Node) {
 	if s == nil {
 		return
 	}
-	s.CA = n.Get("ca").Resolve(s.CA)
 	if u, err := url.Parse(s.URL); err == nil && u.Scheme == "redis" && !guard.Loopback(u.Hostname()) {
 		l.Warn(cmp.Or(n.Get("url"), n), "has no TLS: whoever is on the way reads the password, and can lift the limits", "write rediss://")
 	}
@@ -77,8 +61,6 @@ func (l *loader) finishReplica(n *tree.Node) {
 	if r == nil {
 		return
 	}
-	files := n.Get("tls")
-	r.TLS.Cert, r.TLS.Key, r.TLS.CA = files.Get("cert").Resolve(r.TLS.Cert), files.Get("key").Resolve(r.TLS.Key), files.Get("ca").Resolve(r.TLS.CA)
 	r.Address = cmp.Or(r.Address, r.Listen)
 	good := true
 	for key, address := range map[string]string{"listen": r.Listen, "address": r.Address} {
@@ -202,7 +184,6 @@ func (l *loader) finishTelemetry(n *tree.Node) {
 	if t == nil {
 		return
 	}
-	t.CA, t.Cert, t.Key = n.Get("ca").Resolve(t.CA), n.Get("cert").Resolve(t.Cert), n.Get("key").Resolve(t.Key)
 	l.checkHeaders(n.Get("headers"))
 	if n.At("traces", "ratio") == nil {
 		t.Traces.Ratio = 1

@@ -8,24 +8,15 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-// admit disables a server that a client's own lists do not let it use: mcp.allowed
-// and mcp.excluded of Gemini CLI, allowedMcpServers and deniedMcpServers of Claude Code.
-// A denial takes precedence.
+// admit disables a server that a client's own lists do not let it use. A denial takes precedence.
 func (r *reader) admit(root, s *tree.Node) {
-	for _, list := range []struct {
-		n      *tree.Node
-		allows bool
-	}{
-		{root.At("mcp", "excluded"), false},
-		{root.At("mcp", "allowed"), true},
-		{root.Get("deniedMcpServers"), false},
-		{root.Get("allowedMcpServers"), true},
-	} {
-		if list.n == nil || list.n.Kind != tree.Array || names(list.n, s, list.allows) == list.allows {
+	for _, a := range read().Admission {
+		list := root.At(a.Path...)
+		if list == nil || list.Kind != tree.Array || names(list, s, a.Allows) == a.Allows {
 			continue
 		}
 		if !s.IsTrue("disabled") {
-			r.Warn(s.Named(), fmt.Sprintf("is disabled: %s leaves it out", list.n.Path), "")
+			r.Warn(s.Named(), fmt.Sprintf("is disabled: %s leaves it out", list.Path), "")
 			s.Members = slices.DeleteFunc(s.Members, func(m *tree.Node) bool { return m.Key == "disabled" })
 			put(s, "disabled", s, s.As(tree.True, "true"))
 		}

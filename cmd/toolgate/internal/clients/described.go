@@ -58,16 +58,6 @@ func putCommand(s, at *tree.Node, command string, args []string, env *tree.Node)
 	}
 }
 
-// launchers start the packages of each registry. In a line, runtime stands for the arguments
-// of the launcher, env for flags that pass variables on, and @ or : for the package, with
-// that sign before its version.
-var launchers = map[string][]string{
-	"npm":   {"npx", "-y", "runtime", "@"},
-	"pypi":  {"uvx", "runtime", "@"},
-	"nuget": {"dnx", "runtime", "@", "--yes"},
-	"oci":   {"docker", "run", "-i", "--rm", "runtime", "env", ":"},
-}
-
 // registryServer reads a server.json (schema 2025-12-11): its first package that can be
 // started, or else its first remote address.
 func (r *reader) registryServer(out, root *tree.Node) {
@@ -75,7 +65,7 @@ func (r *reader) registryServer(out, root *tree.Node) {
 	name = name[strings.LastIndexByte(name, '/')+1:]
 	s := root.As(tree.Object, "")
 	for _, p := range root.Get("packages").Elements() {
-		line, known := launchers[p.Get("registryType").Written()]
+		line, known := read().Launchers[p.Get("registryType").Written()]
 		if !known || p.Get("transport").Get("type").Written() != "stdio" {
 			r.Warn(p, "is not imported: packages of this registry and transport are not started by a command", "")
 			continue

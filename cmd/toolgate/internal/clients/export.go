@@ -176,7 +176,7 @@ func (e *exporter) put(key string) {
 		return
 	}
 	written := e.form(k, value)
-	if object, _ := value.(map[string]any); len(object) == 0 || k.Form != FormNames && k.Form != FormVariables && k.Form != FormBearer {
+	if object, _ := value.(map[string]any); len(object) == 0 || !slices.Contains([]string{"names", "variables", "bearer"}, k.Form) {
 		delete(e.own, k.To)
 	}
 	if written == nil {
@@ -196,19 +196,19 @@ func (e *exporter) put(key string) {
 func (e *exporter) form(k Key, value any) any {
 	object, _ := value.(map[string]any)
 	switch k.Form {
-	case FormNot:
+	case "not":
 		return value != true
-	case FormNames:
+	case "names":
 		if names := variables(object, true); len(names) > 0 {
 			return slices.Sorted(maps.Keys(names))
 		}
 		return nil
-	case FormVariables:
+	case "variables":
 		if names := variables(object, false); len(names) > 0 {
 			return names
 		}
 		return nil
-	case FormBearer: // a bearer token that is a variable
+	case "bearer": // a bearer token that is a variable
 		text, _ := object["Authorization"].(string)
 		token, isBearer := strings.CutPrefix(text, "Bearer ")
 		found := wholeReference.FindStringSubmatch(token)
@@ -217,7 +217,7 @@ func (e *exporter) form(k Key, value any) any {
 		}
 		delete(object, "Authorization")
 		return found[1]
-	case FormHeaders:
+	case "headers":
 		return map[string]any{"headers": e.refer(k.To, value)}
 	}
 	switch {
@@ -269,7 +269,7 @@ func (e *exporter) timeout(form string, value any) any {
 		d, err = time.ParseDuration(text)
 	}
 	unit, c := time.Millisecond, e.client
-	if form == FormSeconds || form == FormSame && c.Unit == "s" {
+	if form == "sec" || form == "" && c.Unit == "s" {
 		unit = time.Second
 	}
 	number := float64(d) / float64(unit)
@@ -280,7 +280,7 @@ func (e *exporter) timeout(form string, value any) any {
 	case c.Longest > 0 && number > float64(c.Longest):
 		e.lose("timeout", "%s accepts at most %d", c.Name, c.Longest)
 		return nil
-	case form != FormSeconds && number != math.Ceil(number):
+	case form != "sec" && number != math.Ceil(number):
 		e.lose("timeout", "%s counts whole numbers: %s is written as %v", c.Name, d, math.Ceil(number))
 		number = math.Ceil(number)
 	}

@@ -68,8 +68,9 @@ func (r *reader) note(n *tree.Node, message string) {
 func (r *reader) rewriteMember(s, m *tree.Node) {
 	k, known := Keys()[m.Key]
 	if m.Key == "tools" && m.Kind == tree.Object {
-		k = Key{Why: WhyConsent} // an approval mode for each tool
+		k = Key{Why: "consent"} // an approval mode for each tool
 	}
+	why := read().Why[k.Why]
 	switch {
 	case slices.Contains(config.EntryKeys, m.Key):
 		r.add(s, m)
@@ -82,19 +83,15 @@ func (r *reader) rewriteMember(s, m *tree.Node) {
 		case n == nil:
 			r.Warn(m.Named(), "is ignored", "")
 			return
-		case k.Form != FormNot:
+		case k.Form != "not":
 			r.note(m.Named(), fmt.Sprintf("%q is read as %q", m.Key, k.To))
 		case n.Kind == tree.True:
 			r.Warn(m.Named(), fmt.Sprintf("false is read as %q: true", k.To), "")
 		}
 		n.Key = k.To
 		r.add(s, n)
-	case k.Why == WhyConsent:
-		r.Warn(m.Named(), "is ignored: client consent is not policy", "who may call what is decided by toolgate.policy")
-	case k.Why == WhySignIn:
-		r.Warn(m.Named(), "is ignored: toolgate does not sign in as this client does", "give the server a credential in headers or env")
-	case k.Why == WhyStartup:
-		r.Warn(m.Named(), "is ignored: the time-out of a call bounds the start too", "")
+	case why[0] != "":
+		r.Warn(m.Named(), why[0], why[1])
 	case known:
 		r.note(m.Named(), fmt.Sprintf("%q is ignored", m.Key))
 	default:
@@ -118,11 +115,11 @@ var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // writes is left as it is, for the schema to report.
 func (r *reader) reform(m *tree.Node, form string) *tree.Node {
 	switch {
-	case form == FormNot && m.Kind == tree.True:
+	case form == "not" && m.Kind == tree.True:
 		m.Kind, m.Text = tree.False, "false"
-	case form == FormNot && m.Kind == tree.False:
+	case form == "not" && m.Kind == tree.False:
 		m.Kind, m.Text = tree.True, "true"
-	case form == FormNames:
+	case form == "names":
 		out := m.As(tree.Object, "")
 		if m.Kind != tree.Array {
 			r.WrongType(m, "array")
@@ -139,11 +136,11 @@ func (r *reader) reform(m *tree.Node, form string) *tree.Node {
 			out.Members = append(out.Members, variableOf(name, name.Text, "", name.Text))
 		}
 		return out
-	case form == FormVariables && m.Kind == tree.Object:
+	case form == "variables" && m.Kind == tree.Object:
 		for _, v := range m.Members {
 			v.Kind, v.Text = tree.String, "${"+v.Text+"}"
 		}
-	case form == FormBearer:
+	case form == "bearer":
 		out := m.As(tree.Object, "")
 		if m.Kind == tree.String {
 			out.Members = []*tree.Node{variableOf(m, "Authorization", "Bearer ", m.Text)}
@@ -151,12 +148,12 @@ func (r *reader) reform(m *tree.Node, form string) *tree.Node {
 			r.WrongType(m, "string")
 		}
 		return out
-	case form == FormHeaders && m.Kind == tree.Object:
+	case form == "headers" && m.Kind == tree.Object:
 		if m.Get("headers") == nil {
 			return nil
 		}
 		m.Become(m.Get("headers"))
-	case form == FormSeconds && m.Kind == tree.Number:
+	case form == "sec" && m.Kind == tree.Number:
 		r.seconds(m)
 	}
 	return m

@@ -120,10 +120,6 @@ func (r *reader) recognise(root, servers *tree.Node) Client {
 	return c
 }
 
-// narrowing are the members of a file that say which servers may be used, and others
-// that belong to the servers.
-var narrowing = []string{"allowedMcpServers", "deniedMcpServers", "inputs"}
-
 // reportForeign reports the members of a file that are not ours: each of a few, many
 // together.
 func (r *reader) reportForeign(root *tree.Node, found []*tree.Node) {
@@ -136,9 +132,8 @@ func (r *reader) reportForeign(root *tree.Node, found []*tree.Node) {
 	for _, m := range root.Members {
 		near := text.Nearest(m.Key, known)
 		switch {
-		case slices.Contains(known, m.Key) || m.Key == "$schema" || slices.Contains(narrowing, m.Key):
+		case slices.Contains(known, m.Key) || m.Key == "$schema" || m.Key == "inputs" || admits(root, m):
 		case slices.ContainsFunc(found, func(c *tree.Node) bool { return c == m || strings.HasPrefix(c.Path, m.Path+".") }):
-		case m.Key == "mcp" && (m.Get("allowed") != nil || m.Get("excluded") != nil):
 		case slices.Contains(choosing, m.Key):
 		case m.Key == "projects" && root.Get("mcpServers") != nil:
 			r.Warn(m.Named(), "the servers of single projects are not read", "name the file of a project, .mcp.json")
@@ -168,6 +163,16 @@ func fitName(name string) string {
 	name = strings.TrimRight(unfit.ReplaceAllString(strings.TrimSpace(name), "-"), "-")
 	name = strings.TrimLeft(name, "-.")
 	return name[:min(len(name), 64)]
+}
+
+// admits reports whether a member of a file has a list that says which servers may be used.
+func admits(root, m *tree.Node) bool {
+	for _, a := range read().Admission {
+		if a.Path[0] == m.Key && root.At(a.Path...) != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // fitNames gives servers names that toolgate accepts: those of a list, which become members,

@@ -74,30 +74,10 @@ func (f Filter) Prefix(server string) string {
 // Key says what a key of another client means in a server's entry.
 type Key struct {
 	To   string `json:"to"`   // key of toolgate's form; "" = none says it
-	Form string `json:"form"` // one of the Form constants
+	Form string `json:"form"` // how the value differs, as the table says; "" = not at all
 	Type string `json:"type"` // transport that the key implies; "" = none
-	Why  string `json:"why"`  // one of the Why constants, where To is ""
+	Why  string `json:"why"`  // consent, sign-in, startup or other, where To is ""
 }
-
-// How the value of a key differs from that of toolgate's form.
-const (
-	FormSame      = ""
-	FormNot       = "not"       // the opposite
-	FormNames     = "names"     // a list of variables that are passed on
-	FormVariables = "variables" // an object: name ⇒ variable that has the value
-	FormBearer    = "bearer"    // the variable that has a bearer token
-	FormHeaders   = "headers"   // an object whose member headers is meant
-	FormSeconds   = "sec"       // a number of seconds
-	FormMillis    = "ms"        // a number of milliseconds
-)
-
-// Why a key has no place in toolgate's form.
-const (
-	WhyConsent = "consent" // what the client may do without asking: no policy
-	WhySignIn  = "sign-in" // how the client signs in to the server
-	WhyStartup = "startup" // a time-out of the start
-	WhyOther   = "other"   // of the client alone
-)
 
 // Expansion rewrites what a client expands into toolgate's form.
 type Expansion struct {
@@ -119,7 +99,13 @@ func (e *Expansion) UnmarshalJSON(text []byte) error {
 
 // table is clients.json.
 type table struct {
-	Keys        map[string]Key    `json:"keys"`
+	Keys      map[string]Key       `json:"keys"`
+	Why       map[string][2]string `json:"why"` // message and hint
+	Launchers map[string][]string  `json:"launchers"`
+	Admission []struct {
+		Path   []string `json:"path"`
+		Allows bool     `json:"allows"`
+	} `json:"admission"`
 	Types       map[string]string `json:"types"`
 	Unsupported []string          `json:"unsupported"`
 	Clients     []Client          `json:"clients"`
