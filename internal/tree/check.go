@@ -43,9 +43,28 @@ func (r *Report) violation(n *Node, v schema.Violation) {
 	case "dependentRequired":
 		r.Fault(n.Get(v.Of), fmt.Sprintf("requires key %q", v.Names[0]), v.Description)
 	case "oneOf", "anyOf":
-		r.alternatives(n, v)
+		found := slices.DeleteFunc(slices.Clone(n.Members), func(m *Node) bool { return !slices.Contains(v.Names, m.Key) })
+		if len(found) == 0 {
+			r.Fault(n, fmt.Sprintf("has neither %q nor %q", v.Names[0], v.Names[1]), v.Description)
+			return
+		}
+		r.Fault(found[len(found)-1].Named(), fmt.Sprintf("conflicts with %q", found[0].Key), "keep one of them")
 	case "additionalProperties":
-		r.unknown(n, v.Names[0], v)
+		m := n.Get(v.Names[0])
+		m.Faulty, m.Unset = true, nil
+		message, near := "unknown key", text.Nearest(v.Names[0], v.Want)
+		var hint string
+		switch {
+		case len(v.Want) == 0:
+			message, hint = "invalid name", v.Description
+		case v.Names[0] == "toolgate" && n.Path == "toolgate":
+			hint = "an overlay is the settings object itself, without the member toolgate around it"
+		case near != "":
+			hint = fmt.Sprintf("did you mean %q?", near)
+		default:
+			hint = "the keys here are " + strings.Join(v.Want, ", ")
+		}
+		r.Fault(m.Named(), message, hint)
 	case "type":
 		n.Unset = nil
 		r.wrongType(n, v)
@@ -56,37 +75,6 @@ func (r *Report) violation(n *Node, v schema.Violation) {
 			n.Faulty = true
 		}
 	}
-}
-
-// alternatives reports an object that has none, or more than one, of the keys
-// that exclude each other.
-func (r *Report) alternatives(n *Node, v schema.Violation) {
-	found := slices.DeleteFunc(slices.Clone(n.Members), func(m *Node) bool { return !slices.Contains(v.Names, m.Key) })
-	if len(found) == 0 {
-		r.Fault(n, fmt.Sprintf("has neither %q nor %q", v.Names[0], v.Names[1]), v.Description)
-		return
-	}
-	last := found[len(found)-1]
-	r.Fault(last.Named(), fmt.Sprintf("conflicts with %q", found[0].Key), "keep one of them")
-}
-
-// unknown reports a key that no schema allows.
-func (r *Report) unknown(n *Node, key string, v schema.Violation) {
-	m := n.Get(key)
-	m.Faulty, m.Unset = true, nil
-	message, near := "unknown key", text.Nearest(key, v.Want)
-	var hint string
-	switch {
-	case len(v.Want) == 0:
-		message, hint = "invalid name", v.Description
-	case key == "toolgate" && n.Path == "toolgate":
-		hint = "an overlay is the settings object itself, without the member toolgate around it"
-	case near != "":
-		hint = fmt.Sprintf("did you mean %q?", near)
-	default:
-		hint = "the keys here are " + strings.Join(v.Want, ", ")
-	}
-	r.Fault(m.Named(), message, hint)
 }
 
 // kindNames say a kind to people, and what the schema calls it.

@@ -10,22 +10,17 @@ import (
 	"github.com/tailscale/hujson"
 )
 
+// parseJSON reads f into nodes, or reports where f stops being JSON. Only the position is taken
+// from the parser: its words quote the file, and with it secrets.
 func (r *Report) parseJSON(f *File) *Node {
 	v, err := hujson.Parse(f.Data)
-	if err != nil {
-		r.syntaxFault(f, err)
-		return nil
+	if err == nil {
+		return convert(v)
 	}
-	return convert(v)
-}
-
-// syntaxFault reports where f stops being JSON. Only the position is taken
-// from the parser: its words quote the file, and with it secrets.
-func (r *Report) syntaxFault(f *File, err error) {
 	var line, column int
 	if _, scan := fmt.Sscanf(err.Error(), "hujson: line %d, column %d:", &line, &column); scan != nil {
 		r.Fault(f.At(0), "is not JSON", "")
-		return
+		return nil
 	}
 	at := f.At(offsetOf(f.Data, line, column))
 	rest := f.Data[at.Offset:]
@@ -44,6 +39,7 @@ func (r *Report) syntaxFault(f *File, err error) {
 	default:
 		r.Fault(at, fmt.Sprintf("%q is not expected here", first), "look for a missing comma, colon or quote just before")
 	}
+	return nil
 }
 
 // literal reports whether data is a whole literal, so that its place is what is

@@ -230,7 +230,14 @@ func quote(to []byte, text string) []byte {
 // Parse reads f, in its format, into nodes whose paths start with root. It gives nil when
 // f is not in that format; what is merely refused (repeated keys) leaves a fault and a node.
 func (r *Report) Parse(f *File, root string) *Node {
-	if !r.readable(f) {
+	// Windows editors put a byte order mark in front; nothing else may.
+	f.Data = bytes.TrimPrefix(f.Data, []byte("\ufeff"))
+	if i := bytes.IndexByte(bytes.ToValidUTF8(f.Data, []byte{0xff}), 0xff); i >= 0 {
+		r.Fault(f.At(i), "is not valid UTF-8", "save the file as UTF-8")
+		return nil
+	}
+	if i := tooDeep(f.Data); i >= 0 {
+		r.Fault(f.At(i), fmt.Sprintf("is nested deeper than %d levels", maxDepth), "")
 		return nil
 	}
 	n := map[string]func(*File) *Node{JSON: r.parseJSON, TOML: r.parseTOML, YAML: r.parseYAML}[f.FormatOf()](f)
@@ -248,21 +255,6 @@ func (r *Report) ParseObject(f *File, root string) *Node {
 		return nil
 	}
 	return n
-}
-
-// readable reports whether f can be parsed at all, in any format.
-func (r *Report) readable(f *File) bool {
-	// Windows editors put a byte order mark in front; nothing else may.
-	f.Data = bytes.TrimPrefix(f.Data, []byte("\ufeff"))
-	if i := bytes.IndexByte(bytes.ToValidUTF8(f.Data, []byte{0xff}), 0xff); i >= 0 {
-		r.Fault(f.At(i), "is not valid UTF-8", "save the file as UTF-8")
-		return false
-	}
-	if i := tooDeep(f.Data); i >= 0 {
-		r.Fault(f.At(i), fmt.Sprintf("is nested deeper than %d levels", maxDepth), "")
-		return false
-	}
-	return true
 }
 
 func (n *Node) addMember(key string, at int, m *Node) {

@@ -376,7 +376,7 @@ func (e *env) clientFiles(project string) (files []clientOnDisk, err error) {
 		return nil, err
 	}
 	for _, c := range clients.Clients() {
-		if c.ID == "server-json" || c.ID == "docker" {
+		if len(c.Container) == 0 {
 			continue // they describe servers that are installed
 		}
 		places := c.Places(e.machine(project))

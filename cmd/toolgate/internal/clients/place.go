@@ -82,21 +82,16 @@ func (m Machine) expand(path string) string {
 // names reports whether a file of this path is the client's by its name. A name that
 // many programs use says nothing.
 func (f File) names(path string) bool {
-	tail := f.tail()
+	tail := leading.ReplaceAllString(f.Path, "") // the same on every machine
+	if from := leading.FindStringSubmatch(f.Path); from != nil && strings.HasPrefix(from[2], "~/.") && !strings.Contains(tail, "/") {
+		tail = strings.TrimPrefix(from[2], "~/") + "/" + tail // .codex/config.toml
+	}
+	tail = strings.TrimPrefix(tail, "/")
 	if path == "" || !strings.Contains(tail, "/") && (tail == "mcp.json" || tail == "settings.json" || tail == "config.yaml") {
 		return false
 	}
 	path = filepath.ToSlash(path)
 	return path == tail || strings.HasSuffix(path, "/"+tail)
-}
-
-// tail is the part of the path that is the same on every machine.
-func (f File) tail() string {
-	path := leading.ReplaceAllString(f.Path, "")
-	if from := leading.FindStringSubmatch(f.Path); from != nil && strings.HasPrefix(from[2], "~/.") && !strings.Contains(path, "/") {
-		path = strings.TrimPrefix(from[2], "~/") + "/" + path // .codex/config.toml
-	}
-	return strings.TrimPrefix(path, "/")
 }
 
 // Workspace returns the directory that a file's ${workspaceFolder} stands for: its own,

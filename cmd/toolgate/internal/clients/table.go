@@ -178,7 +178,15 @@ type Shape struct {
 func Recognise(s Shape) (Client, bool) {
 	best, most, tie := Client{}, 0, false
 	for _, c := range Clients() {
-		switch score := c.score(s); {
+		score := byEntry*longest(c.Marks, s.Entries) + byRoot*longest(c.Root, s.Root)
+		// A file may be converted to another format, and then only its keys tell.
+		if c.Format == s.Format && slices.ContainsFunc(c.Files, func(f File) bool { return f.names(s.Path) }) {
+			score += byName
+		}
+		if c.Schema != "" && strings.HasPrefix(s.Schema, c.Schema) {
+			score += bySchema
+		}
+		switch {
 		case score > most:
 			best, most, tie = c, score, false
 		case score == most:
@@ -198,17 +206,6 @@ const (
 	byEntry  = 10
 	byRoot   = 1
 )
-
-func (c Client) score(s Shape) (score int) {
-	// A file may be converted to another format, and then only its keys tell.
-	if c.Format == s.Format && slices.ContainsFunc(c.Files, func(f File) bool { return f.names(s.Path) }) {
-		score = byName
-	}
-	if c.Schema != "" && strings.HasPrefix(s.Schema, c.Schema) {
-		score += bySchema
-	}
-	return score + byEntry*longest(c.Marks, s.Entries) + byRoot*longest(c.Root, s.Root)
-}
 
 // longest returns the length of the longest set whose members are all in found.
 func longest(sets [][]string, found []string) (most int) {

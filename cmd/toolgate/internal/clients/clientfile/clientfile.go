@@ -124,7 +124,11 @@ func (c *Change) Write(now time.Time) (backup string, err error) {
 	if err := os.MkdirAll(filepath.Dir(c.Path), 0o700); err != nil {
 		return "", fmt.Errorf("making the directory of %s: %w", c.Path, err)
 	}
-	backup = backupName(c.Path, now, c.After, c.Before != nil)
+	kind := "created"
+	if c.Before != nil {
+		kind = "backup"
+	}
+	backup = fmt.Sprintf("%s.%s-%s.toolgate-%s", c.Path, now.UTC().Format(stampForm), half(c.After), kind)
 	if err := files.Create(backup, c.Before, c.Mode); err != nil {
 		return "", fmt.Errorf("writing a backup: %w", err)
 	}
@@ -178,14 +182,6 @@ func (c *Change) put(backup string) error {
 var backupForm = regexp.MustCompile(`^\.(\d{8}T\d{6}\.\d{9}Z)-([0-9a-f]{32})\.toolgate-(backup|created)$`)
 
 const stampForm = "20060102T150405.000000000Z"
-
-func backupName(path string, now time.Time, written []byte, existed bool) string {
-	kind := "created"
-	if existed {
-		kind = "backup"
-	}
-	return fmt.Sprintf("%s.%s-%s.toolgate-%s", path, now.UTC().Format(stampForm), half(written), kind)
-}
 
 func half(data []byte) string {
 	sum := sha256.Sum256(data)

@@ -25,12 +25,24 @@ func editTOML(e Edit, data []byte) ([]byte, error) {
 	if err := t.removeTables(data, path); err != nil || e.Value == nil {
 		return t.bytes(), err
 	}
-	table, err := tomlTable(path, e.Value)
+	var entry map[string]any
+	dec := json.NewDecoder(bytes.NewReader(e.Value))
+	dec.UseNumber()
+	if err := dec.Decode(&entry); err != nil {
+		return nil, fmt.Errorf("reading the entry: %w", err)
+	}
+	for i, key := range path {
+		path[i] = tomlKey(key)
+	}
+	table := "[" + strings.Join(path, ".") + "]\n" // those below it inline
+	for _, key := range slices.Sorted(maps.Keys(entry)) {
+		table += tomlKey(key) + " = " + tomlValue(entry[key]) + "\n"
+	}
 	if len(t.lines) > 0 {
 		table = "\n" + table
 	}
 	t.replace(len(t.lines), len(t.lines), table)
-	return t.bytes(), err
+	return t.bytes(), nil
 }
 
 // removeTables takes out everything at a path or below it, and one blank line above.
@@ -71,25 +83,6 @@ func (t *text) removeTables(data []byte, path []string) error {
 		t.replace(from, to, "")
 	}
 	return nil
-}
-
-// tomlTable writes an object as a table, tables below it inline.
-func tomlTable(path []string, value json.RawMessage) (string, error) {
-	var entry map[string]any
-	dec := json.NewDecoder(bytes.NewReader(value))
-	dec.UseNumber()
-	if err := dec.Decode(&entry); err != nil {
-		return "", fmt.Errorf("reading the entry: %w", err)
-	}
-	quoted := make([]string, len(path))
-	for i, key := range path {
-		quoted[i] = tomlKey(key)
-	}
-	table := "[" + strings.Join(quoted, ".") + "]\n"
-	for _, key := range slices.Sorted(maps.Keys(entry)) {
-		table += tomlKey(key) + " = " + tomlValue(entry[key]) + "\n"
-	}
-	return table, nil
 }
 
 var bareKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
