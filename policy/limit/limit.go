@@ -177,7 +177,17 @@ func (l *Limiter) Apply(r Rules) {
 		l.fallback = l.adoptLocked(before, Rule{Rate: *r.Default}, "default")
 		l.fallback.shared = "default"
 	}
-	l.dropStaleLocked()
+	live := []uint64{0}
+	for _, r := range slices.Concat(l.rules, []*rule{l.fallback}) {
+		if r != nil {
+			live = append(live, r.id)
+		}
+	}
+	for _, key := range l.buckets.Keys() {
+		if !slices.Contains(live, key.rule) {
+			l.buckets.Remove(key)
+		}
+	}
 }
 
 // adoptLocked makes a rule with the id of the first unclaimed old one that is the
@@ -198,23 +208,6 @@ func (l *Limiter) adoptLocked(old []*rule, next Rule, name string) *rule {
 	id := old[i].id
 	old[i] = nil
 	return &rule{Rule: next, id: id, name: name}
-}
-
-// dropStaleLocked removes the buckets of rules that no longer exist. The caller
-// must hold l.mu.
-func (l *Limiter) dropStaleLocked() {
-	live := map[uint64]bool{0: true}
-	for _, r := range l.rules {
-		live[r.id] = true
-	}
-	if l.fallback != nil {
-		live[l.fallback.id] = true
-	}
-	for _, key := range l.buckets.Keys() {
-		if !live[key.rule] {
-			l.buckets.Remove(key)
-		}
-	}
 }
 
 // Spend takes one token for a call of t by p from every bucket that the call
@@ -261,7 +254,9 @@ func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra 
 		case !d.rate.valid():
 			return d.exceeded(0)
 		case known: // spent tokens stay spent: a larger bucket does not start full
-			b.adjust(d.rate, now)
+			b.rate = d.rate
+			b.tokens.SetLimitAt(now, xrate.Limit(d.rate.PerSecond()))
+			b.tokens.SetBurstAt(now, d.rate.Size())
 		default:
 			if wait := l.makeRoomLocked(now); wait > 0 {
 				return d.exceeded(wait)
@@ -325,13 +320,6 @@ func (d *demand) exceeded(wait time.Duration) *Exceeded {
 func (b *bucket) until(tokens float64, now time.Time) time.Duration {
 	missing := (tokens - b.tokens.TokensAt(now)) / float64(b.tokens.Limit())
 	return time.Duration(min(float64(time.Second)*max(missing, 0), math.MaxInt64/2))
-}
-
-// adjust gives b another rate.
-func (b *bucket) adjust(rate Rate, now time.Time) {
-	b.rate = rate
-	b.tokens.SetLimitAt(now, xrate.Limit(rate.PerSecond()))
-	b.tokens.SetBurstAt(now, rate.Size())
 }
 
 // evictionScan is how many of the least recently used buckets are examined for

@@ -176,12 +176,26 @@ func (u *Usage) read(ctx context.Context, q store.Querier, use *Use, without boo
 	for _, m := range use.meters {
 		readings[m.Name] = policy.Reading{Sum: "0"}
 	}
+	now := u.now()
 	for i := range use.shares {
 		s := &use.shares[i]
-		r, err := u.stands(ctx, q, use, s, without)
+		parts, err := store.Select(ctx, q, func(r *policy.Reading) []any { return []any{&r.Calls, &r.Sum} },
+			selectUsage, use.subject, use.tenant, use.tool, s.meter.Name, s.per, now.Add(-s.meter.Window).UnixNano(), without, use.digest, now.UnixNano())
 		if err != nil {
 			return nil, fmt.Errorf("meter %s: %w", s.meter.Name, err)
 		}
+		var r policy.Reading
+		var total, one apd.Decimal
+		for _, part := range parts {
+			if _, _, err := exact.SetString(&one, part.Sum.String()); err != nil {
+				return nil, fmt.Errorf("meter %s: reading %q: %w", s.meter.Name, part.Sum, err)
+			}
+			if _, err := exact.Add(&total, &total, &one); err != nil {
+				return nil, fmt.Errorf("meter %s: adding %q: %w", s.meter.Name, part.Sum, err)
+			}
+			r.Calls += part.Calls
+		}
+		r.Sum = json.Number(plain(&total))
 		readings[s.meter.Name] = r
 	}
 	return readings, nil
@@ -189,25 +203,6 @@ func (u *Usage) read(ctx context.Context, q store.Querier, use *Use, without boo
 
 const selectUsage = `SELECT calls, sum FROM usage WHERE subject = ? AND tenant = ? AND tool = ? AND meter = ? AND per = ? AND ends > ?
  AND NOT (? = 1 AND ticket <> '' AND digest = ? AND answers > ?)`
-
-// stands adds up what lies in the window of one meter.
-func (u *Usage) stands(ctx context.Context, q store.Querier, use *Use, s *share, without bool) (r policy.Reading, err error) {
-	now := u.now()
-	parts, err := store.Select(ctx, q, func(r *policy.Reading) []any { return []any{&r.Calls, &r.Sum} },
-		selectUsage, use.subject, use.tenant, use.tool, s.meter.Name, s.per, now.Add(-s.meter.Window).UnixNano(), without, use.digest, now.UnixNano())
-	var total, one apd.Decimal
-	for _, part := range parts {
-		if _, _, err := exact.SetString(&one, part.Sum.String()); err != nil {
-			return r, fmt.Errorf("reading %q: %w", part.Sum, err)
-		}
-		if _, err := exact.Add(&total, &total, &one); err != nil {
-			return r, fmt.Errorf("adding %q: %w", part.Sum, err)
-		}
-		r.Calls += part.Calls
-	}
-	r.Sum = json.Number(plain(&total))
-	return r, err
-}
 
 // row is what finds one slice.
 const row = `subject = ? AND tenant = ? AND tool = ? AND meter = ? AND per = ? AND ends = ? AND ticket = ?`
@@ -449,28 +444,24 @@ var kinds = map[byte]string{'"': "text", '{': "an object", '[': "a list", 't': "
 // find gives the value at a JSON Pointer (RFC 6901).
 func find(value json.RawMessage, pointer string) (json.RawMessage, bool) {
 	for key := range jsontext.Pointer(pointer).Tokens() {
-		if len(value) > 0 && value[0] == '[' {
-			value = element(value, key)
-		} else {
+		if len(value) == 0 || value[0] != '[' {
 			value, _ = jsonrpc.Get(value, key)
+			continue
+		}
+		list, want := value, 0
+		if want, _ = strconv.Atoi(key); strconv.Itoa(want) != key {
+			return nil, false
+		}
+		value = nil
+		for e := range jsonrpc.Elements(list) {
+			if want == 0 {
+				value = e
+				break
+			}
+			want--
 		}
 	}
 	return value, len(value) > 0
-}
-
-// element gives the element of a list that key names, nil for none.
-func element(list json.RawMessage, key string) json.RawMessage {
-	want, _ := strconv.Atoi(key)
-	if strconv.Itoa(want) != key {
-		return nil
-	}
-	for e := range jsonrpc.Elements(list) {
-		if want == 0 {
-			return e
-		}
-		want--
-	}
-	return nil
 }
 
 // canonical writes a JSON value in the one form that all its spellings have.

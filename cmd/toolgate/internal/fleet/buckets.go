@@ -104,11 +104,6 @@ type share struct {
 	at               time.Time
 }
 
-func newBuckets(l *Limits, name string) *buckets {
-	known, _ := simplelru.NewLRU[limit.Bucket, *bucket](limit.DefaultMaxBuckets+1, nil) // an error means a size below 1
-	return &buckets{limits: l, name: name, known: known}
-}
-
 // Spend implements limit.Buckets.
 func (s *buckets) Spend(now time.Time, wanted []limit.Bucket) (late int, wait time.Duration) {
 	s.mu.Lock()

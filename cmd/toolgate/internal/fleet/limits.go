@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/toolgate/toolgate/internal/delivery"
 	"github.com/toolgate/toolgate/internal/wait"
@@ -116,7 +117,8 @@ func (s *Limits) New(name string, r limit.Rules) *limit.Limiter {
 	if s == nil {
 		return limit.New(r)
 	}
-	b := newBuckets(s, name)
+	known, _ := simplelru.NewLRU[limit.Bucket, *bucket](limit.DefaultMaxBuckets+1, nil) // an error means a size below 1
+	b := &buckets{limits: s, name: name, known: known}
 	s.mu.Lock()
 	s.buckets = append(s.buckets, b)
 	s.mu.Unlock()
@@ -222,7 +224,15 @@ func (s *Limits) attend(ctx context.Context, failures int) time.Duration {
 	case ctx.Err() != nil:
 		return beatEvery
 	case err == nil:
-		s.back()
+		s.mu.Lock()
+		since := s.since
+		s.fault = nil
+		s.mu.Unlock()
+		s.down.Store(false)
+		if s.logged {
+			s.logged = false
+			s.opts.Log.Info("the server of toolgate.shared is back: limits are shared", "away", time.Since(since).Round(time.Millisecond), "replicas", s.replicas.Load())
+		}
 		return delivery.Backoff{First: beatEvery, Longest: beatEvery}.After(1)
 	}
 	s.fail(err)
@@ -301,19 +311,6 @@ func (s *Limits) fail(err error) {
 	if s.down.CompareAndSwap(false, true) {
 		s.outage.Add(1)
 		wait.Signal(s.failed)
-	}
-}
-
-// back notes that the server answers.
-func (s *Limits) back() {
-	s.mu.Lock()
-	since := s.since
-	s.fault = nil
-	s.mu.Unlock()
-	s.down.Store(false)
-	if s.logged {
-		s.logged = false
-		s.opts.Log.Info("the server of toolgate.shared is back: limits are shared", "away", time.Since(since).Round(time.Millisecond), "replicas", s.replicas.Load())
 	}
 }
 

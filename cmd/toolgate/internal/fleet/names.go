@@ -1,13 +1,10 @@
 package fleet
 
 import (
-	"crypto/hkdf"
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/base64"
-	"fmt"
 	"strings"
 )
 
@@ -38,22 +35,6 @@ func idOf(text string) (id [8]byte) {
 		copy(id[:], raw)
 	}
 	return id
-}
-
-func newNames(secret []byte) (names, error) {
-	key, err := hkdf.Key(sha256.New, secret, nil, "toolgate session id", sha256.Size)
-	if err != nil {
-		return names{}, fmt.Errorf("deriving key of session ids: %w", err)
-	}
-	n := names{key: key}
-	_, _ = rand.Read(n.id[:]) // never fails
-	n.self = text(n.id)
-	return n, nil
-}
-
-func (n names) sessionID() string {
-	said := rand.Text() + "." + n.self
-	return said + "." + n.mac(said)
 }
 
 // owner returns the replica that an ID names. It returns false for an ID that no replica

@@ -29,8 +29,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -118,11 +122,13 @@ func New(o Options) (*Router, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	n, err := newNames(o.Secret)
+	key, err := hkdf.Key(sha256.New, o.Secret, nil, "toolgate session id", sha256.Size)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("deriving key of session ids: %w", err)
 	}
-	r := &Router{opts: o, names: n}
+	r := &Router{opts: o, names: names{key: key}}
+	_, _ = rand.Read(r.names.id[:]) // never fails
+	r.names.self = text(r.names.id)
 	r.kept, _ = lru.New[string, place](mostKept) // an error means a size below 1
 	r.transport = &http.Transport{DialTLSContext: r.dial, DisableCompression: true, MaxIdleConnsPerHost: idlePerPeer, IdleConnTimeout: idleTimeout}
 	r.calls, r.endCalls = context.WithCancel(context.Background())
@@ -134,7 +140,10 @@ func New(o Options) (*Router, error) {
 func (r *Router) ID() [8]byte { return r.names.id }
 
 // SessionID returns the ID of a new session of this replica.
-func (r *Router) SessionID() string { return r.names.sessionID() }
+func (r *Router) SessionID() string {
+	said := rand.Text() + "." + r.names.self
+	return said + "." + r.names.mac(said)
+}
 
 // keyPrefix is that of the directory's keys.
 const keyPrefix = "toolgate:{sessions}:replica:"

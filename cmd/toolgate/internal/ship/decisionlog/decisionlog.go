@@ -148,20 +148,13 @@ func (s *Shipper) Close(ctx context.Context) {
 	s.life.Lock()
 	defer s.life.Unlock()
 	for _, w := range s.currentWorkers() {
-		s.drain(ctx, w)
-	}
-	s.tasks.Stop()
-}
-
-// drain waits until a worker has nothing left, or a fault stops it.
-func (s *Shipper) drain(ctx context.Context, w *worker) {
-	for {
-		now := w.status()
-		lag, err := s.Lag(ctx, w.name)
-		if !now.shipping || now.fault != "" || err != nil || lag == 0 || !wait.For(ctx, 10*time.Millisecond) {
-			return
+		for more := true; more; {
+			now := w.status()
+			lag, err := s.Lag(ctx, w.name)
+			more = now.shipping && now.fault == "" && err == nil && lag > 0 && wait.For(ctx, 10*time.Millisecond)
 		}
 	}
+	s.tasks.Stop()
 }
 
 // currentWorkers returns the workers of the applied Config.

@@ -13,13 +13,6 @@ import (
 	"github.com/toolgate/toolgate/policy/judgement"
 )
 
-const (
-	// decisionPath is the query, in the form of OPA's API.
-	decisionPath = "toolgate/decision"
-	// bundleName is the name that OPA would give the policy.
-	bundleName = "toolgate"
-)
-
 // Event is one decision in the form of OPA's decision logs, version 1: EventV1 of
 // its plugin for them. That type is not used here because it would link the plugin
 // with OPA's server, 3 MB; the tests hold the two equal.
@@ -60,30 +53,21 @@ type terms struct {
 	Redact   json.RawMessage `json:"redact,omitempty"`
 }
 
-// obligations are the parts of a decision that a record keeps next to its verdict.
-type obligations struct {
-	terms
-	Labels map[string]string `json:"labels"`
-}
-
-// isDecision reports whether r holds the policy's input: one record of each decision
-// does.
-func isDecision(r *audit.Record) bool {
-	return (r.Kind == audit.KindDecision || r.Kind == audit.KindOutcome) && r.Policy.Effect != "" && len(r.Input) > 0
-}
-
 // eventOf returns the event of a decision. When the record's input cannot be decoded,
 // the event has no input and says why; arguments are as the record has them.
 func eventOf(r *audit.Record, labels map[string]string) (*Event, error) {
 	e := &Event{
-		Labels: map[string]string{"id": r.Instance}, DecisionID: r.DecisionID, TraceID: r.TraceID, Path: decisionPath,
+		Labels: map[string]string{"id": r.Instance}, DecisionID: r.DecisionID, TraceID: r.TraceID, Path: "toolgate/decision", // the query, in the form of OPA's API
 		Timestamp: r.Time.UTC(),
 	}
 	maps.Copy(e.Labels, labels)
 	if r.Policy.Revision != "" {
-		e.Bundles = map[string]Bundle{bundleName: {r.Policy.Revision}}
+		e.Bundles = map[string]Bundle{"toolgate": {r.Policy.Revision}}
 	}
-	var o obligations
+	var o struct { // what a record keeps next to its verdict
+		terms
+		Labels map[string]string `json:"labels"`
+	}
 	if len(r.Policy.Obligations) > 0 {
 		if err := json.Unmarshal(r.Policy.Obligations, &o); err != nil {
 			return nil, fmt.Errorf("reading the obligations of decision %s: %w", r.DecisionID, err)

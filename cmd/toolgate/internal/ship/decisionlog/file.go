@@ -26,8 +26,8 @@ var errNotRegular = errors.New("is not a regular file")
 // send returns when the events are on disk. When it fails, it removes the part that
 // it has written.
 func (s *file) send(_ context.Context, events [][]byte) error {
-	if s.f != nil && s.moved() {
-		s.close()
+	if info, err := os.Stat(s.path); s.f != nil && (err != nil || !os.SameFile(info, s.info)) {
+		s.close() // it was moved or removed
 	}
 	if s.f == nil {
 		if err := s.open(); err != nil {
@@ -55,13 +55,6 @@ func (s *file) close() {
 		_ = s.f.Close() // what it holds was flushed, or is shipped again
 		s.f = nil
 	}
-}
-
-// moved reports whether the path leads to another file than the open one, or to no
-// file.
-func (s *file) moved() bool {
-	info, err := os.Stat(s.path)
-	return err != nil || !os.SameFile(info, s.info)
 }
 
 // open opens the file, readable by its owner only when it is new.

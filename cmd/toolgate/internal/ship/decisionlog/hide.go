@@ -53,7 +53,10 @@ func (e *Event) hide(rules []policy.MaskRule) error {
 	if err != nil {
 		return fmt.Errorf("masking event: %w", err)
 	}
-	e.Input, e.Result, e.RequestedBy = parts.Input, parts.Result, subject(document)
+	input, _ := document["input"].(map[string]any)
+	principal, _ := input["principal"].(map[string]any)
+	e.RequestedBy, _ = principal["subject"].(string) // "" when it was removed
+	e.Input, e.Result = parts.Input, parts.Result
 	return nil
 }
 
@@ -132,14 +135,6 @@ func sweep(node any) any {
 		return v
 	}
 	return node
-}
-
-// subject returns the principal of the document, "" when it was removed.
-func subject(document map[string]any) string {
-	input, _ := document["input"].(map[string]any)
-	principal, _ := input["principal"].(map[string]any)
-	s, _ := principal["subject"].(string)
-	return s
 }
 
 // decode decodes one JSON value; numbers stay exact.

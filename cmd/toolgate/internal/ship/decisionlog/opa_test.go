@@ -78,7 +78,7 @@ func TestEvent(t *testing.T) {
 		Bundles: map[string]logs.BundleInfoV1{"toolgate": {Revision: "sha256:r"}}, Path: "toolgate/decision", RequestedBy: "ann",
 		Timestamp: noon, RuleLabels: []map[string]any{{"rule": "large"}},
 		Input: new(any(map[string]any{
-			"action": "tools/call", "principal": map[string]any{"subject": "ann", "roles": []any{"payer"}, "client": "c/1"},
+			"action": "tools/call", "principal": map[string]any{"subject": "ann", "roles": []any{"payer"}, "client": "c/1", "scopes": []any{}},
 			"tool":      map[string]any{"server": "bank", "name": "pay", "exposed": "bank__pay", "risk": "high", "fingerprint": "sha256:f"},
 			"arguments": map[string]any{"amount": n("10000000000000000000001"), "card": "4111 < 5"},
 			"request":   map[string]any{"id": "7", "transport": "http", "era": "2025-06-18", "trace_id": "trc_1", "time": "2026-01-02T03:04:04Z"},

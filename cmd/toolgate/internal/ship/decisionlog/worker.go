@@ -155,8 +155,8 @@ func (w *worker) readTrail(ctx context.Context, cursor audit.Cursor, to chan<- e
 // was evaluated: its result is then unknown.
 func (w *worker) makeEvent(ctx context.Context, r *audit.Record) (event, bool) {
 	p := event{chain: r.Instance, seq: r.Seq, id: r.DecisionID, at: r.Time}
-	if !isDecision(r) {
-		return p, true
+	if r.Kind != audit.KindDecision && r.Kind != audit.KindOutcome || r.Policy.Effect == "" || len(r.Input) == 0 {
+		return p, true // one record of each decision holds the policy's input
 	}
 	e, err := eventOf(r, w.shipper.opts.Labels)
 	if err != nil {
@@ -271,30 +271,25 @@ func (w *worker) send(ctx context.Context, batch []event) error {
 // by itself. It returns the refusal, and no fault, when the event is to be parked:
 // the sink accepts another event and refuses this one again. Otherwise the sink is at
 // fault, and nothing is parked.
+//
+// It looks for an event that the sink accepts among those after the first, in steps that double,
+// because several may be at fault. That event is shipped before its turn.
 func (w *worker) judgeRefusal(ctx context.Context, remaining []event, refused error) (refusal string, fault error) {
-	if !w.probeOthers(ctx, remaining) {
+	i := 1
+	for i < len(remaining) && (remaining[i].body == nil || w.send(ctx, remaining[i:i+1]) != nil) {
+		i *= 2
+	}
+	if i >= len(remaining) {
 		return "", refused
 	}
+	remaining[i].body = nil
+	w.shipper.opts.Observe(w.name, Shipped, 1)
 	if again := w.send(ctx, remaining[:1]); !isRefusal(again) {
 		return "", again
 	}
 	w.shipper.opts.Observe(w.name, Parked, 1)
 	w.log.Error("decision parked: the sink refuses it and accepts others", "decision", remaining[0].id, "error", refused)
 	return refused.Error(), nil
-}
-
-// probeOthers looks for an event that the sink accepts among those after the first,
-// in steps that double, because several may be at fault. That event is shipped
-// before its turn.
-func (w *worker) probeOthers(ctx context.Context, remaining []event) bool {
-	for i := 1; i < len(remaining); i *= 2 {
-		if e := &remaining[i]; e.body != nil && w.send(ctx, remaining[i:i+1]) == nil {
-			e.body = nil
-			w.shipper.opts.Observe(w.name, Shipped, 1)
-			return true
-		}
-	}
-	return false
 }
 
 // finish saves that the first events of remaining need no further attempt; with a

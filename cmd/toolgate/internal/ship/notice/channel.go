@@ -17,7 +17,6 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/toolgate/toolgate/internal/delivery"
-	"github.com/toolgate/toolgate/internal/wait"
 )
 
 // Faults of attempts are stored, logged and shown, so their texts are chosen here and
@@ -62,9 +61,6 @@ type channel struct {
 	close func()
 	due   chan struct{} // has room for one
 }
-
-// wake makes the channel's worker look for a due notice.
-func (c *channel) wake() { wait.Signal(c.due) }
 
 // buildChannels builds the channels of a configuration. Its error says which one is
 // invalid.

@@ -94,7 +94,12 @@ func (m *mailer) send(ctx context.Context, n *notice) error {
 		return err
 	}
 	c := &smtpConn{ctx: ctx, plain: m.dial, secure: m.secure}
-	defer c.close()
+	defer func() {
+		if c.conn != nil {
+			c.stopWatch()
+			_ = c.conn.Close() // the conversation is over
+		}
+	}()
 	client, err := mail.NewClient(m.host, append(m.options[:len(m.options):len(m.options)], mail.WithDialContextFunc(c.dial))...)
 	if err != nil {
 		return delivery.ErrAddress
@@ -157,13 +162,6 @@ func (c *smtpConn) dial(ctx context.Context, network, address string) (net.Conn,
 	}
 	encrypted := tls.Client(conn, c.secure) // go-mail asks for its type before it sends a password
 	return encrypted, encrypted.HandshakeContext(ctx)
-}
-
-func (c *smtpConn) close() {
-	if c.conn != nil {
-		c.stopWatch()
-		_ = c.conn.Close() // the conversation is over
-	}
 }
 
 // explainMail says why a mail was not accepted; otherwise is the error of a

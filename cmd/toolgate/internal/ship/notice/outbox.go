@@ -10,6 +10,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/delivery"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -100,7 +101,7 @@ func insert(ctx context.Context, tx *sql.Tx, channels []*channel, ticket string,
 		}
 	}
 	for _, ch := range channels {
-		ch.wake() // it waits for the end of tx by itself
+		wait.Signal(ch.due) // its worker waits for the end of tx
 	}
 	return nil
 }
@@ -160,7 +161,7 @@ func (s *Sender) giveUpExpired(ctx context.Context) (late []notice, err error) {
 		if err := s.opts.DB.Lock(ctx, tx, outboxLock); err != nil {
 			return err
 		}
-		late, err = store.Select(ctx, tx, (*notice).expiredFields, `UPDATE notices SET dead = 1, fault = CASE fault WHEN '' THEN 'it was never tried' ELSE fault END
+		late, err = store.Select(ctx, tx, func(n *notice) []any { return []any{&n.id, &n.channel, &n.ticket, &n.tries} }, `UPDATE notices SET dead = 1, fault = CASE fault WHEN '' THEN 'it was never tried' ELSE fault END
  WHERE dead = 0 AND until <= ? AND due <= ? RETURNING id, channel, ticket, tries`, now.UnixNano(), now.UnixNano())
 		if err == nil {
 			_, err = tx.ExecContext(ctx, "DELETE FROM notices WHERE dead = 1 AND until <= ?", now.Add(-deadTTL).UnixNano())
@@ -169,8 +170,6 @@ func (s *Sender) giveUpExpired(ctx context.Context) (late []notice, err error) {
 	})
 	return late, err
 }
-
-func (n *notice) expiredFields() []any { return []any{&n.id, &n.channel, &n.ticket, &n.tries} }
 
 // Trouble describes what one channel could not deliver.
 type Trouble struct {
@@ -183,7 +182,7 @@ type Trouble struct {
 
 // Troubles returns the channels that have not delivered everything.
 func (s *Sender) Troubles(ctx context.Context) ([]Trouble, error) {
-	found, err := store.Select(ctx, s.opts.DB.Read, (*Trouble).fields, `SELECT n.channel, c.waiting, c.dead, n.ticket, n.fault FROM notices n
+	found, err := store.Select(ctx, s.opts.DB.Read, func(t *Trouble) []any { return []any{&t.Channel, &t.Waiting, &t.Dead, &t.Ticket, &t.Fault} }, `SELECT n.channel, c.waiting, c.dead, n.ticket, n.fault FROM notices n
  JOIN (SELECT sum(1 - dead) AS waiting, sum(dead) AS dead, max(seq) AS latest FROM notices WHERE fault <> '' GROUP BY channel) c ON n.seq = c.latest
  ORDER BY n.channel`)
 	if err != nil {
@@ -193,9 +192,4 @@ func (s *Sender) Troubles(ctx context.Context) ([]Trouble, error) {
 		found[i].Channel = s.channelName(found[i].Channel)
 	}
 	return found, nil
-}
-
-// fields are the columns of a Trouble, with the key of the channel for its name.
-func (t *Trouble) fields() []any {
-	return []any{&t.Channel, &t.Waiting, &t.Dead, &t.Ticket, &t.Fault}
 }

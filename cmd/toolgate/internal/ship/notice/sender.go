@@ -162,40 +162,32 @@ func (s *Sender) deliverAll(ctx context.Context, c *channel) {
 	}
 }
 
-// sendOnce attempts to deliver n once, and records how the attempt ended.
+// sendOnce attempts to deliver n once, and records how the attempt ended, unless the end of ctx interrupted it.
 func (s *Sender) sendOnce(ctx context.Context, c *channel, n *notice) {
+	log := s.opts.Log.With("channel", c.name, "notice", n.id, "ticket", n.ticket, "try", n.tries)
 	sending, stop := context.WithTimeout(ctx, delivery.Timeout)
 	fault := c.send(sending, n)
 	stop()
-	outcome, err := s.recordAttempt(ctx, c, n, fault)
-	if err != nil {
-		// The row comes due again by itself: at worst it is sent twice.
+	var err error
+	switch now, pause := s.opts.Now(), backoff.Pause(n.tries, fault); {
+	case fault == nil:
+		log.Debug("notice delivered")
+		err = s.endAttempt(ctx, n, deleteNotice)
+		s.opts.Observe(c.name, Sent)
+	case ctx.Err() != nil:
+		err = s.endAttempt(ctx, n, retryNotice, now.UnixNano(), "")
+	case errors.Is(fault, errGone) || now.Add(pause).After(n.until):
+		log.Error("notice given up", "error", fault)
+		err = s.endAttempt(ctx, n, buryNotice, now.UnixNano(), fault.Error())
+		s.opts.Observe(c.name, Dead)
+	default:
+		log.Warn("notice not delivered, it is tried again", "error", fault, "wait", pause.Round(time.Millisecond))
+		err = s.endAttempt(ctx, n, retryNotice, now.Add(pause).UnixNano(), fault.Error())
+		s.opts.Observe(c.name, Failed)
+	}
+	if err != nil { // the row comes due again by itself: at worst it is sent twice
 		s.opts.Log.Error("delivering notices", "channel", c.name, "notice", n.id, "error", err)
 	}
-	if outcome != "" {
-		s.opts.Observe(c.name, outcome)
-	}
-}
-
-// recordAttempt ends an attempt. The outcome is "" when the end of ctx interrupted
-// the attempt.
-func (s *Sender) recordAttempt(ctx context.Context, c *channel, n *notice, fault error) (Outcome, error) {
-	log := s.opts.Log.With("channel", c.name, "notice", n.id, "ticket", n.ticket, "try", n.tries)
-	if fault == nil {
-		log.Debug("notice delivered")
-		return Sent, s.endAttempt(ctx, n, deleteNotice)
-	}
-	now := s.opts.Now()
-	if ctx.Err() != nil {
-		return "", s.endAttempt(ctx, n, retryNotice, now.UnixNano(), "")
-	}
-	wait := backoff.Pause(n.tries, fault)
-	if errors.Is(fault, errGone) || now.Add(wait).After(n.until) {
-		log.Error("notice given up", "error", fault)
-		return Dead, s.endAttempt(ctx, n, buryNotice, now.UnixNano(), fault.Error())
-	}
-	log.Warn("notice not delivered, it is tried again", "error", fault, "wait", wait.Round(time.Millisecond))
-	return Failed, s.endAttempt(ctx, n, retryNotice, now.Add(wait).UnixNano(), fault.Error())
 }
 
 // expire gives up notices whose time is over, until ctx ends.
