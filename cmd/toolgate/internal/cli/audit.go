@@ -32,7 +32,17 @@ import (
 )
 
 func auditCommand(e *env) *cobra.Command {
-	return group("audit", "read, verify and archive the audit trail", auditTail(e), auditSearch(e), auditExport(e), auditVerify(e), auditArchive(e), auditWitness(e))
+	var f recordFilter
+	search := command("search [TEXT]", "find records of the trail", func(ctx context.Context, args []string) error {
+		f.text = strings.Join(args, "")
+		out := &recordPrinter{e: e}
+		if err := f.each(ctx, e, out.record); err != nil {
+			return err
+		}
+		return out.end()
+	})
+	f.bind(search)
+	return group("audit", "read, verify and archive the audit trail", auditTail(e), search, auditExport(e), auditVerify(e), auditArchive(e), auditWitness(e))
 }
 
 func auditTail(e *env) *cobra.Command {
@@ -59,7 +69,7 @@ func auditTail(e *env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		defer e.recordReading(dir)
+		defer recordReading(e, dir)
 		for line, err := range audit.Tail(ctx, dir, audit.TailOptions{Records: n, Follow: follow}) {
 			if errors.Is(err, context.Canceled) {
 				break
@@ -333,7 +343,7 @@ func (f *recordFilter) each(ctx context.Context, e *env, do func(r *audit.Record
 	if err != nil {
 		return err
 	}
-	defer e.recordReading(dir)
+	defer recordReading(e, dir)
 	found := 0
 	for line, err := range audit.Lines(ctx, dir, f.since) {
 		if err != nil {
@@ -354,20 +364,6 @@ func (f *recordFilter) each(ctx context.Context, e *env, do func(r *audit.Record
 		}
 	}
 	return nil
-}
-
-func auditSearch(e *env) *cobra.Command {
-	var f recordFilter
-	c := command("search [TEXT]", "find records of the trail", func(ctx context.Context, args []string) error {
-		f.text = strings.Join(args, "")
-		out := &recordPrinter{e: e}
-		if err := f.each(ctx, e, out.record); err != nil {
-			return err
-		}
-		return out.end()
-	})
-	f.bind(c)
-	return c
 }
 
 // recordPrinter prints records: each by itself where they are followed or the output is
@@ -457,51 +453,36 @@ func (x exported) Result() string {
 	return x.Policy.Effect
 }
 
-// csvColumns are the columns of a CSV export; a column is added at the end.
-var csvColumns = []struct {
-	name string
-	of   func(exported) string
-}{
-	{"time", func(x exported) string { return x.Time.UTC().Format(time.RFC3339Nano) }},
-	{"kind", func(x exported) string { return string(x.Kind) }},
-	{"instance", func(x exported) string { return x.Instance }},
-	{"seq", func(x exported) string { return strconv.FormatUint(x.Seq, 10) }},
-	{"decision_id", func(x exported) string { return x.DecisionID }},
-	{"call_id", func(x exported) string { return x.CallID }},
-	{"trace_id", func(x exported) string { return x.TraceID }},
-	{"subject", func(x exported) string { return x.Principal.Subject }},
-	{"roles", func(x exported) string { return strings.Join(x.Principal.Roles, " ") }},
-	{"server", func(x exported) string { return x.Server }},
-	{"what", exported.What},
-	{"result", exported.Result},
-	{"effect", func(x exported) string { return x.Policy.Effect }},
-	{"rule", func(x exported) string { return x.Policy.Rule }},
-	{"stage", func(x exported) string { return x.Stage }},
-	{"error", func(x exported) string { return x.Error }},
-	{"ticket", func(x exported) string { return x.Ticket }},
-	{"source", func(x exported) string {
-		if x.Event == nil {
-			return ""
-		}
-		return x.Event.Source
-	}},
-	{"arguments_sha256", func(x exported) string { return x.ArgumentsSHA256 }},
-	{"hash", func(x exported) string { return x.Hash }},
+// columns are the names and values of a CSV export; a column is added at the end.
+func (x exported) columns() [][2]string {
+	source := ""
+	if x.Event != nil {
+		source = x.Event.Source
+	}
+	return [][2]string{
+		{"time", x.Time.UTC().Format(time.RFC3339Nano)}, {"kind", string(x.Kind)},
+		{"instance", x.Instance}, {"seq", strconv.FormatUint(x.Seq, 10)},
+		{"decision_id", x.DecisionID}, {"call_id", x.CallID}, {"trace_id", x.TraceID},
+		{"subject", x.Principal.Subject}, {"roles", strings.Join(x.Principal.Roles, " ")},
+		{"server", x.Server}, {"what", x.What()}, {"result", x.Result()},
+		{"effect", x.Policy.Effect}, {"rule", x.Policy.Rule}, {"stage", x.Stage}, {"error", x.Error},
+		{"ticket", x.Ticket}, {"source", source}, {"arguments_sha256", x.ArgumentsSHA256}, {"hash", x.Hash},
+	}
 }
 
 // exportCSV prints records as RFC 4180 has them. A cell that a spreadsheet would take for
 // a formula begins with an apostrophe: agents choose some of the words.
 func exportCSV(ctx context.Context, e *env, f *recordFilter) error {
 	w := csv.NewWriter(e.out)
-	row := make([]string, len(csvColumns))
-	for i, column := range csvColumns {
-		row[i] = column.name
+	var row []string
+	for _, column := range (exported{&audit.Record{}}).columns() {
+		row = append(row, column[0])
 	}
 	err := w.Write(row)
 	if err == nil {
 		err = f.each(ctx, e, func(r *audit.Record, _ []byte) error {
-			for i, column := range csvColumns {
-				row[i] = column.of(exported{r})
+			for i, column := range (exported{r}).columns() {
+				row[i] = column[1]
 				if strings.HasPrefix(strings.TrimLeft(row[i], " \t\r\n"), "=") || strings.IndexAny(row[i], "+-@\t\r") == 0 {
 					row[i] = "'" + row[i]
 				}

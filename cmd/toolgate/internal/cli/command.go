@@ -280,7 +280,7 @@ func toolValues(ctx context.Context, e *env, _ *cobra.Command, args []string) (f
 	if err != nil {
 		return nil
 	}
-	kept, _ := e.keptTools(ctx, cfg)
+	kept, _ := keptTools(ctx, e, cfg)
 	for _, t := range kept {
 		found = append(found, t.Exposed)
 	}

@@ -174,7 +174,7 @@ func flagFault(e *env, c *cobra.Command, err error) error {
 }
 
 // noteUnknown warns of a name that is none of those known and looks like one of them.
-func (e *env) noteUnknown(what, name string, known []string) {
+func noteUnknown(e *env, what, name string, known []string) {
 	if near := didYouMean(name, known); near != "" && !slices.Contains(known, name) {
 		fmt.Fprintf(e.err, "toolgate: warning: no %s %q is known%s\n", what, report.Printable(name), report.Printable(near))
 	}

@@ -28,7 +28,12 @@ import (
 )
 
 func policyCommand(e *env) *cobra.Command {
-	return group("policy", "check, test and explain the policy", policyInit(e), policyCheck(e), policyTest(e), policyExplain(e), policyCanI(e), policyMatrix(e), policyReplay(e), policyVerify(e), policyShadow(e))
+	flags := replayFlags{verify: true}
+	verify := command("verify-decisions", "check recorded decisions against OPA's own evaluation", func(ctx context.Context, _ []string) error {
+		return flags.replay(ctx, e, "verified-decisions", "recorded decisions are not the policy's")
+	})
+	flags.bind(verify)
+	return group("policy", "check, test and explain the policy", policyInit(e), policyCheck(e), policyTest(e), policyExplain(e), policyCanI(e), policyMatrix(e), policyReplay(e), verify, policyShadow(e))
 }
 
 // policyPath is the flag that names another policy than the configured one.
@@ -39,7 +44,7 @@ func policyPath(c *cobra.Command, path *string) {
 // policySource returns the policy that a command looks at, and the configuration
 // around it. A policy that is named by its path needs no configuration: it is then
 // empty, unless somebody named one.
-func (e *env) policySource(ctx context.Context, path string) (rego.Options, *config.Config, error) {
+func policySource(ctx context.Context, e *env, path string) (rego.Options, *config.Config, error) {
 	cfg, err := e.load()
 	switch {
 	case path == "" && err == nil:
@@ -65,7 +70,7 @@ type policyView struct {
 
 // openPolicy loads the policy that a command looks at.
 func openPolicy(ctx context.Context, e *env, path string) (*policyView, error) {
-	options, cfg, err := e.policySource(ctx, path)
+	options, cfg, err := policySource(ctx, e, path)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +95,7 @@ func (v *policyView) tools(ctx context.Context, live bool) (tools []policy.Tool,
 			}
 		})
 	} else {
-		tools, err = v.e.keptTools(ctx, v.cfg)
+		tools, err = keptTools(ctx, v.e, v.cfg)
 	}
 	if err != nil {
 		return nil, err
@@ -115,7 +120,7 @@ func (v *policyView) named(known []policy.Tool, names ...string) (tools []policy
 			tools = append(tools, known[i])
 			continue
 		}
-		v.e.noteUnknown("tool", name, exposed)
+		noteUnknown(v.e, "tool", name, exposed)
 		tools = append(tools, toolNamed(v.cfg, name))
 	}
 	return tools
@@ -171,7 +176,7 @@ func knownRoles(cfg *config.Config, engine *rego.Engine) (roles []string) {
 }
 
 // keptTools returns the tools whose accepted definitions the state directory keeps.
-func (e *env) keptTools(ctx context.Context, cfg *config.Config) (tools []policy.Tool, err error) {
+func keptTools(ctx context.Context, e *env, cfg *config.Config) (tools []policy.Tool, err error) {
 	if !e.hasState() {
 		return nil, nil
 	}

@@ -78,7 +78,7 @@ func (s *supposed) call(ctx context.Context, tool string) (*policy.Input, error)
 	in := &policy.Input{Request: policy.Request{ID: "1", Transport: "cli", TraceID: "trc_supposed", Time: cmp.Or(s.at, time.Now()).UTC()}}
 	in.Principal = principalOf(s.cfg, policy.Principal{Subject: s.subject, Roles: s.roles, Client: s.client, Tenant: s.tenant})
 	for _, role := range s.roles {
-		s.e.noteUnknown("role", role, knownRoles(s.cfg, s.Engine))
+		noteUnknown(s.e, "role", role, knownRoles(s.cfg, s.Engine))
 	}
 	var err error
 	if in.Tool, err = s.tool(ctx, tool); err != nil {

@@ -25,7 +25,7 @@ func policyCheck(e *env) *cobra.Command {
 	var strict strictness
 	c := withForms(e.printing("check [POLICY]", "compile the policy, try it on samples, and look for mistakes", "policy-check", func(ctx context.Context, args []string) (any, error) {
 		path := append(args, path)[0]
-		options, cfg, err := e.policySource(ctx, path)
+		options, cfg, err := policySource(ctx, e, path)
 		if err != nil {
 			return nil, err
 		}
@@ -196,7 +196,7 @@ func policyMatrix(e *env) *cobra.Command {
 			tools = v.named(tools, names...)
 		}
 		for _, role := range roles {
-			e.noteUnknown("role", role, knownRoles(v.cfg, v.Engine))
+			noteUnknown(e, "role", role, knownRoles(v.cfg, v.Engine))
 		}
 		callers := v.callers(subject, roles)
 		if len(callers) == 0 || len(tools) == 0 {

@@ -64,7 +64,7 @@ func (flags *replayFlags) replay(ctx context.Context, e *env, name, difference s
 	if err != nil {
 		return err
 	}
-	options, cfg, err := e.policySource(ctx, flags.bundle)
+	options, cfg, err := policySource(ctx, e, flags.bundle)
 	if err != nil {
 		return err
 	}
@@ -178,15 +178,6 @@ func sharesText(all []replay.Share, name func(string) string) string {
 		words = append(words, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(words, ", ")
-}
-
-func policyVerify(e *env) *cobra.Command {
-	flags := replayFlags{verify: true}
-	c := command("verify-decisions", "check recorded decisions against OPA's own evaluation", func(ctx context.Context, _ []string) error {
-		return flags.replay(ctx, e, "verified-decisions", "recorded decisions are not the policy's")
-	})
-	flags.bind(c)
-	return c
 }
 
 // Different counts the decisions that are not the policy's.

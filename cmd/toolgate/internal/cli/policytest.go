@@ -16,27 +16,19 @@ import (
 	"github.com/toolgate/toolgate/policy/workbench"
 )
 
-// policyTests are the flags of policy test.
-type policyTests struct {
-	path, run string
-	coverage  bool
-	threshold float64
-	verbose   bool
-	trace     bool
-}
-
 func policyTest(e *env) *cobra.Command {
-	var flags policyTests
+	var policyAt, run string
+	var coverage, verbose, trace bool
+	var threshold float64
 	c := withForms(command("test [POLICY [TESTS...]]", "run the tests of a policy", func(ctx context.Context, args []string) error {
-		if flags.path == "" && len(args) > 0 {
-			flags.path, args = args[0], args[1:]
+		if policyAt == "" && len(args) > 0 {
+			policyAt, args = args[0], args[1:]
 		}
-		options, _, err := e.policySource(ctx, flags.path)
+		options, _, err := policySource(ctx, e, policyAt)
 		if err != nil {
 			return err
 		}
-		flags.coverage = flags.coverage || flags.threshold > 0
-		rep, err := workbench.Test(ctx, workbench.TestOptions{Policy: options, Beside: args, Run: flags.run, Coverage: flags.coverage, Trace: flags.trace})
+		rep, err := workbench.Test(ctx, workbench.TestOptions{Policy: options, Beside: args, Run: run, Coverage: coverage || threshold > 0, Trace: trace})
 		if err != nil {
 			return e.unservable(err, options.Path)
 		}
@@ -47,29 +39,29 @@ func policyTest(e *env) *cobra.Command {
 			}
 		}
 		rep.Cases = append([]workbench.TestCase{}, rep.Cases...) // none is [], not null
-		return errors.Join(e.Print("tests", tested{rep, flags}), testVerdict(rep, flags))
+		return errors.Join(e.Print("tests", tested{rep, verbose}), testVerdict(rep, threshold))
 	}), "junit,github")
-	policyPath(c, &flags.path)
+	policyPath(c, &policyAt)
 	f := c.Flags()
-	f.StringVar(&flags.run, "run", "", "run the tests whose name matches this `REGEXP`")
-	f.BoolVar(&flags.coverage, "coverage", false, "say which lines of the policy no test reaches")
-	f.Float64Var(&flags.threshold, "threshold", 0, "least `PERCENT` of lines that tests must reach; implies --coverage")
-	f.BoolVarP(&flags.verbose, "verbose", "v", false, "name the tests that pass, too")
-	f.BoolVar(&flags.trace, "trace", false, "print the evaluation of each test that does not pass")
+	f.StringVar(&run, "run", "", "run the tests whose name matches this `REGEXP`")
+	f.BoolVar(&coverage, "coverage", false, "say which lines of the policy no test reaches")
+	f.Float64Var(&threshold, "threshold", 0, "least `PERCENT` of lines that tests must reach; implies --coverage")
+	f.BoolVarP(&verbose, "verbose", "v", false, "name the tests that pass, too")
+	f.BoolVar(&trace, "trace", false, "print the evaluation of each test that does not pass")
 	return c
 }
 
 // testVerdict is the error of tests that failed, were not there, or reached too
 // little.
-func testVerdict(rep *workbench.TestReport, flags policyTests) error {
+func testVerdict(rep *workbench.TestReport, threshold float64) error {
 	bad := rep.Count(workbench.Failed) + rep.Count(workbench.Errored)
 	switch {
 	case len(rep.Cases) == 0:
 		return &exit{code: exitDiffer, err: errors.New("no test was found\nhint: rules named test_… in *_test.rego, or tables in *_test.yaml")}
 	case bad > 0:
 		return &exit{code: exitDiffer, err: fmt.Errorf("%d of %s did not pass", bad, text.Count(len(rep.Cases), "test"))}
-	case rep.Coverage != nil && rep.Coverage.Percent < flags.threshold:
-		return &exit{code: exitDiffer, err: fmt.Errorf("tests reach %.1f%% of the policy, and %.1f%% are wanted", rep.Coverage.Percent, flags.threshold)}
+	case rep.Coverage != nil && rep.Coverage.Percent < threshold:
+		return &exit{code: exitDiffer, err: fmt.Errorf("tests reach %.1f%% of the policy, and %.1f%% are wanted", rep.Coverage.Percent, threshold)}
 	}
 	return nil
 }
@@ -77,14 +69,11 @@ func testVerdict(rep *workbench.TestReport, flags policyTests) error {
 // tested is the report of policy test.
 type tested struct {
 	*workbench.TestReport
-	flags policyTests
+	Verbose bool `json:"-"` // tests that pass are named
 }
 
-// Verbose reports whether tests that pass are named.
-func (t tested) Verbose() bool { return t.flags.verbose }
-
 // OK reports whether all tests passed.
-func (t tested) OK() bool { return testVerdict(t.TestReport, policyTests{}) == nil }
+func (t tested) OK() bool { return testVerdict(t.TestReport, 0) == nil }
 
 // Findings are the tests that did not pass and the lines that no test reaches.
 func (t tested) Findings() (found []finding) {

@@ -22,6 +22,7 @@ import (
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/mcpclient"
+	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -299,7 +300,23 @@ func (a *agent) failed(ctx context.Context, err error) error {
 	case errors.As(err, &refused):
 		return refused
 	case errors.As(err, &fault) && fault.RPC != nil:
-		return rpcError(fault.RPC)
+		var r struct {
+			Code    int
+			Message string
+			Data    struct {
+				Code   wire.Code
+				Remedy string
+			}
+		}
+		if err := json.Unmarshal(fault.RPC, &r); err != nil {
+			return fmt.Errorf("reading the error: %w", err)
+		}
+		said, _, _ := strings.Cut(r.Message, wire.HintMark) // the remedy has a line of its own
+		text := fmt.Sprintf("%s (%s, %d)", said, cmp.Or(r.Data.Code, "no code"), r.Code)
+		if r.Data.Remedy != "" {
+			text += hintMark + r.Data.Remedy
+		}
+		return &exit{code: codeFor(r.Data.Code), err: errors.New(text), word: string(r.Data.Code), rpc: fault.RPC}
 	}
 	return &exit{code: exitUnreachable, err: fmt.Errorf("no answer from %s: %w\nhint: does --addr name a toolgate? toolgate audit tail says what became of a call", a.address, err)}
 }

@@ -67,7 +67,7 @@ func serveCommand(e *env) *cobra.Command {
 	}), noReport)
 	c.Flags().StringVar(&listen, "listen", "", "`ADDRESS` for agents, HOST:PORT (default: as configured)")
 	c.Flags().StringVar(&admin, "admin", "", "`ADDRESS` for people, HOST:PORT (default: as configured)")
-	return e.withLogCalls(c)
+	return withLogCalls(e, c)
 }
 
 // keepCrash logs the crashes of earlier processes on a state directory, and has the stacks of
@@ -83,37 +83,26 @@ func keepCrash(e *env, state string) (stop func()) {
 	return stop
 }
 
-// banner is what serve prints first: where agents connect, where people look, which
-// demo tokens are configured, and a first call to paste.
-type banner struct {
-	Version, Agents, People, Policy, State string
-	Demo                                   []demoToken
-	FirstCall                              string // "" = the tokens of a first call are not configured
-}
-
-type demoToken struct {
-	Token string
-	Roles []string
-}
-
-// newBanner describes a. moved says that the agents' address is not the one that
-// the configuration names.
-func newBanner(e *env, a *app.App, moved bool) banner {
+// newBanner returns what serve prints first: where agents connect, where people look, which
+// demo tokens are configured, and a first call to paste if all are. moved says that the
+// agents' address is not the one that the configuration names.
+func newBanner(e *env, a *app.App, moved bool) map[string]any {
 	cfg := a.Config()
-	b := banner{Version: version, Agents: app.URL(cfg.Listen, cfg.TLS), People: app.URL(cfg.Admin, cfg.AdminTLS), Policy: a.Revision(), State: cfg.State}
+	agents, call := app.URL(cfg.Listen, cfg.TLS), ""
+	var demo []map[string]any
 	for _, t := range cfg.Identity.Tokens {
 		if d := t.Demo(); d != "" {
-			b.Demo = append(b.Demo, demoToken{d, t.Roles})
+			demo = append(demo, map[string]any{"Token": d, "Roles": t.Roles})
 		}
 	}
-	if len(b.Demo) == len(config.DemoTokens) {
+	if len(demo) == len(config.DemoTokens) {
 		at := e.configFlag()
 		if moved {
-			at = " --addr " + b.Agents
+			at = " --addr " + agents
 		}
-		b.FirstCall = fmt.Sprintf(`%s tool call search_internet --args '{"query":"model context protocol"}' --token demo-researcher%s`, os.Args[0], at)
+		call = fmt.Sprintf(`%s tool call search_internet --args '{"query":"model context protocol"}' --token demo-researcher%s`, os.Args[0], at)
 	}
-	return b
+	return map[string]any{"Version": version, "Agents": agents, "People": app.URL(cfg.Admin, cfg.AdminTLS), "Policy": a.Revision(), "State": cfg.State, "Demo": demo, "FirstCall": call}
 }
 
 // configFlag returns the flag with which a command finds this configuration, after a
@@ -136,7 +125,7 @@ func stdioCommand(e *env) (c *cobra.Command) {
 		})
 	}), noReport)
 	c.Flags().StringVar(&address, "connect", "", "`URL` of the MCP endpoint to connect the client to")
-	return e.withLogCalls(c)
+	return withLogCalls(e, c)
 }
 
 // connectStdio connects the client on stdin and stdout to a running endpoint.
@@ -216,7 +205,7 @@ func clientOf(e *env) io.Reader {
 func surviveClosedPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 func ndjsonCommand(e *env) *cobra.Command {
-	return e.withLogCalls(withForms(command("ndjson", "serve the NDJSON action protocol on stdin and stdout", func(ctx context.Context, _ []string) error {
+	return withLogCalls(e, withForms(command("ndjson", "serve the NDJSON action protocol on stdin and stdout", func(ctx context.Context, _ []string) error {
 		return attached(ctx, e, func(a *app.App, who identity.Credential) error {
 			return a.ServeNDJSON(ctx, who, clientOf(e), e.out)
 		})

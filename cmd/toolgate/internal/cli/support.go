@@ -90,11 +90,27 @@ func (b *supportBundle) collect(ctx context.Context) {
 	b.redact = upstream.NewRedactor(secrets)
 	b.files, b.faulty = b.e.checkFiles(ctx)
 	b.add("config.json", document, err)
+	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease") // elsewhere the system's name has to do
+	modules := map[string]string{}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			modules[m.Path] = m.Version
+		}
+	}
+	b.add("versions.json", map[string]any{"toolgate": version, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH, "cpus": runtime.NumCPU(),
+		"kernel": strings.TrimSpace(string(kernel)), "modules": modules}, nil)
+	if b.faulty != nil {
+		b.add("policy.json", nil, b.faulty)
+		b.add("doctor.json", failureOf(b.faulty), b.faulty)
+	} else {
+		b.add("policy.json", map[string]any{"revision": b.files.engine.Revision(), "configuration_sha256": b.files.cfg.SHA256}, nil)
+		found, err := examine(ctx, b.e, b.files)
+		b.add("doctor.json", found, err)
+	}
 	for _, part := range []struct {
 		name string
 		read func(context.Context) (any, error)
 	}{
-		{"versions.json", b.versions}, {"policy.json", b.revision}, {"doctor.json", b.examination},
 		{"status.json", b.listener("/readyz?verbose")}, {"metrics.txt", b.listener("/metrics")},
 		{"tickets.json", func(ctx context.Context) (any, error) { return ofStore(ctx, b.e, approval.Counts) }},
 		{"audit.json", b.verified}, {"log.txt", b.logLines},
@@ -147,32 +163,6 @@ var mailAddress = regexp.MustCompile(`[\pL\pN._%+'-]+@(?:[\pL\pN-]+\.)+\pL{2,}`)
 func (b *supportBundle) clean(text string) string {
 	text = serverStderr.ReplaceAllString(text, "$1: (stderr is left out)")
 	return mailAddress.ReplaceAllString(b.redact(text), "[mail address]")
-}
-
-func (b *supportBundle) versions(context.Context) (any, error) {
-	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease") // elsewhere the system's name has to do
-	modules := map[string]string{}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, m := range info.Deps {
-			modules[m.Path] = m.Version
-		}
-	}
-	return map[string]any{"toolgate": version, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH, "cpus": runtime.NumCPU(),
-		"kernel": strings.TrimSpace(string(kernel)), "modules": modules}, nil
-}
-
-func (b *supportBundle) revision(context.Context) (any, error) {
-	if b.files == nil {
-		return nil, b.faulty
-	}
-	return map[string]any{"revision": b.files.engine.Revision(), "configuration_sha256": b.files.cfg.SHA256}, nil
-}
-
-func (b *supportBundle) examination(ctx context.Context) (any, error) {
-	if b.files == nil {
-		return failureOf(b.faulty), b.faulty
-	}
-	return examine(ctx, b.e, b.files)
 }
 
 // listener reads what the admin listener of the running toolgate answers, with any status.

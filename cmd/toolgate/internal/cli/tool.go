@@ -266,27 +266,6 @@ func verdictOf(result json.RawMessage) error {
 	return nil
 }
 
-// rpcError is a JSON-RPC error for people, with its exit code.
-func rpcError(raw json.RawMessage) error {
-	var r struct {
-		Code    int
-		Message string
-		Data    struct {
-			Code   wire.Code
-			Remedy string
-		}
-	}
-	if err := json.Unmarshal(raw, &r); err != nil {
-		return fmt.Errorf("reading the error: %w", err)
-	}
-	said, _, _ := strings.Cut(r.Message, wire.HintMark) // the remedy has a line of its own
-	text := fmt.Sprintf("%s (%s, %d)", said, cmp.Or(r.Data.Code, "no code"), r.Code)
-	if r.Data.Remedy != "" {
-		text += "\nhint: " + r.Data.Remedy
-	}
-	return &exit{code: codeFor(r.Data.Code), err: errors.New(text), word: string(r.Data.Code), rpc: raw}
-}
-
 // codeFor returns the exit code of a refusal.
 func codeFor(code wire.Code) int {
 	switch code {

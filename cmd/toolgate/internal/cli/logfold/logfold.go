@@ -114,7 +114,7 @@ func keyOf(line []byte) string {
 	return string(key)
 }
 
-// endWindow writes what was folded. A kind that was folded stays so in the next window.
+// endWindow writes the last line of each kind that was folded, and how many there were. A kind that was folded stays so in the next window.
 func (w *Writer) endWindow() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,24 +123,19 @@ func (w *Writer) endWindow() {
 			delete(w.kinds, key)
 			continue
 		}
-		w.writeFoldedLocked(k)
+		line := bytes.TrimRight(k.last, "\n")
+		if text, ok := bytes.CutSuffix(line, []byte("}")); ok && line[0] == '{' {
+			line = fmt.Appendf(text, `,"repeated":%d}`, k.folded)
+		} else {
+			line = fmt.Appendf(line, " repeated=%d", k.folded)
+		}
+		_, _ = w.out.Write(append(line, '\n')) // nothing else could say that the log cannot be written
 		k.count, k.folded = atOnce, 0
 	}
 	w.timer = nil
 	if len(w.kinds) > 0 {
 		w.timer = time.AfterFunc(window, w.endWindow)
 	}
-}
-
-// writeFoldedLocked writes the last line of a kind, and how many there were.
-func (w *Writer) writeFoldedLocked(k *kind) {
-	line := bytes.TrimRight(k.last, "\n")
-	if text, ok := bytes.CutSuffix(line, []byte("}")); ok && line[0] == '{' {
-		line = fmt.Appendf(text, `,"repeated":%d}`, k.folded)
-	} else {
-		line = fmt.Appendf(line, " repeated=%d", k.folded)
-	}
-	_, _ = w.out.Write(append(line, '\n')) // nothing else could say that the log cannot be written
 }
 
 // Close writes what was folded. Lines that follow are written or folded as before.

@@ -15,7 +15,7 @@ var places = map[string]string{"linux": ".config/systemd/user", "darwin": "Libra
 // kinds are the operating systems whose items are known.
 var kinds = map[string]kind{
 	"linux": {
-		title: "systemd user unit", file: "*.service", template: "systemd.tmpl",
+		file: "*.service", template: "systemd.tmpl",
 		install:   [][]string{{"systemctl", "--user", "daemon-reload"}, {"systemctl", "--user", "enable", "{name}.service"}, {"systemctl", "--user", "restart", "{name}.service"}},
 		uninstall: [][]string{{"systemctl", "--user", "disable", "--now", "{name}.service"}},
 		enabled:   []string{"systemctl", "--user", "is-enabled", "--quiet", "{name}.service"},
@@ -23,7 +23,7 @@ var kinds = map[string]kind{
 		hint:      "systemctl --user needs a session of this user; toolgate service install --print shows the unit",
 	},
 	"darwin": {
-		title: "LaunchAgent", file: "dev.toolgate.*.plist", template: "launchd.tmpl",
+		file: "dev.toolgate.*.plist", template: "launchd.tmpl",
 		install:   [][]string{{"launchctl", "bootstrap", "gui/{uid}", "{file}"}},
 		uninstall: [][]string{{"launchctl", "bootout", "gui/{uid}/dev.toolgate.{name}"}},
 		enabled:   []string{"launchctl", "print", "gui/{uid}/dev.toolgate.{name}"},
@@ -31,7 +31,7 @@ var kinds = map[string]kind{
 		hint:      "toolgate service uninstall removes an older agent; --print shows the file",
 	},
 	"windows": {
-		title: "scheduled task", file: "*.xml", template: "windows.tmpl",
+		file: "*.xml", template: "windows.tmpl",
 		install:   [][]string{{"schtasks", "/Create", "/F", "/TN", "{name}", "/XML", "{file}"}, {"schtasks", "/Run", "/TN", "{name}"}},
 		uninstall: [][]string{{"schtasks", "/End", "/TN", "{name}"}, {"schtasks", "/Delete", "/F", "/TN", "{name}"}},
 		enabled:   []string{"schtasks", "/Query", "/TN", "{name}"},
@@ -56,7 +56,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 // launchd (launchd.plist(5)), or a task of the Task Scheduler (MS-TSCH, section 2.5). The error
 // is for a text with a control character, which no quoting of systemd keeps on its line.
 func (k kind) text(i Item) (string, error) {
-	if k.title == "scheduled task" && i.EnvFile != "" {
+	if k.template == "windows.tmpl" && i.EnvFile != "" {
 		return "", errors.New("a scheduled task has no file of variables\nhint: set the variables for the user with setx, and leave --env-file out")
 	}
 	for _, text := range append(i.Command, i.Dir, i.Path, i.EnvFile) {

@@ -39,7 +39,6 @@ type Manager struct {
 // kind is what differs between operating systems. In commands {file}, {name} and {uid} are
 // filled in.
 type kind struct {
-	title     string
 	file      string // name of an item's file; * = the name of the item
 	template  string // of the file
 	install   [][]string
@@ -66,9 +65,6 @@ func New(goos, home, configHome string) (*Manager, error) {
 	}
 	return &Manager{dir, k}, nil
 }
-
-// Title says what an item is on this system, such as "systemd user unit".
-func (m *Manager) Title() string { return m.title }
 
 // Text returns the file of an item. The error is for an item that the system cannot express.
 func (m *Manager) Text(i Item) (string, error) { return m.text(i) }
