@@ -20,7 +20,13 @@ func approvalCommand(e *env) *cobra.Command {
 	show := e.printing("show TICKET", "show one held call whole", "ticket", func(ctx context.Context, args []string) (any, error) {
 		return e.admin(ctx, ticketPath(args[0]), new(console.Ticket))
 	})
-	c := group("approval", "see and decide the calls that wait for a person", approvalList(e), show, approvalVote(e, "approve"), approvalVote(e, "deny"), approvalReconcile(e), approvalWatch(e))
+	var outcome, reason string
+	reconcile := e.printing("reconcile TICKET", "say what became of a call whose outcome is unknown", "decided", func(ctx context.Context, args []string) (any, error) {
+		return decided(ctx, e, ticketPath(args[0])+"/reconcile", map[string]string{"outcome": outcome, "reason": reason})
+	})
+	reconcile.Flags().StringVar(&outcome, "outcome", "", "what became of the call: `done|failed`; done: it took effect, failed: it did not")
+	reconcile.Flags().StringVar(&reason, "reason", "", "how you know, as `TEXT` for the audit trail; required")
+	c := group("approval", "see and decide the calls that wait for a person", approvalList(e), show, approvalVote(e, "approve"), approvalVote(e, "deny"), reconcile, approvalWatch(e))
 	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
 	return c
 }
@@ -83,17 +89,6 @@ func approvalVote(e *env, verb string) *cobra.Command {
 func decided(ctx context.Context, e *env, path string, decision map[string]string) (t console.Ticket, err error) {
 	err = e.fetch(ctx, peopleListener, http.MethodPost, path, decision, &t)
 	return t, err
-}
-
-// approvalReconcile records the outcome that somebody found out at the other end.
-func approvalReconcile(e *env) *cobra.Command {
-	var outcome, reason string
-	c := e.printing("reconcile TICKET", "say what became of a call whose outcome is unknown", "decided", func(ctx context.Context, args []string) (any, error) {
-		return decided(ctx, e, ticketPath(args[0])+"/reconcile", map[string]string{"outcome": outcome, "reason": reason})
-	})
-	c.Flags().StringVar(&outcome, "outcome", "", "what became of the call: `done|failed`; done: it took effect, failed: it did not")
-	c.Flags().StringVar(&reason, "reason", "", "how you know, as `TEXT` for the audit trail; required")
-	return c
 }
 
 func approvalWatch(e *env) *cobra.Command {

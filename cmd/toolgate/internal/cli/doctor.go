@@ -17,7 +17,6 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/crash"
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/files"
@@ -239,7 +238,7 @@ func (x *examination) clients(e *env, cfg *config.Config) error {
 }
 
 // reaches reports whether a client's file has an entry for toolgate, and names its servers
-// that cfg has too.
+// that reach one of cfg.
 func (f *clientOnDisk) reaches(cfg *config.Config) (connected bool, past []string) {
 	if f.err != nil {
 		return false, nil
@@ -250,18 +249,17 @@ func (f *clientOnDisk) reaches(cfg *config.Config) (connected bool, past []strin
 		case s.Disabled:
 		case own.isToolgate(s.Server):
 			connected = true
-		case slices.ContainsFunc(cfg.Servers, func(o config.Server) bool { return !o.Disabled && sameOrigin(o, s) }):
-			past = append(past, s.Name)
+		default:
+			// In the same way, or under its name with the same command or address, since arguments may hold secrets that were moved.
+			origin := originOf(s.Server)
+			if slices.ContainsFunc(cfg.Servers, func(o config.Server) bool {
+				return !o.Disabled && (origin.Equal(o.Origin) || s.Name == o.Name && origin.Command == o.Origin.Command && origin.URL == o.Origin.URL)
+			}) {
+				past = append(past, s.Name)
+			}
 		}
 	}
 	return connected, past
-}
-
-// sameOrigin reports whether an entry reaches the server o: in the same way, or under its
-// name with the same command or address, since arguments may hold secrets that were moved.
-func sameOrigin(o config.Server, s clients.Entry) bool {
-	origin := originOf(s.Server)
-	return origin.Equal(o.Origin) || s.Name == o.Name && origin.Command == o.Origin.Command && origin.URL == o.Origin.URL
 }
 
 // originOf returns how an entry in toolgate's form reaches its server, without secrets.

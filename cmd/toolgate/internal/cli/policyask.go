@@ -226,7 +226,13 @@ func policyExplain(e *env) *cobra.Command {
 			return nil, err
 		}
 		if out.Hopeless() && out.Whole == "" {
-			out.Roles = whoMay(ctx, v.Engine, knownRoles(v.cfg, v.Engine), out.Input.Tool)
+			roles := knownRoles(v.cfg, v.Engine)
+			for _, role := range roles[:min(len(roles), 200)] { // each takes a partial evaluation
+				c, err := cellOf(ctx, v.Engine, policy.Principal{Roles: []string{role}}, out.Input.Tool)
+				if err == nil && c.May != never {
+					out.Roles = append(out.Roles, roleAnswer{role, strings.Join(c.Lines(), "; ")})
+				}
+			}
 		}
 		return out, nil
 	})
@@ -310,18 +316,6 @@ func recall(ctx context.Context, e *env, id string) (*policy.Input, *recorded, e
 		return nil, nil, fmt.Errorf("explaining %s: %w", id, why)
 	}
 	return nil, nil, usage(fmt.Errorf("no record has the id %s\nhint: it is error.data.decision_id of a refusal; --state names another trail", id))
-}
-
-// whoMay finds the roles that may call a tool in some way, of the first 200.
-func whoMay(ctx context.Context, engine *rego.Engine, roles []string, t policy.Tool) []roleAnswer {
-	var out []roleAnswer
-	for _, role := range roles[:min(len(roles), 200)] {
-		c, err := cellOf(ctx, engine, policy.Principal{Roles: []string{role}}, t)
-		if err == nil && c.May != never {
-			out = append(out, roleAnswer{role, strings.Join(c.Lines(), "; ")})
-		}
-	}
-	return out
 }
 
 // Readable returns conditions of a Way as people read them, each alternative on its own line.

@@ -64,17 +64,6 @@ func (w *Writer) LevelWrite(level hclog.Level, line []byte) (int, error) {
 	if w.timer == nil {
 		w.timer = time.AfterFunc(window, w.endWindow)
 	}
-	k := w.kindLocked(line)
-	if k.count++; k.count <= atOnce {
-		return w.out.Write(line)
-	}
-	k.folded++
-	k.last = append(k.last[:0], line...)
-	return len(line), nil
-}
-
-// kindLocked returns the kind of a line.
-func (w *Writer) kindLocked(line []byte) *kind {
 	key := keyOf(line)
 	k := w.kinds[key]
 	if k == nil && len(w.kinds) >= maxKinds {
@@ -85,7 +74,12 @@ func (w *Writer) kindLocked(line []byte) *kind {
 		k = &kind{}
 		w.kinds[key] = k
 	}
-	return k
+	if k.count++; k.count <= atOnce {
+		return w.out.Write(line)
+	}
+	k.folded++
+	k.last = append(k.last[:0], line...)
+	return len(line), nil
 }
 
 // keyOf returns a line without its words that contain digits.
