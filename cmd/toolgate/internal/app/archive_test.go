@@ -11,13 +11,14 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/internal/keys"
 )
 
 // nextChain begins a chain of the trail of cfg next to that of a.
 func nextChain(t *testing.T, a *App) *audit.Log {
 	t.Helper()
-	l, err := OpenTrail(a.cfg, a.state.keys, a.state.db, audit.Options{})
+	l, err := trail.Open(a.cfg, a.state.keys, a.state.db, audit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +41,7 @@ func verified(t *testing.T, a *App, step string) audit.Report {
 		t.Fatal(err)
 	}
 	evidence := audit.Evidence{Keys: []note.Verifier{v}, Ledgers: []audit.Ledger{a.state.trail.Signing().Ledger}, Notes: notes, Replica: true}
-	rep, err := evidence.Verify(TrailDir(a.cfg.State))
+	rep, err := evidence.Verify(trail.Dir(a.cfg.State))
 	if err != nil || !rep.OK() || rep.Verdicts.Content != audit.OK {
 		t.Fatalf("%s: %+v %v, %v", step, rep.Verdicts, rep.All(), err)
 	}
@@ -54,7 +55,7 @@ func TestArchivedChainsLeaveTheStore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, cfg := replicaOf(t, address, t.TempDir())
 			defer a.state.close()
-			db, dir, living := a.state.db, TrailDir(cfg.State), a.state.trail.Instance()
+			db, dir, living := a.state.db, trail.Dir(cfg.State), a.state.trail.Instance()
 			past := nextChain(t, a)
 			if err := past.Close(); err != nil {
 				t.Fatal(err)
@@ -75,7 +76,7 @@ func TestArchivedChainsLeaveTheStore(t *testing.T) {
 				}
 			}
 			later := time.Now().Add(time.Hour)
-			done, err := ArchiveTrail(nextChain(t, a), verified(t, a, "before"), dir, t.TempDir(), later, "root")
+			done, err := trail.Archive(nextChain(t, a), verified(t, a, "before"), dir, t.TempDir(), later, "root")
 			if err != nil || len(done.Removed) != 1 || done.Removed[0].Instance != past.Instance() {
 				t.Fatalf("%+v, %v", done, err)
 			}
@@ -108,12 +109,12 @@ func TestNothingIsRemovedWithoutCheckpoint(t *testing.T) {
 	if err := past.Close(); err != nil {
 		t.Fatal(err)
 	}
-	dir, ledger, later := filepath.Join(TrailDir(cfg.State), past.Instance()), past.Signing().Ledger.Dir, time.Now().Add(time.Hour)
-	rep, trail := verified(t, a, "before"), nextChain(t, a)
+	dir, ledger, later := filepath.Join(trail.Dir(cfg.State), past.Instance()), past.Signing().Ledger.Dir, time.Now().Add(time.Hour)
+	rep, own := verified(t, a, "before"), nextChain(t, a)
 	if err := os.Rename(ledger, ledger+".away"); err != nil {
 		t.Fatal(err)
 	}
-	done, err := ArchiveTrail(trail, rep, filepath.Dir(dir), t.TempDir(), later, "root")
+	done, err := trail.Archive(own, rep, filepath.Dir(dir), t.TempDir(), later, "root")
 	if _, gone := os.Stat(dir); err == nil || gone != nil {
 		t.Errorf("%+v, %v; the directory: %v", done, err, gone)
 	}
@@ -129,7 +130,7 @@ func TestNothingIsRemovedWithoutCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	rep = verified(t, a, "interrupted")
-	if _, err = ArchiveTrail(nextChain(t, a), rep, filepath.Dir(dir), t.TempDir(), later, "root"); err != nil {
+	if _, err = trail.Archive(nextChain(t, a), rep, filepath.Dir(dir), t.TempDir(), later, "root"); err != nil {
 		t.Fatal(err)
 	}
 	for _, instance := range []string{past.Instance(), moved.Instance()} {

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
@@ -93,7 +94,7 @@ func (a *App) newTrial() *trial {
 		try   func() error
 	}{
 		partTrail: {"the trail cannot be written", func() error { // next to it, what several records take
-			if _, err := os.Stat(filepath.Join(TrailDir(a.Config().State), a.state.trail.Instance())); err != nil {
+			if _, err := os.Stat(filepath.Join(trail.Dir(a.Config().State), a.state.trail.Instance())); err != nil {
 				return err
 			}
 			return files.Probe(a.Config().State)

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/files"
 )
 
@@ -64,4 +65,28 @@ func (a *App) recordRefusal(err error) {
 	const most = 2000 // bytes of the reason
 	text := err.Error()
 	a.recordEvent(&audit.Event{Name: audit.EventReloadRefused, Reason: strings.ToValidUTF8(text[:min(len(text), most)], "")})
+}
+
+// recordAct records what a person did at the admin listener. Refused acts are folded.
+func (a *App) recordAct(act console.Act) error {
+	p := act.Principal
+	who := audit.Principal{Subject: p.Subject, Roles: p.Roles, Client: p.Client, Tenant: p.Tenant}
+	e := audit.Event{Name: act.Name, Source: act.Source, Credential: act.Credential, Reason: act.Reason}
+	if act.Profile != "" {
+		e.Added = []string{act.Profile}
+	}
+	r := audit.Record{Principal: who, Ticket: act.Ticket, Server: act.Server, Event: &e}
+	if act.Reason != "" {
+		a.state.fold.AddRecord(r)
+		return nil
+	}
+	return a.state.trail.Write(audit.KindEvent, &r)
+}
+
+// recordEvent records an act of toolgate itself. A record that cannot be written changes
+// nothing that has happened: the log has the cause.
+func (a *App) recordEvent(e *audit.Event) {
+	if err := a.state.trail.Write(audit.KindEvent, &audit.Record{Event: e}); err != nil {
+		a.log.Error("recording an event", "event", e.Name, "error", err)
+	}
 }

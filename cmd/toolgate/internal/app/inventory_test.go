@@ -10,6 +10,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -41,7 +42,7 @@ func TestConfigurationIsRecorded(t *testing.T) {
 	run(token("ann"), token("bob"))
 	run(token("ann"), token("cas"))
 	var events []audit.Event
-	for r, err := range audit.Read(t.Context(), app.TrailDir(filepath.Join(dir, "state")), time.Time{}) {
+	for r, err := range audit.Read(t.Context(), trail.Dir(filepath.Join(dir, "state")), time.Time{}) {
 		if err != nil {
 			t.Fatal(err)
 		}

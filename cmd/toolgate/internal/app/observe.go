@@ -15,6 +15,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/rego"
@@ -112,16 +113,16 @@ func (m *metrics) observe(o proxy.Observation) {
 	}
 }
 
-// A callLog is a recorder that also logs each call whose outcome has been recorded: who called
+// A callLog is a Recorder that also logs each call whose outcome has been recorded: who called
 // what, and the result. Arguments and answers are only in the trail, by the decision id.
 type callLog struct {
-	recorder
+	trail.Recorder
 	log hclog.Logger
 }
 
 // Write implements proxy.Recorder.
 func (l callLog) Write(kind audit.Kind, r *audit.Record) error {
-	err := l.recorder.Write(kind, r)
+	err := l.Recorder.Write(kind, r)
 	if err == nil && kind == audit.KindOutcome {
 		l.log.Info("call", "principal", r.Principal.Subject, "called", cmp.Or(r.Method, r.Exposed), "outcome", string(r.Outcome), "code", r.Code,
 			"server", r.Server, "ms", r.DurationMS, "decision", r.DecisionID)

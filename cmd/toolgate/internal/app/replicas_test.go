@@ -16,6 +16,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/testkit/postgres"
@@ -123,7 +124,7 @@ func TestCheckpointsOfReplicas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		roots, known = append(roots, TrailDir(cfg.State)), append(known, v)
+		roots, known = append(roots, trail.Dir(cfg.State)), append(known, v)
 	}
 	db, err := store.OpenPostgres(t.Context(), address, store.PostgresMigrations())
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/internal/store"
 )
 
@@ -111,7 +112,7 @@ func TestRetiredReplica(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rep, err := audit.Evidence{Notes: notes, Ledgers: []audit.Ledger{a.state.trail.Signing().Ledger}, Replica: true}.Verify(TrailDir(cfg.State))
+	rep, err := audit.Evidence{Notes: notes, Ledgers: []audit.Ledger{a.state.trail.Signing().Ledger}, Replica: true}.Verify(trail.Dir(cfg.State))
 	if err != nil || len(rep.Retired) != 2 || len(rep.Elsewhere) != 0 || !rep.OK() || !strings.HasSuffix(rep.Retired[0].Source, " by root") {
 		t.Errorf("verified %+v, %v", rep, err)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/front"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -405,7 +406,7 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 			return console.Upstream(after), err
 		},
 		Audit: func(ctx context.Context, n int, follow bool) iter.Seq2[[]byte, error] {
-			return audit.Tail(ctx, TrailDir(cfg.State), audit.TailOptions{Records: n, Follow: follow})
+			return audit.Tail(ctx, trail.Dir(cfg.State), audit.TailOptions{Records: n, Follow: follow})
 		},
 		Metrics: promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{EnableOpenMetrics: a.telemetry != nil}), Hosts: hostsOf(cfg, cfg.Admin), Version: a.options.Version, Log: a.log.Named("console"),
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
@@ -33,9 +34,9 @@ import (
 type state struct {
 	db        *store.DB
 	trail     *audit.Log
-	records   recorder    // of calls and tickets: trail, as audit.arguments has it
-	fold      *audit.Fold // floods of refusals
-	ledger    string      // directory of the trail's ledger
+	records   trail.Recorder // of calls and tickets: trail, as audit.arguments has it
+	fold      *audit.Fold    // floods of refusals
+	ledger    string         // directory of the trail's ledger
 	decisions *decisionlog.Shipper
 	notices   *notice.Sender
 	tickets   *approval.Tickets
@@ -112,7 +113,7 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 	if s.tickets, err = approval.New(ctx, s.db, approval.Options{
 		Dir: lockDir, TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive, Keep: cfg.Approvals.Keep, RequirePerson: cfg.Approvals.RequirePerson,
 		Instance: s.instance, Keys: s.keys, Alarm: a.doubt, Changed: s.recordTicket,
-		LastWord: (&ticketWords{root: TrailDir(cfg.State), durable: audit.Durability(cfg.Audit.Durability) == audit.Sync}).of,
+		LastWord: trail.NewWords(trail.Dir(cfg.State), audit.Durability(cfg.Audit.Durability) == audit.Sync).Of,
 		Standing: func(subject, tenant string) (policy.Principal, bool) { // an approver with a configured token, as it is now
 			now, err := a.auth.Identify(context.Background(), identity.Credential{Earlier: &policy.Principal{Subject: subject, Tenant: tenant}})
 			return now, err == nil
@@ -138,21 +139,16 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 // that reads the trail.
 func (a *App) openTrail(ctx context.Context, cfg *config.Config) (err error) {
 	s, failed := a.state, func(doing string, cause error) { a.log.Error(doing, "error", cause) }
-	if s.trail, err = OpenTrail(cfg, s.keys, s.db, audit.Options{Version: a.options.Version, OnError: failed}); err != nil {
+	if s.trail, err = trail.Open(cfg, s.keys, s.db, audit.Options{Version: a.options.Version, OnError: failed}); err != nil {
 		return err
 	}
-	s.records = s.trail
-	if rules := cfg.Audit.Arguments; len(rules) == 0 || rules[0].Tool != "*" || rules[0].Keep != keptWhole {
-		key, err := s.keys.Secret(keys.Arguments)
-		if err != nil {
-			return err
+	if s.records, err = trail.KeepArguments(s.trail, cfg.Audit.Arguments, s.keys, func() *registry.Catalogue {
+		if a.upstreams == nil {
+			return nil
 		}
-		s.records = &argumentKeeper{recorder: s.trail, rules: rules, key: key, tools: func() *registry.Catalogue {
-			if a.upstreams == nil {
-				return nil
-			}
-			return a.upstreams.Catalogue()
-		}}
+		return a.upstreams.Catalogue()
+	}); err != nil {
+		return err
 	}
 	if a.options.Calls != nil {
 		s.records = callLog{s.records, a.options.Calls}
@@ -165,7 +161,7 @@ func (a *App) openTrail(ctx context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	if s.decisions, err = decisionlog.Open(decisionlog.Options{
-		DB: s.db, Trail: TrailDir(cfg.State), Instances: filepath.Join(cfg.State, "instances"),
+		DB: s.db, Trail: trail.Dir(cfg.State), Instances: filepath.Join(cfg.State, "instances"),
 		Mask: func(ctx context.Context, event json.RawMessage) (policy.Mask, error) {
 			return a.policy.current().Mask(ctx, event)
 		}, // whichever policy decided

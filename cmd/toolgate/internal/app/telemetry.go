@@ -3,8 +3,10 @@ package app
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net/url"
+	"os"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -68,4 +70,21 @@ func (a *App) measureSession(s span.Session) {
 	if a.telemetry != nil {
 		a.telemetry.EndSession(s)
 	}
+}
+
+// readRoots reads root certificates from a PEM file. The file "" has none, and the result
+// is nil.
+func readRoots(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("reading root certificates: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("reading root certificates: %s has none in PEM", file)
+	}
+	return roots, nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
@@ -19,7 +20,7 @@ func TestTicketWords(t *testing.T) {
 	write(t, filepath.Join(dir, "mcp.json"), `{"mcpServers": {}}`)
 	a, cfg := opened(t, dir)
 	began := time.Now()
-	words, lossy := &ticketWords{root: TrailDir(cfg.State), durable: true}, &ticketWords{root: TrailDir(cfg.State)}
+	words, lossy := trail.NewWords(trail.Dir(cfg.State), true), trail.NewWords(trail.Dir(cfg.State), false)
 	record := func(kind audit.Kind, ticket string, change *audit.Change) {
 		t.Helper()
 		if err := a.state.trail.Write(kind, &audit.Record{Ticket: ticket, Change: change}); err != nil {
@@ -28,11 +29,11 @@ func TestTicketWords(t *testing.T) {
 	}
 	wants := func(ticket string, want approval.Word) {
 		t.Helper()
-		got, err := words.of(t.Context(), ticket, began)
+		got, err := words.Of(t.Context(), ticket, began)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%v (-want +got):\n%s", err, diff)
 		}
-		if got, err := lossy.of(t.Context(), ticket, began); got.Unsent || got.Seq != want.Seq || err != nil {
+		if got, err := lossy.Of(t.Context(), ticket, began); got.Unsent || got.Seq != want.Seq || err != nil {
 			t.Errorf("where records may be lost: %+v, %v", got, err)
 		}
 	}
@@ -50,7 +51,7 @@ func TestTicketWords(t *testing.T) {
 	record(audit.KindTicket, "apr_1", &audit.Change{Seq: 2, To: "proposed"}) // of another chain that is read later
 	wants("apr_1", approval.Word{Seq: 4, State: approval.StateApproved, Unsent: true})
 	// Archiving may have moved a later decision before it was read here.
-	if err := os.Remove(filepath.Join(TrailDir(cfg.State), a.state.trail.Instance(), "000001.jsonl")); err != nil {
+	if err := os.Remove(filepath.Join(trail.Dir(cfg.State), a.state.trail.Instance(), "000001.jsonl")); err != nil {
 		t.Fatal(err)
 	}
 	wants("apr_1", approval.Word{Seq: 4, State: approval.StateApproved})

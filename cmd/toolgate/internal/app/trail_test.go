@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -38,7 +39,7 @@ func TestRefusedActsAreFolded(t *testing.T) {
 		t.Fatal(err)
 	}
 	acts, records := map[[2]string]int{}, 0
-	for line, err := range audit.Tail(t.Context(), TrailDir(cfg.State), audit.TailOptions{Records: 10_000}) {
+	for line, err := range audit.Tail(t.Context(), trail.Dir(cfg.State), audit.TailOptions{Records: 10_000}) {
 		r, broken := audit.Parse(line)
 		if err = errors.Join(err, broken); err != nil {
 			t.Fatal(err)

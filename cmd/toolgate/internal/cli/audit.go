@@ -23,9 +23,9 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/notary"
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/progress"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -164,10 +164,10 @@ func trails(e *env, states []string, archive string) (dirs []string, err error) 
 		if err != nil {
 			return nil, err
 		}
-		return []string{app.TrailDir(cfg.State)}, nil
+		return []string{trail.Dir(cfg.State)}, nil
 	}
 	for _, state := range states {
-		dir := app.TrailDir(state)
+		dir := trail.Dir(state)
 		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 			dir = state
 		}
@@ -517,11 +517,11 @@ func auditArchive(e *env) *cobra.Command {
 			v, bad := verdictOn(rep, string(audit.ByContent))
 			return errors.Join(e.Print("verified", v), bad)
 		}
-		trail, err := e.openTrail()
+		own, err := e.openTrail()
 		if err != nil {
 			return err
 		}
-		done, err := app.ArchiveTrail(trail, rep, dir, to, before, systemUser())
+		done, err := trail.Archive(own, rep, dir, to, before, systemUser())
 		if err != nil {
 			return err
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/progress"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/proxy/artifact"
@@ -56,7 +57,7 @@ func (e *env) trail() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dir := app.TrailDir(cfg.State)
+	dir := trail.Dir(cfg.State)
 	if _, err := os.Stat(dir); err != nil {
 		return "", missing(fmt.Errorf("reading the trail: %w", err))
 	}
@@ -74,7 +75,7 @@ func (e *env) openTrail() (*audit.Log, error) {
 	if err != nil {
 		return nil, usage(err)
 	}
-	return app.OpenTrail(cfg, k, nil, audit.Options{Version: version})
+	return trail.Open(cfg, k, nil, audit.Options{Version: version})
 }
 
 // recordReading records that this command read records from the files of the trail, or
@@ -231,10 +232,10 @@ func backup(ctx context.Context, e *env, cfg *config.Config, to string) (err err
 	}
 	bar := e.progress(false)
 	defer bar.End()
-	trail, artifacts := app.TrailDir(cfg.State), filepath.Join(cfg.State, "artifacts")
-	copied := bar.Count("copying", progress.Size(trail, artifacts))
+	records, artifacts := trail.Dir(cfg.State), filepath.Join(cfg.State, "artifacts")
+	copied := bar.Count("copying", progress.Size(records, artifacts))
 	if err == nil {
-		err = audit.Copy(app.TrailDir(content), trail, copied)
+		err = audit.Copy(trail.Dir(content), records, copied)
 	}
 	if _, missing := os.Stat(artifacts); err == nil && missing == nil {
 		err = os.CopyFS(filepath.Join(content, "artifacts"), progress.FS(os.DirFS(artifacts), copied))

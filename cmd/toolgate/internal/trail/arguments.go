@@ -1,4 +1,4 @@
-package app
+package trail
 
 import (
 	"cmp"
@@ -31,25 +31,35 @@ const (
 
 const withheldText = "not recorded: it may quote the arguments"
 
-// recorder writes the trail.
-type recorder interface {
+// Recorder writes the trail.
+type Recorder interface {
 	Write(kind audit.Kind, r *audit.Record) error
 }
 
-// argumentKeeper is a recorder that keeps arguments as audit.arguments says, and where no
+// argumentKeeper is a Recorder that keeps arguments as audit.arguments says, and where no
 // entry matches, without the values that a schema or a name calls secret. What it cannot
 // mask it keeps as a digest: arguments that are not JSON, and with an entry also those for
 // a tool whose schema is not at hand.
 type argumentKeeper struct {
-	recorder
+	Recorder
 	rules []config.Arguments
 	key   keys.Key
 	tools func() *registry.Catalogue // nil = none yet
 }
 
+// KeepArguments returns the recorder of calls and tickets: to itself where every argument is kept
+// whole. tools returns the catalogue, nil = none yet.
+func KeepArguments(to Recorder, rules []config.Arguments, k *keys.Dir, tools func() *registry.Catalogue) (Recorder, error) {
+	if len(rules) > 0 && rules[0].Tool == "*" && rules[0].Keep == keptWhole {
+		return to, nil
+	}
+	key, err := k.Secret(keys.Arguments)
+	return &argumentKeeper{to, rules, key, tools}, err
+}
+
 // Write implements proxy.Recorder.
 func (k *argumentKeeper) Write(kind audit.Kind, r *audit.Record) error {
-	return k.recorder.Write(kind, k.keep(r))
+	return k.Recorder.Write(kind, k.keep(r))
 }
 
 // keep returns r as it is recorded, a copy where the two differ. Without a matching entry,

@@ -1,4 +1,4 @@
-package app
+package trail
 
 import (
 	"crypto/ed25519"
@@ -46,7 +46,7 @@ func TestSigner(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		trail, err := OpenTrail(cfg, k, nil, audit.Options{})
+		trail, err := Open(cfg, k, nil, audit.Options{})
 		return cfg, k, trail, err
 	}
 	for name, s := range map[string]config.Signer{
@@ -66,7 +66,7 @@ func TestSigner(t *testing.T) {
 			t.Fatalf("%s: the key directory has %v, %v", name, publics, err)
 		}
 		verifier, _ := audit.NewVerifier(publics[0].Key)
-		if rep, err := (audit.Evidence{Keys: []note.Verifier{verifier}}).Verify(TrailDir(cfg.State)); err != nil || !rep.OK() || rep.Verdicts.Content != audit.OK {
+		if rep, err := (audit.Evidence{Keys: []note.Verifier{verifier}}).Verify(Dir(cfg.State)); err != nil || !rep.OK() || rep.Verdicts.Content != audit.OK {
 			t.Errorf("%s: %+v, %v", name, rep, err)
 		}
 	}
@@ -93,4 +93,11 @@ func TestSigner(t *testing.T) {
 		return trail.Unsigned() != nil
 	})
 	_ = trail.Close()
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -1,4 +1,4 @@
-package app_test
+package trail_test
 
 import (
 	"crypto/hmac"
@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/schema"
 	"github.com/toolgate/toolgate/registry"
@@ -68,7 +68,7 @@ func TestKeptArguments(t *testing.T) {
 		}), []config.Arguments{digest}, "", ""},
 	} {
 		before, _ := json.Marshal(tt.record)
-		got := app.KeepArguments(tt.record, tools, key, tt.rules...)
+		got := trail.KeptArguments(tt.record, tools, key, tt.rules...)
 		if text, _ := json.Marshal(got); strings.Contains(string(text), "SECRET") || got.ArgumentsHMAC == "" || got.ArgumentsKey != "1-a" {
 			t.Errorf("%s: recorded as %s", tt.name, text)
 		}
@@ -85,7 +85,7 @@ func TestKeptArguments(t *testing.T) {
 func TestWholeArguments(t *testing.T) {
 	r := &audit.Record{Method: "prompts/get", Arguments: json.RawMessage(`{"a":1}`), ArgumentsSHA256: "b", Error: "e", Stage: "forward"}
 	for _, rules := range [][]config.Arguments{nil, {{Tool: "x", Keep: "digest"}}, {{Tool: "*", Keep: "whole"}, {Tool: "*", Keep: "digest"}}, {{Tool: "*", Keep: "masked", Mask: []string{"/b"}}}} {
-		if got := app.KeepArguments(r, nil, keys.Key{}, rules...); got != r {
+		if got := trail.KeptArguments(r, nil, keys.Key{}, rules...); got != r {
 			t.Errorf("%v: %+v", rules, got)
 		}
 	}
@@ -139,7 +139,7 @@ func TestSecretsByDefault(t *testing.T) {
 	} {
 		server, tool, _ := strings.Cut(tt.exposed, "__")
 		r := &audit.Record{Server: server, Tool: tool, Exposed: tt.exposed, Fingerprint: "sha256:1", Arguments: json.RawMessage(tt.arguments)}
-		got := app.KeepArguments(r, tools, keys.Key{ID: "1-a", Secret: []byte("key")}, tt.rules...)
+		got := trail.KeptArguments(r, tools, keys.Key{ID: "1-a", Secret: []byte("key")}, tt.rules...)
 		switch {
 		case tt.kept == "" && got != r:
 			t.Errorf("%s: recorded as %s, want the record as it is", tt.name, got.Arguments)
@@ -170,7 +170,7 @@ func TestOtherRecordsByDefault(t *testing.T) {
 		for _, about := range []string{secret, plain, ""} {
 			r := &audit.Record{Exposed: "t", About: json.RawMessage(about), ArgumentsSHA256: "SECRET"}
 			change(r)
-			got := app.KeepArguments(r, nil, keys.Key{ID: "1-a", Secret: []byte("key")})
+			got := trail.KeptArguments(r, nil, keys.Key{ID: "1-a", Secret: []byte("key")})
 			text, _ := json.Marshal(got)
 			if about == plain && got != r {
 				t.Errorf("%s without secrets: recorded as %s", name, text)
@@ -192,7 +192,7 @@ func BenchmarkArgumentsWithoutSecret(b *testing.B) {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			b.SetBytes(int64(size))
 			for b.Loop() {
-				app.KeepArguments(r, nil, keys.Key{})
+				trail.KeptArguments(r, nil, keys.Key{})
 			}
 		})
 	}
@@ -201,7 +201,7 @@ func BenchmarkArgumentsWithoutSecret(b *testing.B) {
 // TestArgumentsHMAC computes the keyed digest as an auditor does who has the key and the
 // arguments.
 func TestArgumentsHMAC(t *testing.T) {
-	got := app.KeepArguments(&audit.Record{Exposed: "t", Arguments: json.RawMessage(`{"pin":"1234"}`)}, nil, keys.Key{Secret: []byte("key")}, config.Arguments{Tool: "*", Keep: "digest"})
+	got := trail.KeptArguments(&audit.Record{Exposed: "t", Arguments: json.RawMessage(`{"pin":"1234"}`)}, nil, keys.Key{Secret: []byte("key")}, config.Arguments{Tool: "*", Keep: "digest"})
 	mac := hmac.New(sha256.New, []byte("key"))
 	fmt.Fprintf(mac, "sha256:%x", sha256.Sum256([]byte(`{"pin":"1234"}`)))
 	if want := hex.EncodeToString(mac.Sum(nil)); got.ArgumentsHMAC != want {

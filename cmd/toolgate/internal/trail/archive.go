@@ -1,4 +1,4 @@
-package app
+package trail
 
 import (
 	"errors"
@@ -13,12 +13,12 @@ import (
 // maxRemoved bounds the chains that one archiving removes: the next one removes the others.
 const maxRemoved = 10_000
 
-// ArchiveTrail moves records from before a time from the trail in dir to an archive, and removes
+// Archive moves records from before a time from the trail in dir to an archive, and removes
 // the chains of which nothing is left. rep is what verifying the trail has shown. trail is a
 // chain of this process: it records what was archived and by whom, and is closed, so that its
 // signed checkpoint covers the record before the first directory goes. It fails closed: without
 // that checkpoint no directory is removed.
-func ArchiveTrail(trail *audit.Log, rep audit.Report, dir, to string, before time.Time, by string) (audit.Archived, error) {
+func Archive(trail *audit.Log, rep audit.Report, dir, to string, before time.Time, by string) (audit.Archived, error) {
 	signing := trail.Signing()
 	done, err := audit.Archive(dir, to, before, time.Now(), signing.Ledger.Trail, signing.Signer)
 	gone := append(rep.Archivable(), done.Removed...)
