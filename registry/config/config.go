@@ -17,8 +17,8 @@
 // property in the schema and a field with its name as tag; a test compares the
 // two.
 //
-// Keys that other clients write into their own part are accepted and reported as
-// warnings. Our own part is taken literally or not at all: an unknown, repeated
+// Options.Translate reports the keys that other clients write into their own part as
+// warnings; without it they are faults. Our own part is taken literally or not at all: an unknown, repeated
 // or case-variant key, a duration without a unit and an unset variable are
 // faults, and all of them are reported at once.
 //

@@ -245,12 +245,8 @@ func (e *env) entry(c clients.Client, a clients.Address, variable string, f *cli
 		}
 		a.Token, a.Literal = e.token, true
 	}
-	text, err := c.Entry(a)
+	entry, err := c.Entry(a)
 	if err != nil {
-		return nil, nil, err
-	}
-	var entry map[string]any
-	if err := json.Unmarshal(text, &entry); err != nil {
 		return nil, nil, err
 	}
 	if variable != "" && c.HoldsToken() && !f.literal {
@@ -266,7 +262,7 @@ func (e *env) entry(c clients.Client, a clients.Address, variable string, f *cli
 	if _, named := entry["name"]; named {
 		entry["name"] = entryName(f)
 	}
-	text, err = json.Marshal(entry)
+	text, err := json.Marshal(entry)
 	return json.RawMessage(strings.ReplaceAll(string(text), "TOOLGATE_TOKEN", cmp.Or(variable, "TOOLGATE_TOKEN"))), notes, err
 }
 

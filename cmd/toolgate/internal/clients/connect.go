@@ -1,7 +1,6 @@
 package clients
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -24,10 +23,10 @@ type Address struct {
 	Literal bool   // write Token itself, also where the client expands variables
 }
 
-// Entry returns the entry for toolgate in the client's own keys, as JSON. Clients that
+// Entry returns the entry for toolgate in the client's own keys. Clients that
 // expand variables get a reference to TOOLGATE_TOKEN; see HoldsToken for the others.
 // The error is for clients that call no servers.
-func (c Client) Entry(a Address) (json.RawMessage, error) {
+func (c Client) Entry(a Address) (map[string]any, error) {
 	if c.Connect == nil {
 		return nil, fmt.Errorf("%s calls no servers: there is nothing to connect", c.Name)
 	}
@@ -35,10 +34,13 @@ func (c Client) Entry(a Address) (json.RawMessage, error) {
 	if a.Token != "" {
 		maps.Copy(entry, c.Connect.Token)
 	}
-	if a.Literal {
-		entry = replaceTexts(entry, func(s string) string { return tokenReference.ReplaceAllLiteralString(s, a.Token) }).(map[string]any)
-	}
-	return json.Marshal(fill(entry, strings.NewReplacer("{url}", a.URL, "{command}", a.Command, "{token}", a.Token)))
+	with := strings.NewReplacer("{url}", a.URL, "{command}", a.Command, "{token}", a.Token)
+	return replaceTexts(entry, func(s string) string {
+		if a.Literal {
+			s = tokenReference.ReplaceAllLiteralString(s, a.Token)
+		}
+		return with.Replace(s)
+	}).(map[string]any), nil
 }
 
 // tokenReference matches the place of the token in the entries of clients: what stands for the
@@ -55,9 +57,6 @@ func (c Client) TakesToken() bool {
 func (c Client) HoldsToken() bool {
 	return c.Connect != nil && strings.Contains(fmt.Sprint(c.Connect.Token), "{token}")
 }
-
-// fill replaces the placeholders in every string of a value.
-func fill(v any, with *strings.Replacer) any { return replaceTexts(v, with.Replace) }
 
 // replaceTexts returns a value with every string replaced by what with returns for it.
 func replaceTexts(v any, with func(string) string) any {

@@ -81,7 +81,7 @@ func (c Client) Export(name string, server map[string]any, value func(reference 
 			e.own[key] = e.canonical(value)
 		}
 	}
-	base, _ := fill(c.Write.Base, strings.NewReplacer("{name}", name)).(map[string]any)
+	base, _ := replaceTexts(c.Write.Base, strings.NewReplacer("{name}", name).Replace).(map[string]any)
 	for _, key := range slices.Sorted(maps.Keys(base)) {
 		e.set(key, base[key])
 	}

@@ -167,6 +167,15 @@ func TestWorkspace(t *testing.T) {
 }
 
 // What each client needs to reach toolgate; the first contact fails without it.
+// entryOf returns toolgate's entry for a client as JSON.
+func entryOf(c clients.Client, a clients.Address) ([]byte, error) {
+	entry, err := c.Entry(a)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(entry)
+}
+
 func TestEntry(t *testing.T) {
 	a := clients.Address{URL: "http://127.0.0.1:8787/mcp", Command: "/usr/bin/toolgate", Token: "t0k"}
 	for id, want := range map[string]string{
@@ -178,20 +187,20 @@ func TestEntry(t *testing.T) {
 		"zed":            `{"headers":{"Authorization":"Bearer t0k"},"url":"http://127.0.0.1:8787/mcp"}`,
 	} {
 		c, _ := clients.Lookup(id)
-		got, err := c.Entry(a)
+		got, err := entryOf(c, a)
 		if err != nil || string(got) != want {
 			t.Errorf("%s: %s, %v, want %s", id, got, err, want)
 		}
 	}
 	for _, c := range clients.Clients() {
-		got, err := c.Entry(clients.Address{URL: "http://127.0.0.1:1/mcp", Command: "toolgate"})
+		got, err := entryOf(c, clients.Address{URL: "http://127.0.0.1:1/mcp", Command: "toolgate"})
 		if (err != nil) != (c.Connect == nil) {
 			t.Errorf("%s: %s, %v", c.ID, got, err)
 		}
 		if strings.Contains(string(got), "oken") || err == nil && !json.Valid(got) {
 			t.Errorf("%s: an entry without a token is %s", c.ID, got)
 		}
-		literal, err := c.Entry(clients.Address{URL: "http://127.0.0.1:1/mcp", Command: "toolgate", Token: "$1t0k", Literal: true})
+		literal, err := entryOf(c, clients.Address{URL: "http://127.0.0.1:1/mcp", Command: "toolgate", Token: "$1t0k", Literal: true})
 		if takes := c.Connect != nil && !slices.Contains([]string{"vscode", "codex", "agent-plugin"}, c.ID); c.TakesToken() != takes {
 			t.Errorf("%s: takes a token: %v", c.ID, !takes)
 		} else if takes && (err != nil || !strings.Contains(string(literal), `$1t0k"`) || strings.Contains(string(literal), "${")) {
