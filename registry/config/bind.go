@@ -44,11 +44,24 @@ func checkBind(addr string, id Identity, plain bool) (message, hint string) {
 }
 
 // overrides applies the flags, which take precedence over the file, and then
-// checks the two listeners and the state directory.
+// checks the two listeners, the state directory and the key directory.
 func (l *loader) overrides() {
 	c := l.cfg
 	c.State = cmp.Or(absolute(l.opts.State), c.State, l.root.Resolve(".toolgate"))
-	l.keysDir()
+	// Upstreams are not trusted with the state directory, and backups hold it.
+	at := l.settings().Get("keys")
+	if l.opts.Keys != "" {
+		at = nil
+	}
+	c.Keys = cmp.Or(absolute(l.opts.Keys), c.Keys, DefaultKeys(l.opts.Getenv))
+	if below, err := filepath.Rel(c.State, c.Keys); c.Keys != "" && err == nil && filepath.IsLocal(below) {
+		const message, hint = "the key directory lies in the state directory: a backup would hold the keys", "choose a directory outside the state directory"
+		if at != nil && !at.Faulty {
+			l.Fault(at, message, hint)
+		} else {
+			l.Faults = append(l.Faults, Fault{File: "--keys", Message: message, Hint: hint})
+		}
+	}
 	good := l.listens("listen", &c.Listen, l.opts.Listen, c.TLS)
 	good = l.listens("admin", &c.Admin, l.opts.Admin, c.AdminTLS) && good
 	if good && collide(c.Listen, c.Admin) {
@@ -57,26 +70,6 @@ func (l *loader) overrides() {
 	if r := c.Replica; good && r != nil && (collide(c.Listen, r.Listen) || collide(c.Admin, r.Listen)) {
 		l.Fault(l.settings().At("replica", "listen"), "is where agents or people are listened to", "give each listener a port of its own")
 	}
-}
-
-// keysDir settles the key directory. It must lie outside the state directory, which
-// upstreams are not trusted with and which backups hold.
-func (l *loader) keysDir() {
-	c, at := l.cfg, l.settings().Get("keys")
-	if l.opts.Keys != "" {
-		at = nil
-	}
-	c.Keys = cmp.Or(absolute(l.opts.Keys), c.Keys, DefaultKeys(l.opts.Getenv))
-	below, err := filepath.Rel(c.State, c.Keys)
-	if c.Keys == "" || err != nil || !filepath.IsLocal(below) {
-		return
-	}
-	const message, hint = "the key directory lies in the state directory: a backup would hold the keys", "choose a directory outside the state directory"
-	if at != nil && !at.Faulty {
-		l.Fault(at, message, hint)
-		return
-	}
-	l.Faults = append(l.Faults, Fault{File: "--keys", Message: message, Hint: hint})
 }
 
 // DefaultKeys returns the key directory where none is configured; "" when the user has

@@ -170,17 +170,49 @@ func entryName(f *clientFlags) string {
 	return "toolgate"
 }
 
-// connectEdits returns the edits that enter toolgate into a client's file.
+// connectEdits returns the edits that enter toolgate into a client's file. A client that
+// expands no variables gets the bridge, which takes the token from its environment, unless
+// the token itself is asked for.
 func (e *env) connectEdits(c clients.Client, f *clientFlags) (edits []clientfile.Edit, notes []string, err error) {
 	a, variable, err := e.reach(f)
 	if err != nil {
 		return nil, nil, err
 	}
-	entry, notes, err := e.entry(c, a, variable, f)
+	if variable != "" {
+		a.Token = "${" + variable + "}"
+	}
+	if f.literal {
+		switch {
+		case !c.TakesToken():
+			return nil, nil, fmt.Errorf("a file of %s cannot hold a token\nhint: leave --token-literal out: the client gets the token from %s", c.Name, tokenSource(c, cmp.Or(variable, "TOOLGATE_TOKEN")))
+		case e.token == "":
+			return nil, nil, errors.New("--token-literal needs the token\nhint: name it with --token")
+		}
+		a.Token, a.Literal = e.token, true
+	}
+	entry, err := c.Entry(a)
 	if err != nil {
 		return nil, nil, err
 	}
-	edits = append(fileEdits(c), clientfile.Edit{Container: c.Container, Key: c.List, Name: entryName(f), Value: entry})
+	if variable != "" && c.HoldsToken() && !f.literal {
+		entry = map[string]any{"command": a.Command, "args": []string{"stdio", "--connect", a.URL}}
+		notes = append(notes, fmt.Sprintf("%s expands no variables: start it with TOOLGATE_TOKEN in its environment, or write the token into its file with --token-literal", c.Name))
+	} else if variable != "" && !f.literal {
+		note := c.Name + " takes the token from " + tokenSource(c, variable)
+		if c.TakesToken() {
+			note += "; --token-literal writes the token into its file instead"
+		}
+		notes = append(notes, note)
+	}
+	if _, named := entry["name"]; named {
+		entry["name"] = entryName(f)
+	}
+	text, err := json.Marshal(entry)
+	if err != nil {
+		return nil, nil, err
+	}
+	value := json.RawMessage(strings.ReplaceAll(string(text), "TOOLGATE_TOKEN", cmp.Or(variable, "TOOLGATE_TOKEN")))
+	edits = append(fileEdits(c), clientfile.Edit{Container: c.Container, Key: c.List, Name: entryName(f), Value: value})
 	if variable != "" {
 		edits = append(edits, rootEdits(c)...)
 	}
@@ -227,43 +259,6 @@ func (e *env) reach(f *clientFlags) (a clients.Address, variable string, err err
 	}
 	a.Command, err = os.Executable()
 	return a, variable, err
-}
-
-// entry returns toolgate's entry for a client. A client that expands no variables gets
-// the bridge, which takes the token from its environment, unless the token itself is
-// asked for.
-func (e *env) entry(c clients.Client, a clients.Address, variable string, f *clientFlags) (_ json.RawMessage, notes []string, err error) {
-	if variable != "" {
-		a.Token = "${" + variable + "}"
-	}
-	if f.literal {
-		switch {
-		case !c.TakesToken():
-			return nil, nil, fmt.Errorf("a file of %s cannot hold a token\nhint: leave --token-literal out: the client gets the token from %s", c.Name, tokenSource(c, cmp.Or(variable, "TOOLGATE_TOKEN")))
-		case e.token == "":
-			return nil, nil, errors.New("--token-literal needs the token\nhint: name it with --token")
-		}
-		a.Token, a.Literal = e.token, true
-	}
-	entry, err := c.Entry(a)
-	if err != nil {
-		return nil, nil, err
-	}
-	if variable != "" && c.HoldsToken() && !f.literal {
-		entry = map[string]any{"command": a.Command, "args": []string{"stdio", "--connect", a.URL}}
-		notes = append(notes, fmt.Sprintf("%s expands no variables: start it with TOOLGATE_TOKEN in its environment, or write the token into its file with --token-literal", c.Name))
-	} else if variable != "" && !f.literal {
-		note := c.Name + " takes the token from " + tokenSource(c, variable)
-		if c.TakesToken() {
-			note += "; --token-literal writes the token into its file instead"
-		}
-		notes = append(notes, note)
-	}
-	if _, named := entry["name"]; named {
-		entry["name"] = entryName(f)
-	}
-	text, err := json.Marshal(entry)
-	return json.RawMessage(strings.ReplaceAll(string(text), "TOOLGATE_TOKEN", cmp.Or(variable, "TOOLGATE_TOKEN"))), notes, err
 }
 
 // tokenSource says where a client looks for the token.
