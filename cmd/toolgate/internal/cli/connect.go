@@ -98,14 +98,11 @@ func (e *env) changeClient(id string, f *clientFlags, plan func(clients.Client, 
 
 // clientFile returns a client and the place of its file.
 func (e *env) clientFile(id string, f *clientFlags) (c clients.Client, path string, err error) {
-	c, ok := clients.Lookup(id)
-	if !ok {
-		return c, "", unknown("client", id, clientIDs())
+	c, err = lookupClient(id)
+	if err != nil || f.file != "" {
+		return c, f.file, err
 	}
-	if f.file != "" {
-		return c, f.file, nil
-	}
-	m := e.machine(f.project)
+	m := clients.System(f.project, e.lookup)
 	for _, p := range c.Places(m) {
 		if (p.Scope == "project") != (f.project != "") || p.Scope == "system" {
 			continue
@@ -142,24 +139,17 @@ func present(path, project string) error {
 	return err
 }
 
-func clientIDs() (ids []string) {
+// lookupClient returns the client with an ID.
+func lookupClient(id string) (clients.Client, error) {
+	c, ok := clients.Lookup(id)
+	if ok {
+		return c, nil
+	}
+	var ids []string
 	for _, c := range clients.Clients() {
 		ids = append(ids, c.ID)
 	}
-	return ids
-}
-
-// machine returns what places of files depend on, from the environment of the command.
-func (e *env) machine(project string) clients.Machine {
-	if project != "" {
-		project, _ = filepath.Abs(project) // "" = no project
-	}
-	m := clients.System(project)
-	m.Getenv = func(name string) string {
-		value, _ := e.lookup(name)
-		return value
-	}
-	return m
+	return c, unknown("client", id, ids)
 }
 
 // entryName is the name under which a client knows toolgate.

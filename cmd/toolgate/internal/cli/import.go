@@ -34,23 +34,17 @@ func importCommand(e *env) *cobra.Command {
 			return e.detectClients(f)
 		}
 		if f.from != "" {
-			if _, ok := clients.Lookup(f.from); !ok {
-				return unknown("client", f.from, clientIDs())
+			if _, err := lookupClient(f.from); err != nil {
+				return err
 			}
 		}
-		id, path := f.from, ""
-		if len(args) == 1 {
-			id, path = args[0], ""
-			if _, known := clients.Lookup(id); !known {
-				id, path = f.from, args[0]
-			}
-		}
-		if path == "" {
-			_, found, err := e.clientFile(id, f)
+		id, path := f.from, strings.Join(args, "")
+		if _, known := clients.Lookup(path); known || len(args) == 0 {
+			c, found, err := e.clientFile(cmp.Or(path, id), f)
 			if err != nil {
 				return err
 			}
-			path = found
+			id, path = c.ID, found
 		}
 		p, _, err := e.planImport(id, path, f)
 		if err != nil {
@@ -379,7 +373,7 @@ func (e *env) clientFiles(project string) (files []clientOnDisk, err error) {
 		if len(c.Container) == 0 {
 			continue // they describe servers that are installed
 		}
-		places := c.Places(e.machine(project))
+		places := c.Places(clients.System(project, e.lookup))
 		for _, place := range places {
 			if place.Scope == "project" && slices.Contains(places, clients.Place{Scope: "user", Path: place.Path}) {
 				continue // the project is the user's home

@@ -44,8 +44,8 @@ func standardTools() *offer {
 // names the project.
 func (e *env) offers(f *initFlags) (offers []*offer, notes []string, err error) {
 	for _, id := range f.clients {
-		if _, known := clients.Lookup(id); !known {
-			return nil, nil, unknown("client", id, clientIDs())
+		if _, err := lookupClient(id); err != nil {
+			return nil, nil, err
 		}
 	}
 	files, err := e.clientFiles(cmp.Or(f.project, "."))

@@ -110,7 +110,8 @@ func (c Client) Export(name string, server map[string]any, value func(reference 
 		slices.Sort(e.declared)
 		e.set(key, slices.Compact(e.declared))
 	}
-	return Exported{Entry: e.entry(), Inputs: e.inputs, Rules: e.rules, Losses: e.losses}
+	e.Entry = e.entry()
+	return e.Exported
 }
 
 // exporter writes one entry.
@@ -122,10 +123,8 @@ type exporter struct {
 	own       map[string]any // what is not written yet
 	members   []member
 	implied   string // the transport that the entry says without a word for it
-	inputs    []string
-	rules     []Rule
 	declared  []string
-	losses    []Loss
+	Exported
 }
 
 type member struct {
@@ -139,14 +138,14 @@ var idle = map[bool][]string{false: {"command", "args", "env", "envFile", "cwd"}
 // lose reports a loss, once.
 func (e *exporter) lose(key, format string, args ...any) {
 	loss := Loss{Key: key, Message: fmt.Sprintf(format, args...)}
-	if !slices.Contains(e.losses, loss) {
-		e.losses = append(e.losses, loss)
+	if !slices.Contains(e.Losses, loss) {
+		e.Losses = append(e.Losses, loss)
 	}
 }
 
 // widen reports a filter that the client does not apply.
 func (e *exporter) widen(key, format string, args ...any) {
-	e.losses = append(e.losses, Loss{Key: key, Message: fmt.Sprintf(format, args...), Wider: true})
+	e.Losses = append(e.Losses, Loss{Key: key, Message: fmt.Sprintf(format, args...), Wider: true})
 }
 
 // set adds a member, or replaces the one with its key.
@@ -301,7 +300,7 @@ func (e *exporter) writeRules() {
 	f := e.client.Filters[i]
 	add := func(offered bool, patterns ...any) {
 		for _, p := range patterns {
-			e.rules = append(e.rules, Rule{f.Path, f.Prefix(e.name) + fmt.Sprint(p), offered})
+			e.Rules = append(e.Rules, Rule{f.Path, f.Prefix(e.name) + fmt.Sprint(p), offered})
 		}
 	}
 	if only {
@@ -355,7 +354,7 @@ func (e *exporter) reference(key, found string) string {
 	name, fallback, hasDefault := strings.Cut(body, ":-")
 	if id, ok := strings.CutPrefix(body, "input:"); ok { // there are none without w.Input
 		form, name, hasDefault = w.Input, id, false
-		e.inputs = append(e.inputs, id)
+		e.Inputs = append(e.Inputs, id)
 	} else if path, ok := strings.CutPrefix(body, "file:"); ok {
 		form, name, hasDefault = w.Text, path, false
 	} else if hasDefault && w.Default != "" {

@@ -26,13 +26,16 @@ type Machine struct {
 	OS      string // as runtime.GOOS
 	Home    string // home directory of the user; "" = no place below it is returned
 	Project string // directory of the project; "" = no place of scope project is returned
-	Getenv  func(string) string
+	Getenv  func(string) (string, bool)
 }
 
-// System returns this machine, for a project directory.
-func System(project string) Machine {
+// System returns this machine, for a project directory and the variables of a process.
+func System(project string, getenv func(string) (string, bool)) Machine {
+	if project != "" {
+		project, _ = filepath.Abs(project) // "" = no project
+	}
 	home, _ := os.UserHomeDir() // "" = a user without one has no files there
-	return Machine{OS: runtime.GOOS, Home: home, Project: project, Getenv: os.Getenv}
+	return Machine{OS: runtime.GOOS, Home: home, Project: project, Getenv: getenv}
 }
 
 // Places returns the places of the client's file, in the order of the table.
@@ -72,7 +75,7 @@ func (m Machine) expand(path string) string {
 		}
 		return filepath.Join(m.Home, filepath.FromSlash(rest))
 	}
-	base := m.Getenv(found[1])
+	base, _ := m.Getenv(found[1]) // "" = not set
 	if !filepath.IsAbs(base) {
 		base = m.expand(found[2] + "/")
 	}

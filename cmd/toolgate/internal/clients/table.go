@@ -8,7 +8,7 @@
 // form of a client; package clientfile puts them into its file.
 //
 //	c, ok := clients.Lookup("cursor")
-//	for _, p := range c.Places(clients.System("/src/project")) {
+//	for _, p := range c.Places(clients.System("/src/project", os.LookupEnv)) {
 //		fmt.Println(p.Scope, p.Path)
 //	}
 //

@@ -93,7 +93,7 @@ func TestKeysLeadSomewhere(t *testing.T) {
 
 // A file in the place where a client keeps it is that client's.
 func TestRecogniseByPlace(t *testing.T) {
-	machine := clients.Machine{OS: "linux", Home: "/home/ada", Project: "/src/project", Getenv: func(string) string { return "" }}
+	machine := clients.Machine{OS: "linux", Home: "/home/ada", Project: "/src/project", Getenv: func(string) (string, bool) { return "", false }}
 	shared := []string{"/src/project/.mcp.json", "/src/project/mcp.json"}
 	for _, c := range clients.Clients() {
 		for _, p := range c.Places(machine) {
@@ -147,7 +147,7 @@ func TestPlaces(t *testing.T) {
 	} {
 		client, _ := clients.Lookup(c.client)
 		var got []string
-		for _, p := range client.Places(clients.Machine{OS: c.os, Home: c.home, Project: "/p", Getenv: func(n string) string { return env[n] }}) {
+		for _, p := range client.Places(clients.Machine{OS: c.os, Home: c.home, Project: "/p", Getenv: func(n string) (string, bool) { return env[n], env[n] != "" }}) {
 			got = append(got, filepath.ToSlash(p.Path))
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {
