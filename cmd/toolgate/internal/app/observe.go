@@ -230,26 +230,21 @@ func (a *App) addGauges() {
 		})
 	a.metrics.addGauge("toolgate_secrets_redacted", "Messages of a server that had a secret which toolgate gave it, since the server was started; agents do not see it.", "server",
 		func(context.Context) map[string]float64 { return a.upstreams.Redacted() })
-	a.metrics.addGauge("toolgate_upstream_up", "Whether a server that is not disabled is ready: 1 = calls can be made, 0 = not.", "server",
-		func(context.Context) map[string]float64 {
-			up := make(map[string]float64)
+	byServer := func(name, help string, of func(registry.ServerStatus) float64) {
+		a.metrics.addGauge(name, help, "server", func(context.Context) map[string]float64 {
+			values := make(map[string]float64)
 			for _, u := range a.upstreams.Status() {
 				if u.State != "disabled" {
-					up[u.Name] = truth(u.State == string(upstream.StateReady))
+					values[u.Name] = of(u)
 				}
 			}
-			return up
+			return values
 		})
-	a.metrics.addGauge("toolgate_quarantined_tools", "Tools of a server that do not serve: their definition has changed or is new and nobody has accepted it, or it cannot be used.", "server",
-		func(context.Context) map[string]float64 {
-			withheld := make(map[string]float64)
-			for _, u := range a.upstreams.Status() {
-				if u.State != "disabled" {
-					withheld[u.Name] = float64(u.Quarantined)
-				}
-			}
-			return withheld
-		})
+	}
+	byServer("toolgate_upstream_up", "Whether a server that is not disabled is ready: 1 = calls can be made, 0 = not.",
+		func(u registry.ServerStatus) float64 { return truth(u.State == string(upstream.StateReady)) })
+	byServer("toolgate_quarantined_tools", "Tools of a server that do not serve: their definition has changed or is new and nobody has accepted it, or it cannot be used.",
+		func(u registry.ServerStatus) float64 { return float64(u.Quarantined) })
 	a.metrics.addValue("toolgate_calls_in_flight", "Calls and other requests under way, those that wait for people included.",
 		func(context.Context) float64 { return float64(a.gate.InFlight()) })
 	a.metrics.addGauge("toolgate_message_bytes_in_flight", "Bytes of the bodies of requests, and of large answers of servers, that are held.", "kind",
