@@ -36,6 +36,9 @@ var _ registry.Peer = (*clientPeer)(nil)
 func (p *clientPeer) Ask(ctx context.Context, all []registry.Question) []registry.Answer {
 	sent, answers := make([]*question, len(all)), make([]registry.Answer, len(all))
 	for i, q := range all {
+		if feature := deprecatedQuestions[q.Method]; feature != "" {
+			p.session.deprecated(feature)
+		}
 		sent[i] = p.ask(q)
 	}
 	for i, q := range sent {

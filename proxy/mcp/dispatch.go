@@ -330,6 +330,7 @@ func (c *core) setLevel(ctx context.Context, x *exchange) outcome {
 	case !slices.Contains(proxy.Levels, level):
 		return refused(signal.CodeEnvelopeParams, "params.level is not one of "+strings.Join(proxy.Levels, ", "))
 	}
+	c.opts.Deprecated("logging")
 	x.call.Level = level
 	o := c.govern(ctx, x)
 	if o.result != nil {

@@ -91,6 +91,13 @@ type Options struct {
 	// Crowded is called for each message of a server that is dropped because its client does not
 	// read; nil = nobody asks. It must not block and must not call back into the Door.
 	Crowded func()
+	// MinRevision is the oldest revision that is served: a client that speaks an older one is
+	// refused with UNSUPPORTED_VERSION; "" = all are served.
+	MinRevision string
+	// Deprecated is called when a client uses what MCP 2026-07-28 has deprecated: http+sse,
+	// roots, sampling or logging; nil = nobody asks. It must not block and must not call back
+	// into the Door.
+	Deprecated func(feature string)
 	// Limits bound one message; zero fields have the defaults of jsonrpc.
 	Limits jsonrpc.Limits
 	// Budget bounds the bodies that are held at once; nil = nothing does. Over HTTP a request
@@ -201,6 +208,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.SessionID == nil {
 		o.SessionID = rand.Text
+	}
+	if o.Deprecated == nil {
+		o.Deprecated = func(string) {}
 	}
 	if o.Crowded == nil {
 		o.Crowded = func() {}

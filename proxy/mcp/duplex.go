@@ -307,10 +307,18 @@ func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
 		problem(w, http.StatusNotAcceptable, "accept text/event-stream")
 		return
 	}
-	who, ok := d.authenticatedPrincipal(w, r, identity.Resource{Door: "/sse", Server: route})
+	at := identity.Resource{Door: "/sse", Server: route}
+	who, ok := d.authenticatedPrincipal(w, r, at)
 	if !ok {
 		return
 	}
+	const revision = "2024-11-05" // of this transport
+	if tooOld := d.tooOld(revision); tooOld != "" {
+		kernel, _ := signal.ErrorFor(signal.CodeEnvelopeVersion, tooOld, door, nil, nil) // the code has a row
+		d.refusal(w, r.Header, at, &proxy.Failure{Kernel: kernel, Reason: tooOld})
+		return
+	}
+	d.opts.Deprecated("http+sse")
 	s := newSession(who, route, "", "")
 	rd := d.events.openQueue(&s.streams, false)
 	c := &sseClient{out: rd.stream}

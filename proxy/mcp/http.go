@@ -250,6 +250,11 @@ func (d *Door) checkSession(x *exchange, h http.Header) (a answer, ok bool) {
 		a.status = http.StatusBadRequest
 		return a, false
 	}
+	if len(lines) == 1 && m != nil && m.Method != "initialize" {
+		if tooOld := d.tooOld(lines[0]); tooOld != "" {
+			return d.refuseAs(x, signal.CodeEnvelopeVersion, http.StatusBadRequest, tooOld), false
+		}
+	}
 	if len(ids) == 0 {
 		return answer{}, true
 	}

@@ -346,6 +346,11 @@ func (m *multiCall) Ask(ctx context.Context, questions []registry.Question) []re
 	case <-m.server.closing.Done():
 		return unanswered(questions, proxy.ErrShutdown.Error())
 	}
+	for _, q := range questions {
+		if feature := deprecatedQuestions[q.Method]; feature != "" {
+			m.server.opts.Deprecated(feature)
+		}
+	}
 	r, open := newQuestionRound(questions)
 	if !open || r.match(m.takeEarlyAnswers()) {
 		return r.answers

@@ -60,6 +60,7 @@ type session struct {
 	extensions       []string        // that the client declares, as registry.ExtensionsIn names them
 	mayBeNotified    bool            // a server of its road may say something before it answers
 	onEnd            func()          // called once, after the last call of an ended session
+	deprecated       func(string)    // Options.Deprecated
 	keep             func() bool     // keeps its record for other replicas; false = that fails
 	subscribed       atomic.Bool     // it has subscribed to resources, so no other replica can take it over
 	taken            bool            // it was another replica's
@@ -85,16 +86,17 @@ type session struct {
 // newSession makes the session that who opens on route.
 func newSession(who policy.Principal, route, version, client string) *session {
 	s := &session{
-		key:     signal.NewID("ses_"),
-		account: account{owner: ownerOf(who)},
-		streams: streams{owner: ownerOf(who)},
-		route:   route,
-		version: version,
-		client:  client,
-		onEnd:   func() {},
-		keep:    func() bool { return true },
-		changes: newListChanges(),
-		flights: make(map[string]context.CancelCauseFunc),
+		key:        signal.NewID("ses_"),
+		account:    account{owner: ownerOf(who)},
+		streams:    streams{owner: ownerOf(who)},
+		route:      route,
+		version:    version,
+		client:     client,
+		onEnd:      func() {},
+		deprecated: func(string) {},
+		keep:       func() bool { return true },
+		changes:    newListChanges(),
+		flights:    make(map[string]context.CancelCauseFunc),
 	}
 	s.peer = &clientPeer{session: s}
 	s.answering, s.closeToQuestions = context.WithCancel(context.Background())
@@ -257,6 +259,9 @@ func (c *core) initialize(ctx context.Context, x *exchange) outcome {
 	if slices.Contains(x.versions, wanted) {
 		version = wanted
 	}
+	if tooOld := c.tooOld(version); tooOld != "" {
+		return refused(signal.CodeEnvelopeVersion, tooOld)
+	}
 	offered := c.offered(x)
 	made := newSession(x.call.Principal, x.call.Route, version, nameOf(params, "clientInfo"))
 	if made.capabilities, ok = clientCapabilities(params); !ok {
@@ -265,7 +270,7 @@ func (c *core) initialize(ctx context.Context, x *exchange) outcome {
 	made.clientInfo = bytes.Clone(clientInfo(params, "clientInfo"))
 	made.extensions = registry.ExtensionsIn(made.capabilities)
 	made.mayBeNotified = mayBeNotified(made.capabilities, offered)
-	made.began, made.transport = c.opts.Now(), x.call.Transport
+	made.began, made.transport, made.deprecated = c.opts.Now(), x.call.Transport, c.opts.Deprecated
 	opened, err := x.open(made)
 	if errors.Is(err, errNoRoom) {
 		return refused(signal.CodeOverloaded, err.Error())
@@ -279,6 +284,17 @@ func (c *core) initialize(ctx context.Context, x *exchange) outcome {
 		[]byte(`{"protocolVersion":`), jsonrpc.Quote(version), []byte(`,"capabilities":`), offered,
 		[]byte(`,"serverInfo":`), info, []byte(`,"instructions":`), jsonrpc.Quote(instructions), []byte{'}'})}
 }
+
+// tooOld says that a revision is older than those that the operator serves, "" when it is not.
+func (c *core) tooOld(revision string) string {
+	if revision >= c.opts.MinRevision { // revisions are dates
+		return ""
+	}
+	return "revision " + revision + " is older than " + c.opts.MinRevision + ", the oldest that is served here"
+}
+
+// deprecatedQuestions are the questions of servers that MCP 2026-07-28 has deprecated.
+var deprecatedQuestions = map[string]string{"roots/list": "roots", "sampling/createMessage": "sampling"}
 
 // offered returns the capabilities of x's route: those that its servers
 // declare, and tools, whose list may always change.

@@ -64,6 +64,9 @@ func (s *statelessServer) admitStateless(ctx context.Context, x *exchange, h htt
 	if fault := x.readClient(); fault != "" {
 		return s.refuseAs(x, signal.CodeEnvelopeParams, http.StatusBadRequest, fault), false
 	}
+	if x.call.Level != "" {
+		s.opts.Deprecated("logging")
+	}
 	return s.checkRequest(ctx, x, h)
 }
 

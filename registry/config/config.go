@@ -99,9 +99,10 @@ type Config struct {
 	// and that know no delay of their own; at least 1 s.
 	RetryAfter    time.Duration `json:"retry_after"`
 	Artifacts     Artifacts     `json:"artifacts"`
-	Telemetry     *Telemetry    `json:"telemetry"` // nil = nothing is sent
-	Sandbox       string        `json:"sandbox"`   // auto, require or off: of servers that say nothing else
-	Envelope      string        `json:"envelope"`  // mcp or strict
+	Telemetry     *Telemetry    `json:"telemetry"`    // nil = nothing is sent
+	Sandbox       string        `json:"sandbox"`      // auto, require or off: of servers that say nothing else
+	Envelope      string        `json:"envelope"`     // mcp or strict
+	MinRevision   string        `json:"min_revision"` // the oldest revision of MCP that is served; "" = all are
 	Shutdown      Shutdown      `json:"shutdown"`
 	MetricsRole   string        `json:"metrics_role"`  // may read metrics and details of the status; "" = see mayWatch of the app
 	PprofRole     string        `json:"pprof_role"`    // may take profiles on the people's listener; "" = nobody may

@@ -32,12 +32,12 @@ import (
 type metrics struct {
 	registry *prometheus.Registry
 
-	calls, limited, warnings, hidden, credentials, crowded        *prometheus.CounterVec
-	notices, shipped, unshipped, loads, verified, shadow, reloads *prometheus.CounterVec
-	dropped, handshakes, takenOver, passedOn                      *prometheus.CounterVec
-	seconds, upstream, waits                                      *prometheus.HistogramVec
-	evaluation                                                    prometheus.Histogram
-	doubts                                                        prometheus.Counter
+	calls, limited, warnings, hidden, credentials, crowded, deprecated *prometheus.CounterVec
+	notices, shipped, unshipped, loads, verified, shadow, reloads      *prometheus.CounterVec
+	dropped, handshakes, takenOver, passedOn                           *prometheus.CounterVec
+	seconds, upstream, waits                                           *prometheus.HistogramVec
+	evaluation                                                         prometheus.Histogram
+	doubts                                                             prometheus.Counter
 }
 
 // callSeconds are the buckets of the time that calls take.
@@ -68,6 +68,7 @@ func newMetrics(version string) *metrics {
 		warnings:    counter("toolgate_warnings_total", "Calls that were made although they break the tool's schema, and results that break it or could not be kept whole, by kernel code.", "server", "code"),
 		shadow:      counter("toolgate_shadow_total", "Decisions that the policy of policy.shadow was asked about: same, changed = it would decide otherwise, failed = it could not judge, skipped = it was not asked.", "outcome"),
 		dropped:     counter("toolgate_connections_dropped_total", "Connections that were closed for another one, because a listener had as many as it may.", "listener"),
+		deprecated:  counter("toolgate_deprecated_total", "Uses of what MCP 2026-07-28 has deprecated: http+sse (streams), roots and sampling (questions of servers), logging (levels set).", "feature"),
 		crowded:     counter("toolgate_notifications_dropped_total", "Messages of a server that were dropped because the client did not read them in time; without a server they had left for the client's event stream.", "server"),
 		passedOn:    counter("toolgate_requests_passed_on_total", "Requests that were passed on to the replica that has their session or call: answered, gone = it could not be reached, unknown = its answer did not come or broke off, left = the client has gone or this replica stops.", "result"),
 		takenOver:   counter("toolgate_sessions_taken_over_total", "Sessions of replicas that are gone whose clients came here: taken = the session continues, told = it had subscriptions, and its client was told that it is lost.", "outcome"),

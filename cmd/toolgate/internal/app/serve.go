@@ -262,6 +262,7 @@ func (a *App) doorOptions(cfg *config.Config) mcp.Options {
 		Version: a.options.Version, Errors: wire.Dialect(cfg.Errors),
 		Limits: limitsOf(cfg), Budget: a.budget, Profile: wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: a.state.envelopes.Write, Tasks: true, StateKey: a.state.key,
 		Drain: cfg.Shutdown.Drain, Ended: a.endSession, Session: a.measureSession, Log: a.log.Named("mcp"), Crowded: a.metrics.crowded.WithLabelValues("").Inc,
+		MinRevision: cfg.MinRevision, Deprecated: func(feature string) { a.metrics.deprecated.WithLabelValues(feature).Inc() },
 	}
 }
 

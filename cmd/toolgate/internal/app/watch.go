@@ -166,6 +166,7 @@ func needRestart(begun, next *config.Config) (names []string) {
 		{"toolgate.limits.in_flight_mib", begun.Limits.InFlight != next.Limits.InFlight},
 		{"toolgate.limits.in_flight_share", begun.Limits.InFlightShare != next.Limits.InFlightShare},
 		{"toolgate.errors", begun.Errors != next.Errors},
+		{"toolgate.min_revision", begun.MinRevision != next.MinRevision},
 		{"toolgate.envelope", begun.Envelope != next.Envelope},
 		{"toolgate.deterministic", begun.Deterministic != next.Deterministic},
 		{"toolgate.artifacts.ttl", begun.Artifacts.TTL != next.Artifacts.TTL},
