@@ -101,6 +101,9 @@ func TestProtectedResource(t *testing.T) {
 	if got := document("Host", "evil.example"); got.code != http.StatusForbidden || got.Get("Access-Control-Allow-Origin") != "" {
 		t.Errorf("at another name: %d %v", got.code, got.Header)
 	}
+	if got := ask(t, http.MethodGet, g.Agents+"/", ""); got.code != http.StatusOK || !strings.Contains(got.body, public+"/mcp") {
+		t.Errorf("what the metadata names as its documentation: %d %s", got.code, got.body)
+	}
 	if got := ask(t, http.MethodGet, g.Admin+"/.well-known/oauth-protected-resource/mcp", ""); got.code != http.StatusNotFound {
 		t.Errorf("the people's listener: %d", got.code)
 	}

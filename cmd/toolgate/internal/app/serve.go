@@ -179,6 +179,9 @@ func (a *App) route(hosts guard.Hosts, door *mcp.Door, jobs *rest.Handler) http.
 			jobs.ServeHTTP(w, r)
 		case strings.HasPrefix(r.URL.Path, identity.MetadataPath) && hosts.Knows(r): // a page of any origin may read it
 			a.auth.ServeMetadata(w, r)
+		case r.URL.Path == "/" && r.Method == http.MethodGet && hosts.Knows(r): // the documentation that the metadata names
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			fmt.Fprintf(w, "toolgate: agents reach tools here, each call by policy.\n\nGive your MCP client the address %s and sign in when it asks.\nWithout a sign-in page, ask whoever operates toolgate for a token.\n", a.auth.Resource(identity.Resource{Door: "/mcp"}))
 		default:
 			door.ServeHTTP(w, r)
 		}

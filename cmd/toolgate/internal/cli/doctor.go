@@ -34,7 +34,18 @@ const (
 )
 
 func doctorCommand(e *env) *cobra.Command {
-	return e.printing("doctor", "find out what is wrong, and what to do", "doctor", func(ctx context.Context, _ []string) (any, error) {
+	client := false
+	c := e.printing("doctor [URL]", "find out what is wrong, and what to do", "doctor", func(ctx context.Context, args []string) (any, error) {
+		if client {
+			s, err := examineSignIn(ctx, e, strings.Join(args, ""))
+			if err != nil {
+				return nil, err
+			}
+			return &s.examination, exitIf(!s.OK, s.code)
+		}
+		if len(args) > 0 {
+			return nil, usage(errors.New("an address belongs to --client\nhint: toolgate doctor --client URL"))
+		}
 		s, err := e.checkFiles(ctx)
 		if err != nil {
 			return nil, err
@@ -45,6 +56,8 @@ func doctorCommand(e *env) *cobra.Command {
 		}
 		return x, exitIf(!x.OK, x.code)
 	})
+	c.Flags().BoolVar(&client, "client", false, "walk the way of a client that signs in at URL, by default at the configured toolgate, up to the step at which it stops")
+	return c
 }
 
 // examination is what doctor finds.
