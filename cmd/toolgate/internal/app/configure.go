@@ -78,7 +78,7 @@ func clientProfiles(cfg *config.Config) []proxy.ClientProfile {
 func IdentityConfig(cfg *config.Config, role string) identity.Config {
 	c := identity.Config{
 		LocalRole: role, Configured: cfg.Identity.Configured, Local: cfg.Identity.Local,
-		Public: cmp.Or(cfg.PublicURL, URL(cfg.Listen, cfg.TLS)), Scopes: cfg.Identity.Scopes, Audiences: make(map[string][]string),
+		Public: AgentsURL(cfg), Scopes: cfg.Identity.Scopes, Audiences: make(map[string][]string),
 	}
 	for _, s := range cfg.Servers {
 		c.Audiences[s.Name] = s.Audience
@@ -129,6 +129,9 @@ func consoleURL(cfg *config.Config) string {
 	}
 	return URL(cfg.Admin, cfg.AdminTLS)
 }
+
+// AgentsURL is where agents find their listener, without a path.
+func AgentsURL(cfg *config.Config) string { return cmp.Or(cfg.PublicURL, URL(cfg.Listen, cfg.TLS)) }
 
 // Reachable returns an address at which this machine reaches a listener: a
 // listener on every interface has no address of its own.

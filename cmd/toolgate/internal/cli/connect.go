@@ -228,7 +228,7 @@ func planDisconnect(c clients.Client, path string, f *clientFlags) (*clientPlan,
 }
 
 // reach returns where a client reaches toolgate, and the variable with its token, ""
-// where agents need none.
+// where agents need none or get one by themselves.
 func (e *env) reach(f *clientFlags) (a clients.Address, variable string, err error) {
 	a.URL, variable = f.url, f.tokenEnv
 	if _, missing := os.Stat(e.config); a.URL == "" && errors.Is(missing, fs.ErrNotExist) {
@@ -239,8 +239,8 @@ func (e *env) reach(f *clientFlags) (a clients.Address, variable string, err err
 		if err != nil {
 			return a, "", err
 		}
-		a.URL = app.URL(cfg.Listen, cfg.TLS) + "/mcp"
-		if cfg.Identity.Configured && !cfg.Identity.Local {
+		a.URL = app.AgentsURL(cfg) + "/mcp"
+		if cfg.Identity.Configured && !cfg.Identity.Local && len(cfg.Identity.JWT) == 0 { // at an issuer, the client signs in by itself
 			variable = cmp.Or(variable, "TOOLGATE_TOKEN")
 		}
 	}

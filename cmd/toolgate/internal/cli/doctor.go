@@ -256,7 +256,7 @@ func (f *clientOnDisk) reaches(cfg *config.Config) (connected bool, past []strin
 	if f.err != nil {
 		return false, nil
 	}
-	own := ownServers{url: app.URL(cfg.Listen, cfg.TLS) + "/mcp"}
+	own := ownServers{url: app.AgentsURL(cfg) + "/mcp"}
 	for _, s := range f.read.Servers {
 		switch {
 		case s.Disabled:

@@ -40,7 +40,7 @@ func examineSignIn(ctx context.Context, e *env, address string) (*signIn, error)
 		if err != nil {
 			return nil, err
 		}
-		address = cmp.Or(cfg.PublicURL, app.URL(cfg.Listen, cfg.TLS)) + "/mcp"
+		address = app.AgentsURL(cfg) + "/mcp"
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
