@@ -2,17 +2,23 @@ package peers_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
 
 	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
@@ -165,4 +171,46 @@ func TestAddressIsAllThatAClientNeeds(t *testing.T) {
 		})
 	}
 	wantRuns(t, rec, `{}`, 7+2*2) // look and pay
+}
+
+// TestGoSDKSignsIn: the official Go SDK does the same by itself, the step-up too.
+func TestGoSDKSignsIn(t *testing.T) {
+	t.Parallel()
+	parts.Long(t, "starts whole programs")
+	issuer := openAuthorizationServer(t)
+	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}, {Name: "look"}}})
+	g := serveReady(t, guarded(t, issuer, scopedPay, httpOf("rec", rec, shared())))
+	redirect, back := pages(t)
+	person, asked := newBrowserSession(t), []string{}
+	handler, err := auth.NewAuthorizationCodeHandler(&auth.AuthorizationCodeHandlerConfig{
+		PreregisteredClient: &oauthex.ClientCredentials{ClientID: "refreshing"}, RedirectURL: redirect,
+		AuthorizationCodeFetcher: func(_ context.Context, args *auth.AuthorizationArgs) (*auth.AuthorizationResult, error) {
+			if asked = append(asked, args.URL); len(asked) == 1 {
+				person.open(args.URL).send("", "login", "ann", "password", "any") // sign in
+				person.send("")                                                   // consent
+			} else {
+				person.open(args.URL).send("")
+			}
+			query, err := url.ParseQuery(<-back)
+			return &auth.AuthorizationResult{Code: query.Get("code"), State: query.Get("state"), Iss: query.Get("iss")}, err
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := sdk.NewClient(&sdk.Implementation{Name: "go-sdk", Version: "1"}, nil)
+	session, err := client.Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: g.Agents + "/mcp/rec", OAuthHandler: handler}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	for _, tool := range []string{"look", "pay"} {
+		if result, err := session.CallTool(t.Context(), &sdk.CallToolParams{Name: tool, Arguments: map[string]any{}}); err != nil || result.IsError {
+			t.Fatalf("%s: %+v, %v", tool, result, err)
+		}
+	}
+	if len(asked) != 2 || !strings.Contains(asked[1], "scope=media+payments") {
+		t.Errorf("the person was asked %v", asked)
+	}
+	wantRuns(t, rec, `{}`, 2)
 }
