@@ -214,3 +214,36 @@ func TestGoSDKSignsIn(t *testing.T) {
 	}
 	wantRuns(t, rec, `{}`, 2)
 }
+
+// TestPythonSDKSignsIn: both majors of the Python SDK do the same.
+func TestPythonSDKSignsIn(t *testing.T) {
+	t.Parallel()
+	parts.Long(t, "starts whole programs")
+	interpreters := map[string]string{"1": python(t, "mcp1"), "2": python(t, "mcp2")}
+	issuer := openAuthorizationServer(t)
+	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}, {Name: "look"}}})
+	g := serveReady(t, guarded(t, issuer, scopedPay, httpOf("rec", rec, shared())))
+	for major, interpreter := range interpreters {
+		t.Run(major, func(t *testing.T) {
+			redirect, back := pages(t)
+			c := talk(t, exec.Command(interpreter, pythonScript(t, filepath.Join("clients", "authorize.py")), g.Agents+"/mcp/rec", redirect, "refreshing", "look", "pay"))
+			person := newBrowserSession(t)
+			person.open(c.next(t).Open).send("", "login", "ann", "password", "any") // sign in
+			person.send("")                                                         // consent
+			c.tell(t, <-back)
+			if got := c.next(t); got.Error != "" || got.Open != "" {
+				t.Fatalf("look: %+v\n%s", got, c.Log)
+			}
+			more := c.next(t)
+			if !strings.Contains(more.Open, "payments") {
+				t.Fatalf("for the scope that the call needs: %+v\n%s", more, c.Log)
+			}
+			person.open(more.Open).send("") // consent to more
+			c.tell(t, <-back)
+			if got := c.next(t); got.Error != "" || got.Open != "" {
+				t.Fatalf("pay: %+v\n%s", got, c.Log)
+			}
+		})
+	}
+	wantRuns(t, rec, `{}`, 4)
+}
