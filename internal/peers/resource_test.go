@@ -2,15 +2,21 @@ package peers_test
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/toolgate/toolgate/internal/testkit/authority"
 	"github.com/toolgate/toolgate/internal/testkit/parts"
+	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
@@ -136,4 +142,73 @@ func TestProtectedResource(t *testing.T) {
 	}
 	wantRuns(t, rec, `{}`, 0)
 	wantRuns(t, other, `{}`, 0)
+}
+
+// TestCertificateNamesTheCaller: at the built program, a client with a certificate needs no token,
+// and one whose certificate names nobody gets in as nobody.
+func TestCertificateNamesTheCaller(t *testing.T) {
+	t.Parallel()
+	parts.Long(t, "starts whole programs")
+	a, err := authority.New("tests")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "look"}}})
+	dir := configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: `visible if input.tool
+allow contains {"rule": "agents"} if input.principal.subject == "agent-c"`})
+	for name, of := range map[string]string{"gate": "127.0.0.1", "agent": "agent.example", "stranger": "stranger.example"} {
+		if err := a.Write(filepath.Join(dir, name), time.Hour, of); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(dir, "ca.pem"), string(a.PEM()))
+	path := filepath.Join(dir, "mcp.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, strings.Replace(strings.Replace(string(text), `"toolgate": {`, `"toolgate": {"tls": {"cert": "gate.crt", "key": "gate.key", "client_ca": "ca.pem"},`, 1),
+		`"identity": {`, `"identity": {"mtls": [{"dns": "agent.example", "as": "agent-c", "roles": ["agent"]}], `, 1))
+	agents := program.FreeAddress(t)
+	g := program.Launch(t, exec.Command(program.Toolgate(t), "serve", "--config", path, "--listen", agents, "--admin", program.FreeAddress(t)))
+	if !g.Await(t, "the gate serves the tool", func() bool { return strings.Contains(g.Log.String(), "1 tool") }) {
+		t.Fatalf("the gate ended: %s", g.Log)
+	}
+	call := func(name string) (int, string) {
+		t.Helper()
+		pair, err := tls.LoadX509KeyPair(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(a.PEM())
+		client := http.Client{Timeout: timeout, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}}, DisableKeepAlives: true}}
+		body, lines := statelessCall("rec__look")
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+agents+"/mcp", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(lines); i += 2 {
+			r.Header.Set(lines[i], lines[i+1])
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Accept", "application/json, text/event-stream")
+		res, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		answer, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, string(answer)
+	}
+	if code, answer := call("agent"); code != http.StatusOK || strings.Contains(answer, `"error"`) || strings.Contains(answer, `"isError":true`) {
+		t.Errorf("the agent: %d %s", code, answer)
+	}
+	if code, answer := call("stranger"); code != http.StatusUnauthorized {
+		t.Errorf("a certificate that names nobody: %d %s", code, answer)
+	}
+	wantRuns(t, rec, `{}`, 1)
 }

@@ -59,9 +59,6 @@ func readClaims(t *oidc.IDToken, names claimNames, several bool) (policy.Princip
 	}
 	read("act", func() (err error) { p.Actors, err = all.chain("act", t.Issuer, name, maxActors); return err })
 	read("may_act", func() (err error) { p.MayAct, err = all.chain("may_act", t.Issuer, name, 1); return err })
-	if err == nil && all["cnf"] != nil && string(all["cnf"]) != "null" { // whoever shows it would have to prove that it is theirs
-		err = refuse(Claims, "the token is bound to a key or a certificate, and shown without a proof")
-	}
 	if err == nil && len(p.Actors) > 0 && len(p.MayAct) > 0 && !slices.Contains(p.MayAct, p.Actors[0]) {
 		err = refuse(Claims, "the actor of the token may not act for its subject")
 	}

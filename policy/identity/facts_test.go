@@ -109,9 +109,9 @@ func TestKinds(t *testing.T) {
 		"an actor's subject":       {with(map[string]any{"act": map[string]any{"sub": 5, "client_id": "x"}}), identity.Claims},
 		"a chain of actors":        {with(map[string]any{"act": actors(8)}), ""},
 		"a longer chain of actors": {with(map[string]any{"act": actors(9)}), identity.Claims},
-		"bound to a certificate":   {with(map[string]any{"cnf": map[string]any{"x5t#S256": "x"}}), identity.Claims},
-		"bound to a key":           {with(map[string]any{"cnf": map[string]any{"jkt": "x"}}), identity.Claims},
-		"bound to nothing":         {with(map[string]any{"cnf": "x"}), identity.Claims},
+		"bound to a certificate":   {with(map[string]any{"cnf": map[string]any{"x5t#S256": "x"}}), identity.Proof},
+		"bound to a key":           {with(map[string]any{"cnf": map[string]any{"jkt": "x"}}), identity.Proof},
+		"bound to nothing":         {with(map[string]any{"cnf": "x"}), identity.Proof},
 		"an actor who may not":     {with(map[string]any{"act": map[string]any{"sub": "x"}, "may_act": map[string]any{"sub": "y"}}), identity.Claims},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,7 @@ package identity
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -32,11 +33,14 @@ const maxTokenBytes = 16 << 10
 // Credential is what a caller showed. The zero Credential is a caller over the
 // network that showed nothing.
 type Credential struct {
-	Bearer    string   // the token itself, without the scheme; see ParseBearer
-	Source    string   // address of the caller, with or without port; "" = no network. It is recorded with a refusal and grants nothing
-	Local     bool     // came in by a door that only the user of this machine can open (stdio)
-	Malformed bool     // what was shown is not one bearer token; it names nobody
-	At        Resource // where it was shown: a token of an issuer is good at the routes of its audience
+	Bearer    string // the token itself, without the scheme; see ParseBearer
+	Source    string // address of the caller, with or without port; "" = no network. It is recorded with a refusal and grants nothing
+	Local     bool   // came in by a door that only the user of this machine can open (stdio)
+	Malformed bool   // what was shown is not one bearer token; it names nobody
+	// Certificate is that of the client's connection, verified by the listener's TLS; nil =
+	// none. Without a token it names the principal; with one it proves what the token is bound to.
+	Certificate *x509.Certificate
+	At          Resource // where it was shown: a token of an issuer is good at the routes of its audience
 	// Earlier is who an earlier call was identified as. It is for what goes on
 	// without its caller, such as a call that people approved: it is identified
 	// anew, by what is configured now. It counts only without Bearer and Local,
@@ -84,6 +88,8 @@ type JWT struct {
 type Config struct {
 	Tokens []Token
 	JWT    []JWT
+	// Certificates name principals without a token, by the first that fits.
+	Certificates []Certificate
 	// Public is the origin of the agents' listener, as its clients reach it: the canonical
 	// addresses of its routes begin with it.
 	Public string
@@ -114,6 +120,7 @@ type Config struct {
 type verifiedToken struct {
 	principal policy.Principal
 	issuer    *issuer
+	bound     string // thumbprint of the certificate that has to be shown with it, "" = none
 	audience  []string
 	until     time.Time
 }
@@ -127,18 +134,19 @@ type Authenticator struct {
 
 // state is one configuration; it is never modified after it is published.
 type state struct {
-	tokens    map[[sha256.Size]byte]token
-	subjects  map[string][]token // of each configured subject
-	issuers   map[string]*issuer
-	public    string                                       // origin of the resources
-	scopes    []string                                     // that clients are told to ask for
-	audiences map[string][]string                          // :: server ⇒ further audiences of its routes
-	verified  *lru.Cache[[sha256.Size]byte, verifiedToken] // by the token's hash
-	local     policy.Principal
-	noLocal   bool // the local principal is not admitted
-	required  bool
-	revoked   func([sha256.Size]byte) error
-	now       func() time.Time
+	tokens       map[[sha256.Size]byte]token
+	subjects     map[string][]token // of each configured subject
+	issuers      map[string]*issuer
+	public       string              // origin of the resources
+	scopes       []string            // that clients are told to ask for
+	audiences    map[string][]string // :: server ⇒ further audiences of its routes
+	certificates []Certificate
+	verified     *lru.Cache[[sha256.Size]byte, verifiedToken] // by the token's hash
+	local        policy.Principal
+	noLocal      bool // the local principal is not admitted
+	required     bool
+	revoked      func([sha256.Size]byte) error
+	now          func() time.Time
 }
 
 // token is a configured token.
@@ -197,7 +205,9 @@ func (a *Authenticator) Identify(ctx context.Context, c Credential) (policy.Prin
 	case c.Malformed:
 		return policy.Principal{}, refuse(Malformed, "the Authorization header is not one bearer token")
 	case c.Bearer != "":
-		p, err = s.bearer(ctx, c.Bearer, c.At)
+		p, err = s.bearer(ctx, &c)
+	case c.Certificate != nil && len(s.certificates) > 0:
+		p, err = s.certificate(c.Certificate)
 	case c.Local && s.noLocal:
 		err = refuse(Unknown, "identity is configured, and the local principal is off")
 	case c.Local:
@@ -212,7 +222,8 @@ func (a *Authenticator) Identify(ctx context.Context, c Credential) (policy.Prin
 	return p.Clone(), nil
 }
 
-func (s *state) bearer(ctx context.Context, token string, at Resource) (policy.Principal, error) {
+func (s *state) bearer(ctx context.Context, c *Credential) (policy.Principal, error) {
+	token := c.Bearer
 	if len(token) > maxTokenBytes {
 		return policy.Principal{}, refuse(Malformed, "the token is too long")
 	}
@@ -228,7 +239,7 @@ func (s *state) bearer(ctx context.Context, token string, at Resource) (policy.P
 	if len(s.issuers) == 0 || strings.Count(token, ".") != 2 {
 		return policy.Principal{}, refuse(Unknown, "the token is not known")
 	}
-	return s.jwt(ctx, token, sum, at)
+	return s.jwt(ctx, c, sum)
 }
 
 // earlier identifies somebody anew. The subject alone says who it is: roles that
@@ -334,7 +345,7 @@ func newState(c Config, old *state) (*state, error) {
 		public:    c.Public,
 		scopes:    c.Scopes,
 		audiences: c.Audiences,
-		required:  c.Configured || len(c.Tokens) > 0 || len(c.JWT) > 0,
+		required:  c.Configured || len(c.Tokens)+len(c.JWT)+len(c.Certificates) > 0,
 		now:       c.Now,
 		revoked:   c.Revoked,
 		local:     policy.Principal{Subject: LocalSubject, Roles: []string{c.LocalRole}},
@@ -356,6 +367,11 @@ func newState(c Config, old *state) (*state, error) {
 			faults = append(faults, fmt.Errorf("tokens[%d]: %w", i, err))
 		}
 	}
+	for i, m := range c.Certificates {
+		if err := s.addCertificate(m); err != nil {
+			faults = append(faults, fmt.Errorf("mtls[%d]: %w", i, err))
+		}
+	}
 	for i, j := range c.JWT {
 		if err := s.addIssuer(j, c, old); err != nil {
 			faults = append(faults, fmt.Errorf("jwt[%d]: %w", i, err))
@@ -366,28 +382,37 @@ func newState(c Config, old *state) (*state, error) {
 
 func (s *state) addToken(t Token) error {
 	hash, ok := hashOf(t.SHA256)
-	switch {
-	case t.Subject == "":
-		return errors.New("subject is empty")
-	case t.Subject == LocalSubject:
-		return fmt.Errorf("subject %q is the one of stdio without a token", LocalSubject)
-	case !ok:
+	if !ok && t.Subject != "" && t.Subject != LocalSubject {
 		return errors.New("sha256 is not 64 hexadecimal digits (hint: toolgate token create prints it)")
-	case slices.Contains(t.Roles, ""):
-		return errors.New("a role is empty")
 	}
 	added := token{
 		hash: hash, expires: t.Expires,
 		principal: policy.Principal{Subject: t.Subject, Person: t.Person, Tenant: t.Tenant, Roles: slices.Clone(t.Roles), Shape: t.Shape},
 	}
-	if same := s.subjects[t.Subject]; len(same) > 0 && !samePrincipal(same[0].principal, added.principal) {
-		return fmt.Errorf("subject %q is configured with other roles, another person or another tenant (hint: tokens of one subject differ in sha256, expires, errors and results only)", t.Subject)
-	}
 	if _, dup := s.tokens[added.hash]; dup {
 		return errors.New("sha256 is configured twice")
 	}
+	if err := s.addSubject(added); err != nil {
+		return err
+	}
 	s.tokens[added.hash] = added
-	s.subjects[t.Subject] = append(s.subjects[t.Subject], added)
+	return nil
+}
+
+// addSubject adds one way by which a configured subject is known.
+func (s *state) addSubject(t token) error {
+	p, same := t.principal, s.subjects[t.principal.Subject]
+	switch {
+	case p.Subject == "":
+		return errors.New("subject is empty")
+	case p.Subject == LocalSubject:
+		return fmt.Errorf("subject %q is the one of stdio without a token", LocalSubject)
+	case slices.Contains(p.Roles, ""):
+		return errors.New("a role is empty")
+	case len(same) > 0 && !samePrincipal(same[0].principal, p):
+		return fmt.Errorf("subject %q is configured with other roles, another person or another tenant (hint: tokens of one subject differ in sha256, expires, errors and results only)", p.Subject)
+	}
+	s.subjects[p.Subject] = append(same, t)
 	return nil
 }
 

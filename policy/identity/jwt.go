@@ -110,13 +110,13 @@ func checkIssuer(j JWT) error {
 }
 
 // jwt verifies a token that was shown at a route, or recalls that it did so a moment ago.
-func (s *state) jwt(ctx context.Context, token string, sum [sha256.Size]byte, at Resource) (policy.Principal, error) {
-	now := s.now()
+func (s *state) jwt(ctx context.Context, c *Credential, sum [sha256.Size]byte) (policy.Principal, error) {
+	now, token := s.now(), c.Bearer
 	if known, ok := s.verified.Get(sum); ok && now.Before(known.until) {
-		if !s.meant(known.issuer, known.audience, at) {
+		if !s.meant(known.issuer, known.audience, c.At) {
 			return policy.Principal{}, errAudience
 		}
-		return known.principal, nil
+		return known.principal, checkBinding(known.bound, c.Certificate)
 	}
 	is, kid, err := s.issuerOf(token)
 	if err != nil {
@@ -130,8 +130,12 @@ func (s *state) jwt(ctx context.Context, token string, sum [sha256.Size]byte, at
 	if err != nil {
 		return policy.Principal{}, refuseToken(err, fault, is.keys.lacks(kid))
 	}
-	if !s.meant(is, t.Audience, at) {
+	if !s.meant(is, t.Audience, c.At) {
 		return policy.Principal{}, errAudience
+	}
+	bound, err := bindingOf(t)
+	if err != nil {
+		return policy.Principal{}, err
 	}
 	p, err := s.principal(is, t)
 	if err != nil {
@@ -141,8 +145,8 @@ func (s *state) jwt(ctx context.Context, token string, sum [sha256.Size]byte, at
 	if t.Expiry.Before(until) {
 		until = t.Expiry
 	}
-	s.verified.Add(sum, verifiedToken{p, is, t.Audience, until})
-	return p, nil
+	s.verified.Add(sum, verifiedToken{p, is, bound, t.Audience, until})
+	return p, checkBinding(bound, c.Certificate)
 }
 
 // errAudience refuses a token that is good somewhere else.

@@ -33,6 +33,7 @@ const (
 	Type      Kind = "typ"           // its typ is not on the issuer's list
 	Signature Kind = "signature"     // the signature does not verify
 	Subject   Kind = "subject"       // it names nobody, or somebody of another credential
+	Proof     Kind = "proof"         // it is bound to a certificate that was not shown, or to a key
 	Claims    Kind = "claims"        // roles, person, tenant or actors cannot be read
 )
 

@@ -155,9 +155,7 @@ func (x *exchange) mayNotify() bool {
 // returns why there is none. A nil r keeps the credential that x has.
 func (c *core) authenticate(x *exchange, r *http.Request, at identity.Resource) *proxy.Failure {
 	if r != nil {
-		shown, ok := identity.FromHeader(r.Header)
-		shown.Source, shown.Malformed, shown.At = r.RemoteAddr, !ok, at
-		x.call.Credential = shown
+		x.call.Credential = identity.FromRequest(r, at)
 	}
 	who, f := c.opts.Gate.Identify(c.base, x.call.Credential)
 	switch {

@@ -102,11 +102,10 @@ func sessionOf(who policy.Principal) string {
 // identify returns the principal of the headers, or a failure without ids:
 // unauthenticated requests have no record.
 func (h *Handler) identify(r *http.Request) (policy.Principal, identity.Credential, *proxy.Failure) {
-	c, ok := identity.FromHeader(r.Header)
-	c.Source, c.Malformed, c.At = r.RemoteAddr, !ok, resource
+	c := identity.FromRequest(r, resource)
 	who, failure := h.opts.Gate.Identify(r.Context(), c)
 	switch {
-	case failure == nil && who.Valid() && ok:
+	case failure == nil && who.Valid() && !c.Malformed:
 		return who, c, nil
 	case failure != nil && failure.Kernel.Code != signal.CodeUnauthenticated:
 		return policy.Principal{}, c, failure

@@ -161,9 +161,7 @@ func (h *Handler) signals(w http.ResponseWriter, r *http.Request, who policy.Pri
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(h.streams, cancel)()
-	credential, _ := identity.FromHeader(r.Header) // it was read before
-	credential.At = resource
-	s := &stream{h: h, w: w, rc: http.NewResponseController(w), credential: credential, who: who}
+	s := &stream{h: h, w: w, rc: http.NewResponseController(w), credential: identity.FromRequest(r, resource), who: who}
 	s.run(ctx, sub)
 }
 

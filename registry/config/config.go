@@ -266,10 +266,11 @@ type DecisionLog struct {
 // credential.
 type Identity struct {
 	Configured bool
-	Local      bool     `json:"local"` // the local principal is admitted although there is a section
-	Tokens     []Token  `json:"tokens"`
-	JWT        []JWT    `json:"jwt"`
-	Scopes     []string `json:"scopes"` // that clients are told to ask for; nil = they are told nothing
+	Local      bool          `json:"local"` // the local principal is admitted although there is a section
+	Tokens     []Token       `json:"tokens"`
+	JWT        []JWT         `json:"jwt"`
+	MTLS       []Certificate `json:"mtls"`   // set only with the client_ca of the agents' listener
+	Scopes     []string      `json:"scopes"` // that clients are told to ask for; nil = they are told nothing
 }
 
 // Token is one bearer token, known by its hash only. Tokens of one subject differ in
@@ -284,6 +285,19 @@ type Token struct {
 	Expires time.Time `json:"expires,omitzero"` // zero = never
 	Errors  string    `json:"errors,omitzero"`  // of tool calls, as Client.Errors; "" = not said
 	Results string    `json:"results,omitzero"` // in place of Config.Results; "" = not said
+}
+
+// Certificate names the principal of a client that shows a certificate and no token. Exactly
+// one of URI, DNS, Email and Subject is set.
+type Certificate struct {
+	URI     string   `json:"uri"`     // one of the certificate's URIs
+	DNS     string   `json:"dns"`     // one of its DNS names
+	Email   string   `json:"email"`   // one of its mail addresses
+	Subject string   `json:"subject"` // its subject as RFC 2253 writes it
+	As      string   `json:"as"`      // subject of the principal; never empty
+	Person  string   `json:"person"`
+	Tenant  string   `json:"tenant"`
+	Roles   []string `json:"roles"` // none empty, none twice; an empty list grants nothing
 }
 
 // JWT is one trusted issuer of signed tokens (RFC 7519).

@@ -84,8 +84,16 @@ func (l *loader) finishIdentity(n *tree.Node) {
 	if id.Configured = n != nil; !id.Configured {
 		return
 	}
-	if len(id.Tokens) == 0 && len(id.JWT) == 0 {
+	if len(id.Tokens)+len(id.JWT)+len(id.MTLS) == 0 {
 		l.Warn(n, "knows no token and no issuer: nobody can come in over the network", "make a token with toolgate token create")
+	}
+	if at := n.Get("mtls"); len(id.MTLS) > 0 && (l.cfg.TLS == nil || l.cfg.TLS.ClientCA == "") {
+		l.Fault(at, "names certificates, and the agents' listener asks for none", "set toolgate.tls with a client_ca")
+	}
+	for i, m := range id.MTLS {
+		if m.As == localSubject {
+			l.Fault(n.At("mtls", strconv.Itoa(i), "as"), `"local" is whoever runs toolgate on this machine`, "choose another name")
+		}
 	}
 	for i, scope := range id.Scopes {
 		if scope == "offline_access" {

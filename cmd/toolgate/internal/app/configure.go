@@ -86,6 +86,9 @@ func IdentityConfig(cfg *config.Config, role string) identity.Config {
 	for _, t := range cfg.Identity.Tokens {
 		c.Tokens = append(c.Tokens, identity.Token{Subject: t.Subject, Person: t.Person, Tenant: t.Tenant, Roles: t.Roles, SHA256: t.SHA256, Expires: t.Expires, Shape: policy.Shape{Errors: t.Errors, Results: t.Results}})
 	}
+	for _, m := range cfg.Identity.MTLS {
+		c.Certificates = append(c.Certificates, identity.Certificate(m))
+	}
 	for _, j := range cfg.Identity.JWT {
 		c.JWT = append(c.JWT, identity.JWT(j))
 	}

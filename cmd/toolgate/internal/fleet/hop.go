@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/base64"
 	"errors"
 	"io"
 	"log"
@@ -13,11 +14,13 @@ import (
 	"time"
 )
 
-// The headers with the address of the client of a request that is passed on, and with the
-// replica that it is for. Clients' own are dropped, and only Own reads them.
+// The headers with the address of the client of a request that is passed on, with the
+// replica that it is for, and with the client's certificate, DER in base64. Clients' own are
+// dropped, and only Own reads them.
 const (
-	headerClient = "X-Forwarded-For"
-	headerOwner  = "Toolgate-Replica"
+	headerClient      = "X-Forwarded-For"
+	headerOwner       = "Toolgate-Replica"
+	headerCertificate = "Toolgate-Certificate"
 )
 
 // passOn sends q to the replica that has a session of owner, or to owner itself without one, and
@@ -93,6 +96,10 @@ func (r *Router) send(w http.ResponseWriter, q *http.Request, body []byte, key, 
 			p.Out.URL.Scheme, p.Out.URL.Host = "https", address
 			p.Out.Header.Set(headerClient, q.RemoteAddr)
 			p.Out.Header.Set(headerOwner, owner)
+			p.Out.Header.Del(headerCertificate)
+			if q.TLS != nil && len(q.TLS.PeerCertificates) > 0 {
+				p.Out.Header.Set(headerCertificate, base64.StdEncoding.EncodeToString(q.TLS.PeerCertificates[0].Raw))
+			}
 			if len(body) > 0 {
 				p.Out.Body = io.NopCloser(bytes.NewReader(body))
 			}

@@ -2,10 +2,14 @@ package fleet_test
 
 import (
 	"bufio"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -48,5 +52,42 @@ func TestOwnerDiesDuringBody(t *testing.T) {
 		if text, err := io.ReadAll(res.Body); err != nil || !strings.HasSuffix(string(text), want) {
 			t.Fatalf("%d %s, %v", res.StatusCode, text, err)
 		}
+	}
+}
+
+// Threat: a client writes another's certificate into a header. The owner of a session has the
+// certificate that the client showed to the replica which it reached, and no other.
+func TestCertificateIsPassedOn(t *testing.T) {
+	c := newCluster(t)
+	named := func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+			fmt.Fprint(w, r.TLS.PeerCertificates[0].Subject.CommonName)
+		}
+		fmt.Fprint(w, r.Header["Toolgate-Certificate"])
+	}
+	one, two := c.join(named), c.join(named)
+	shown := func(name string) *x509.Certificate {
+		secured := c.secured(c.authority, name)
+		parsed, err := x509.ParseCertificate(secured.Certificates[0].Certificate[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return parsed
+	}
+	mallory := base64.StdEncoding.EncodeToString(shown("mallory").Raw)
+	for want, state := range map[string]*tls.ConnectionState{
+		"alice[]": {PeerCertificates: []*x509.Certificate{shown("alice")}}, "[]": nil,
+	} {
+		r, w := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader("{}")), httptest.NewRecorder()
+		r.Header.Set("Mcp-Session-Id", one.SessionID())
+		r.Header.Set("Toolgate-Certificate", mallory)
+		r.TLS = state
+		two.Before(http.HandlerFunc(named)).ServeHTTP(w, r)
+		if w.Body.String() != want {
+			t.Errorf("the owner has %q, want %q", w.Body, want)
+		}
+	}
+	if one.served.Load() != 2 {
+		t.Errorf("the owner has served %d", one.served.Load())
 	}
 }

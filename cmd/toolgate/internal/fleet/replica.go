@@ -33,6 +33,8 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -232,7 +234,12 @@ func (r *Router) Own(next http.Handler) http.Handler {
 			q.RemoteAddr = from
 		}
 		q.Host, q.TLS = "localhost", nil // the replica that the client reached has checked host and origin
-		for _, name := range []string{"Origin", headerClient, headerOwner} {
+		if der, err := base64.StdEncoding.DecodeString(q.Header.Get(headerCertificate)); err == nil && len(der) > 0 {
+			if shown, err := x509.ParseCertificate(der); err == nil { // the replica that the client reached has verified it
+				q.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{shown}}
+			}
+		}
+		for _, name := range []string{"Origin", headerClient, headerOwner, headerCertificate} {
 			q.Header.Del(name)
 		}
 		next.ServeHTTP(w, q.WithContext(context.WithValue(q.Context(), passedOn{}, r.names.self)))

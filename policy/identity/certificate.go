@@ -1,0 +1,113 @@
+package identity
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// Certificate names the principal of a client that shows a certificate in TLS and no token.
+// Exactly one of URI, DNS, Email and Subject is set; it is compared byte for byte.
+type Certificate struct {
+	URI     string // one of its URIs, such as spiffe://example.org/agent
+	DNS     string // one of its DNS names
+	Email   string // one of its mail addresses
+	Subject string // its subject as RFC 2253 writes it, such as CN=agent-7,O=Example
+	As      string // subject of the principal, never empty
+	Person  string
+	Tenant  string
+	Roles   []string // may be empty: then the policy grants nothing
+}
+
+// names reports whether c is about a certificate.
+func (c *Certificate) names(shown *x509.Certificate) bool {
+	for _, uri := range shown.URIs {
+		if c.URI != "" && uri.String() == c.URI {
+			return true
+		}
+	}
+	return c.DNS != "" && slices.Contains(shown.DNSNames, c.DNS) || c.Email != "" && slices.Contains(shown.EmailAddresses, c.Email) ||
+		c.Subject != "" && shown.Subject.String() == c.Subject
+}
+
+// addCertificate adds the principal of a certificate, which may have tokens too.
+func (s *state) addCertificate(c Certificate) error {
+	if kinds := slices.DeleteFunc([]string{c.URI, c.DNS, c.Email, c.Subject}, func(name string) bool { return name == "" }); len(kinds) != 1 {
+		return errors.New("want one of uri, dns, email and subject")
+	}
+	who := policy.Principal{Subject: c.As, Person: c.Person, Tenant: c.Tenant, Roles: slices.Clone(c.Roles)}
+	if err := s.addSubject(token{principal: who}); err != nil {
+		return err
+	}
+	s.certificates = append(s.certificates, c)
+	return nil
+}
+
+// certificate returns the principal of a certificate, by the first entry that names it. The
+// TLS of the listener has verified its chain when the connection began.
+func (s *state) certificate(shown *x509.Certificate) (policy.Principal, error) {
+	if !s.now().Before(shown.NotAfter) {
+		return policy.Principal{}, refuse(Expiry, "the certificate has expired")
+	}
+	for _, c := range s.certificates {
+		if c.names(shown) {
+			return policy.Principal{Subject: c.As, Person: c.Person, Tenant: c.Tenant, Roles: c.Roles}, nil
+		}
+	}
+	return policy.Principal{}, refuse(Missing, "no bearer token was sent, and the certificate names nobody")
+}
+
+// bindingOf returns the thumbprint of the certificate that a token is bound to (cnf with
+// x5t#S256, RFC 8705 section 3.1), "" for one that whoever holds it may show. It fails
+// closed: any other binding is a refusal.
+func bindingOf(t *oidc.IDToken) (thumbprint string, err error) {
+	var claims struct {
+		Binding json.RawMessage `json:"cnf"`
+	}
+	if err := t.Claims(&claims); err != nil {
+		return "", refuse(Claims, "the claims of the token cannot be read")
+	}
+	if len(claims.Binding) == 0 || string(claims.Binding) == "null" {
+		return "", nil
+	}
+	var members map[string]string
+	if err := json.Unmarshal(claims.Binding, &members); err != nil || len(members) != 1 || members["x5t#S256"] == "" {
+		return "", refuse(Proof, "the token is bound to a key, and that is not checked here")
+	}
+	return members["x5t#S256"], nil
+}
+
+// checkBinding refuses a bound token without its certificate.
+func checkBinding(thumbprint string, shown *x509.Certificate) error {
+	if thumbprint == "" {
+		return nil
+	}
+	if shown == nil {
+		return refuse(Proof, "the token is bound to a certificate, and none was shown")
+	}
+	sum := sha256.Sum256(shown.Raw)
+	if subtle.ConstantTimeCompare([]byte(base64.RawURLEncoding.EncodeToString(sum[:])), []byte(thumbprint)) != 1 {
+		return refuse(Proof, "the token is bound to another certificate")
+	}
+	return nil
+}
+
+// FromRequest reads what a request at a route shows: as FromHeader does, and the certificate
+// of its connection.
+func FromRequest(r *http.Request, at Resource) Credential {
+	c, ok := FromHeader(r.Header)
+	c.Source, c.Malformed, c.At = r.RemoteAddr, !ok, at
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		c.Certificate = r.TLS.PeerCertificates[0]
+	}
+	return c
+}
