@@ -3,7 +3,6 @@ package rego
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 )
@@ -64,16 +63,6 @@ func capabilities() *ast.Capabilities {
 
 // ofArguments reports whether a reference leads to arguments, or to facts about them.
 func ofArguments(ref ast.Ref) bool { return ref.HasPrefix(argumentsRef) || ref.HasPrefix(factsRef) }
-
-// refusalHint says why a policy may not use a function, "" when OPA does not
-// know it either.
-func refusalHint(message string) string {
-	name, ok := strings.CutPrefix(message, "undefined function ")
-	if why := refusals()[name]; ok && why != "" {
-		return "toolgate refuses " + name + ": " + why
-	}
-	return ""
-}
 
 // typeTests are the built-ins after which a comparison is safe, and what else
 // of the same body tells the type of its operand.

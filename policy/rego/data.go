@@ -14,6 +14,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/util"
+
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 // overlayName is where files keep the data that comes from beside the policy.
@@ -263,7 +265,7 @@ func (u *unread) walk(read []*paths, data map[string]any, at []string) {
 			for _, p := range read {
 				known = slices.AppendSeq(known, maps.Keys(p.members))
 			}
-			u.say(append(slices.Clip(at), name), nearest(name, known))
+			u.say(append(slices.Clip(at), name), text.Nearest(name, known))
 		case object && !whole:
 			u.walk(next, below, append(slices.Clip(at), name))
 		}

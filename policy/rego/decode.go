@@ -471,18 +471,14 @@ func joinQuorums(a, b *policy.Approval) error {
 func joinObligations(d policy.Decision, list []policy.Decision) policy.Decision {
 	for _, other := range list {
 		d.Redact = append(slices.Clip(d.Redact), other.Redact...)
-		if l := other.Limit; l != nil && (d.Limit == nil || compareLimits(l, d.Limit) < 0) {
-			d.Limit = l
+		a, b := other.Limit, d.Limit
+		if a != nil && (b == nil || cmp.Or(cmp.Compare(perSecond(a), perSecond(b)), cmp.Compare(a.Burst, b.Burst), cmp.Compare(a.Rate, b.Rate), cmp.Compare(a.Key, b.Key)) < 0) {
+			d.Limit = a
 		}
 	}
 	slices.Sort(d.Redact)
 	d.Redact = slices.Compact(d.Redact)
 	return d
-}
-
-// compareLimits puts the stricter limit first.
-func compareLimits(a, b *policy.Limit) int {
-	return cmp.Or(cmp.Compare(perSecond(a), perSecond(b)), cmp.Compare(a.Burst, b.Burst), cmp.Compare(a.Rate, b.Rate), cmp.Compare(a.Key, b.Key))
 }
 
 // perSecond is the sustained rate of a limit.
@@ -504,11 +500,11 @@ func labelsOf(modules map[string]*ast.Module) map[string]map[string]string {
 			for r := top; r != nil; r = r.Else {
 				labels := textLabels(r)
 				for id := range idsOf(r, labels) {
-					had, ok := out[id]
-					if !ok {
-						had = labels
+					agreed := maps.Clone(labels)
+					if had, ok := out[id]; ok {
+						maps.DeleteFunc(agreed, func(name, v string) bool { return had[name] != v })
 					}
-					out[id] = agreed(had, labels)
+					out[id] = agreed
 				}
 			}
 		}
@@ -566,10 +562,4 @@ func idsOf(r *ast.Rule, labels map[string]string) map[string]bool {
 		}
 	}
 	return ids
-}
-
-func agreed(a, b map[string]string) map[string]string {
-	out := maps.Clone(a)
-	maps.DeleteFunc(out, func(name, v string) bool { return b[name] != v })
-	return out
 }

@@ -170,7 +170,11 @@ func (e *Engine) Warnings() []string {
 	var out []string
 	for _, f := range e.findings {
 		if f.Level == LevelWarning {
-			out = append(out, f.line())
+			text := f.String()
+			if f.Hint != "" { // on one line
+				text = strings.Replace(text, "\nhint: ", " (hint: ", 1) + ")"
+			}
+			out = append(out, text)
 		}
 	}
 	return out

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agnivade/levenshtein"
 	"github.com/open-policy-agent/opa/v1/ast"
 
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -53,14 +53,6 @@ func (f Finding) String() string {
 		text += "\nhint: " + f.Hint
 	}
 	return text
-}
-
-// line is the finding on one line.
-func (f Finding) line() string {
-	if f.Hint == "" {
-		return f.String()
-	}
-	return strings.Replace(f.String(), "\nhint: ", " (hint: ", 1) + ")"
 }
 
 // at is a finding at a place of Rego.
@@ -138,26 +130,19 @@ func explainError(e *ast.Error) (message, hint string) {
 		have, _ := d.Ref[d.Pos].Value.(ast.String)
 		return e.Message, meant(string(have), names)
 	case nil:
-		return e.Message, refusalHint(e.Message)
+		name, ok := strings.CutPrefix(e.Message, "undefined function ")
+		if why := refusals()[name]; ok && why != "" { // OPA knows it
+			return e.Message, "toolgate refuses " + name + ": " + why
+		}
+		return e.Message, ""
 	}
 	return strings.Join(append([]string{e.Message}, e.Details.Lines()...), "\n\t"), ""
-}
-
-// nearest is the name that have was probably meant to be, or "".
-func nearest(have string, names []string) string {
-	best, least := "", 3
-	for _, name := range names {
-		if d := levenshtein.ComputeDistance(have, name); d < least && d < len(name) {
-			best, least = name, d
-		}
-	}
-	return best
 }
 
 // meant is the hint for a name that is not known, where names are.
 func meant(have string, names []string) string {
 	hint := "there is " + strings.Join(names, ", ")
-	if near := nearest(have, names); near != "" {
+	if near := text.Nearest(have, names); near != "" {
 		hint = "did you mean " + near + "? " + hint
 	}
 	return hint

@@ -11,6 +11,8 @@ import (
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/metrics"
 	"github.com/open-policy-agent/opa/v1/rego"
+
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 // reachTimeout bounds how long one rule is looked at: what is not proven in
@@ -133,10 +135,10 @@ func (p *program) unusedRules() []Finding {
 
 // idleRule is the finding about a rule of package toolgate that nothing asks.
 func idleRule(r *ast.Rule) Finding {
-	text, _ := r.Ref()[2].Value.(ast.String)
-	name, verdict := string(text), verdictOf(r)
+	member, _ := r.Ref()[2].Value.(ast.String)
+	name, verdict := string(member), verdictOf(r)
 	f := at(r.Location, LevelNote, codeUnused, fmt.Sprintf("no decision asks %v", r.Ref().GroundPrefix()), "take it away, or use it")
-	near := nearest(name, answers)
+	near := text.Nearest(name, answers)
 	if near == "" && verdict["effect"] == nil && (verdict["rule"] == nil || verdict["reason"] == nil) {
 		return f
 	}
@@ -152,7 +154,7 @@ func idleRule(r *ast.Rule) Finding {
 func idlePackage(p *ast.Package) Finding {
 	name := strings.TrimPrefix(p.Path.String(), "data.")
 	hint := "rules of package toolgate decide, and what they use"
-	if near := nearest(name, []string{"toolgate"}); near != "" {
+	if near := text.Nearest(name, []string{"toolgate"}); near != "" {
 		hint = "did you mean package " + near + "? " + hint
 	}
 	return at(p.Location, LevelWarning, codePackage, "no decision asks any rule of package "+name, hint)

@@ -80,21 +80,16 @@ func (w *reader) dead(b ast.Body) bool {
 		}
 		for _, t := range operands {
 			ref, isRef := t.Value.(ast.Ref)
+			_, isVar := t.Value.(ast.Var)
 			switch {
 			case isRef && w.absent(ref):
 				return true
-			case !isRef && !isPlain(t.Value):
+			case !isRef && !isVar && !ast.IsConstant(t.Value): // it has to be evaluated
 				return false
 			}
 		}
 	}
 	return false
-}
-
-// isPlain reports whether v is found without evaluating anything.
-func isPlain(v ast.Value) bool {
-	_, isVar := v.(ast.Var)
-	return isVar || ast.IsConstant(v)
 }
 
 // absent reports whether ref leads to neither a rule nor data.
