@@ -41,15 +41,22 @@ func (a *Authenticator) Resource(at Resource) string {
 // own route and on those below it. A token of /mcp is good at /sse too, which serves
 // clients of older revisions, and never the reverse (RFC 8707).
 func (s *state) meant(is *issuer, audience []string, at Resource) bool {
-	good := is.config.Audience
-	if at.Door != "" {
-		good = slices.Concat(good, []string{s.public + "/mcp", s.public + at.Door})
-		if at.Server != "" {
-			below := Resource{"/mcp", at.Server}
-			good = slices.Concat(good, s.audiences[at.Server], []string{s.public + below.path(), s.public + at.path()})
+	for _, a := range audience {
+		if slices.Contains(is.config.Audience, a) || at.Server != "" && slices.Contains(s.audiences[at.Server], a) {
+			return true
+		}
+		path, own := strings.CutPrefix(a, s.public)
+		if !own || s.public == "" || at.Door == "" {
+			continue
+		}
+		for _, door := range [...]string{"/mcp", at.Door} {
+			below, of := strings.CutPrefix(path, door+"/")
+			if path == door || of && at.Server != "" && below == url.PathEscape(at.Server) {
+				return true
+			}
 		}
 	}
-	return slices.ContainsFunc(audience, func(a string) bool { return slices.Contains(good, a) })
+	return false
 }
 
 // Challenge returns the WWW-Authenticate header of an answer 401 (RFC 6750 section 3, RFC
