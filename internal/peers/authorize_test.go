@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -36,17 +35,8 @@ deny contains {"rule": "payments-missing", "reason": "the token may not pay", "s
 // openAuthorizationServer starts a third-party authorization server and returns its issuer.
 func openAuthorizationServer(t *testing.T) string {
 	t.Helper()
-	node, script := requirePart(t, "node"), filepath.Join("..", "..", "testdata", "npm", "authorization.mjs")
-	requirePart(t, "oidc-provider/package.json")
 	address := program.FreeAddress(t)
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := program.Launch(t, exec.Command(node, script, port))
-	if !p.Await(t, "the authorization server listens", func() bool { return strings.Contains(p.Out.String(), "listening") }) {
-		t.Fatalf("the authorization server ended: %v\n%s", p.Err, p.Log)
-	}
+	launchProvider(t, "authorization.mjs", address)
 	return "http://" + address
 }
 

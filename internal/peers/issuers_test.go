@@ -23,18 +23,25 @@ type issuer struct{ url string }
 // openIssuer starts an issuer whose clients get tokens with these claims.
 func openIssuer(t *testing.T, clients map[string]map[string]any) issuer {
 	t.Helper()
-	node, script := requirePart(t, "node"), filepath.Join("..", "..", "testdata", "npm", "issuer.mjs")
-	requirePart(t, "oidc-provider/package.json")
 	address := program.FreeAddress(t)
+	launchProvider(t, "issuer.mjs", address, "urn:toolgate", jsonText(t, clients))
+	return issuer{"http://" + address}
+}
+
+// launchProvider starts a script of oidc-provider at an address, and waits until it listens.
+func launchProvider(t *testing.T, script, address string, args ...string) *program.Process {
+	t.Helper()
+	node := requirePart(t, "node")
+	requirePart(t, "oidc-provider/package.json")
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := program.Launch(t, exec.Command(node, script, port, "urn:toolgate", jsonText(t, clients)))
-	if !p.Await(t, "the issuer listens", func() bool { return strings.Contains(p.Out.String(), "listening") }) {
-		t.Fatalf("the issuer ended: %v\n%s", p.Err, p.Log)
+	p := program.Launch(t, exec.Command(node, append([]string{filepath.Join("..", "..", "testdata", "npm", script), port}, args...)...))
+	if !p.Await(t, script+" listens", func() bool { return strings.Contains(p.Out.String(), "listening") }) {
+		t.Fatalf("%s ended: %v\n%s", script, p.Err, p.Log)
 	}
-	return issuer{"http://" + address}
+	return p
 }
 
 // token returns a JWT of a client.

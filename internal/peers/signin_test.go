@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"html"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -121,17 +119,7 @@ func (v *browserSession) signedIn(console string) string {
 // at admin.
 func openProvider(t *testing.T, address, admin string) *program.Process {
 	t.Helper()
-	node, script := requirePart(t, "node"), filepath.Join("..", "..", "testdata", "npm", "provider.mjs")
-	requirePart(t, "oidc-provider/package.json")
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := program.Launch(t, exec.Command(node, script, port, admin+"/console/login/callback"))
-	if !p.Await(t, "the provider listens", func() bool { return strings.Contains(p.Out.String(), "listening") }) {
-		t.Fatalf("the provider ended: %v\n%s", p.Err, p.Log)
-	}
-	return p
+	return launchProvider(t, "provider.mjs", address, admin+"/console/login/callback")
 }
 
 // TestSigningInAtAProvider: people sign in at an OpenID provider and their votes
