@@ -28,6 +28,12 @@ type Certificate struct {
 	Roles   []string // may be empty: then the policy grants nothing
 }
 
+// namedCertificate is a Certificate and its principal.
+type namedCertificate struct {
+	Certificate
+	principal policy.Principal
+}
+
 // names reports whether c is about a certificate.
 func (c *Certificate) names(shown *x509.Certificate) bool {
 	for _, uri := range shown.URIs {
@@ -48,7 +54,7 @@ func (s *state) addCertificate(c Certificate) error {
 	if err := s.addSubject(token{principal: who}); err != nil {
 		return err
 	}
-	s.certificates = append(s.certificates, c)
+	s.certificates = append(s.certificates, namedCertificate{c, who})
 	return nil
 }
 
@@ -60,7 +66,7 @@ func (s *state) certificate(shown *x509.Certificate) (policy.Principal, error) {
 	}
 	for _, c := range s.certificates {
 		if c.names(shown) {
-			return policy.Principal{Subject: c.As, Person: c.Person, Tenant: c.Tenant, Roles: c.Roles}, nil
+			return c.principal, nil
 		}
 	}
 	return policy.Principal{}, refuse(Missing, "no bearer token was sent, and the certificate names nobody")

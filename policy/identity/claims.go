@@ -37,10 +37,11 @@ func readClaims(t *oidc.IDToken, names claimNames, several bool) (policy.Princip
 	read("roles", func() (err error) { p.Roles, err = all.list(names.roles); return err })
 	read("groups", func() (err error) { groups, err = all.list(names.groups); return err })
 	read("scope or scp", func() (err error) { p.Scopes, err = all.scopes(); return err })
-	for name, grants := range map[*[]string]map[string][]string{&p.Scopes: names.byScope, &groups: names.byGroup} {
-		for _, value := range *name {
-			p.Roles = append(p.Roles, grants[value]...)
-		}
+	for _, scope := range p.Scopes {
+		p.Roles = append(p.Roles, names.byScope[scope]...)
+	}
+	for _, group := range groups {
+		p.Roles = append(p.Roles, names.byGroup[group]...)
 	}
 	p.Roles = distinct(p.Roles)
 	read("person", func() (err error) { p.Person, err = all.text(names.person); return err })

@@ -93,7 +93,8 @@ type Config struct {
 	// Public is the origin of the agents' listener, as its clients reach it: the canonical
 	// addresses of its routes begin with it.
 	Public string
-	// Scopes are what clients are told to ask for; nil = they are told nothing.
+	// Scopes are in the challenge and in the metadata: clients ask the issuer for them. Nil leaves
+	// both out.
 	Scopes []string
 	// Audiences are accepted at the routes of one server, in addition to the routes' own.
 	Audiences map[string][]string
@@ -140,7 +141,7 @@ type state struct {
 	public       string              // origin of the resources
 	scopes       []string            // that clients are told to ask for
 	audiences    map[string][]string // :: server ⇒ further audiences of its routes
-	certificates []Certificate
+	certificates []namedCertificate
 	verified     *lru.Cache[[sha256.Size]byte, verifiedToken] // by the token's hash
 	local        policy.Principal
 	noLocal      bool // the local principal is not admitted

@@ -78,7 +78,7 @@ func (a *Authenticator) Challenge(at Resource, shown bool) string {
 
 // StepUp returns the WWW-Authenticate header of an answer 403 to a principal of an issuer
 // whose token lacks scopes (RFC 6750 section 3.1; MCP 2025-11-25, Authorization, Scope
-// Challenge Handling): those that a new token has to have.
+// Challenge Handling). The new token has to have all of scopes.
 func (a *Authenticator) StepUp(at Resource, scopes []string) string {
 	return `Bearer error="insufficient_scope", scope="` + strings.Join(scopes, " ") + `", resource_metadata="` + a.state.Load().public + MetadataPath + at.path() + `"`
 }

@@ -168,14 +168,15 @@ func TestScopesAndGroups(t *testing.T) {
 		claims        map[string]any
 		roles, scopes string
 	}{
-		"roles alone":        {map[string]any{"roles": []string{"r"}}, "r", ""},
-		"a scope":            {map[string]any{"roles": nil, "scope": "openid payments"}, "treasurer payer", "openid payments"},
-		"scp, a text":        {map[string]any{"roles": nil, "scp": "payments  media"}, "treasurer payer", "payments media"},
-		"scp, a list":        {map[string]any{"roles": nil, "scp": []string{"payments", "media"}}, "treasurer payer", "payments media"},
-		"scope before scp":   {map[string]any{"roles": nil, "scope": "media", "scp": "payments"}, "", "media"},
-		"groups":             {map[string]any{"roles": []string{"r"}, "wids": []string{"g-1", "g-3"}}, "r lead", ""},
-		"both, none twice":   {map[string]any{"roles": []string{"payer"}, "scope": "payments", "wids": []string{"g-2"}}, "payer treasurer", "payments"},
-		"a claim of a scope": {map[string]any{"roles": nil, "scope": "payments.read"}, "", "payments.read"},
+		"roles alone":         {map[string]any{"roles": []string{"r"}}, "r", ""},
+		"a scope":             {map[string]any{"roles": nil, "scope": "openid payments"}, "treasurer payer", "openid payments"},
+		"scp, a text":         {map[string]any{"roles": nil, "scp": "payments  media"}, "treasurer payer", "payments media"},
+		"scp, a list":         {map[string]any{"roles": nil, "scp": []string{"payments", "media"}}, "treasurer payer", "payments media"},
+		"scope before scp":    {map[string]any{"roles": nil, "scope": "media", "scp": "payments"}, "", "media"},
+		"groups":              {map[string]any{"roles": []string{"r"}, "wids": []string{"g-1", "g-3"}}, "r lead", ""},
+		"scopes, then groups": {map[string]any{"roles": nil, "scope": "payments", "wids": []string{"g-1"}}, "treasurer payer lead", "payments"},
+		"both, none twice":    {map[string]any{"roles": []string{"payer"}, "scope": "payments", "wids": []string{"g-2"}}, "payer treasurer", "payments"},
+		"a claim of a scope":  {map[string]any{"roles": nil, "scope": "payments.read"}, "", "payments.read"},
 	} {
 		tt.claims["oid"] = "person-1"
 		who, err := a.Identify(t.Context(), identity.Credential{Bearer: sign(t, jose.ES256, p.ec, "ec", p.claims(tt.claims))})

@@ -285,7 +285,8 @@ func (c *core) initialize(ctx context.Context, x *exchange) outcome {
 		[]byte(`,"serverInfo":`), info, []byte(`,"instructions":`), jsonrpc.Quote(instructions), []byte{'}'})}
 }
 
-// tooOld says that a revision is older than those that the operator serves, "" when it is not.
+// tooOld returns why a revision older than Options.MinRevision is refused, and "" for every
+// other revision.
 func (c *core) tooOld(revision string) string {
 	if revision >= c.opts.MinRevision { // revisions are dates
 		return ""

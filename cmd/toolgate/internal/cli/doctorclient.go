@@ -17,6 +17,7 @@ import (
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/guard"
+	"github.com/toolgate/toolgate/policy/identity"
 )
 
 // signIn is the way of a client that knows an address alone to a token for it (MCP
@@ -158,16 +159,14 @@ type issuerMetadata struct {
 	Documents     bool     `json:"client_id_metadata_document_supported"`
 }
 
-// server returns what an issuer says of itself, at the addresses and in the order of MCP.
+// server returns what an issuer says about itself.
 func (s *signIn) server(ctx context.Context, issuer string) (*issuerMetadata, error) {
 	u, err := url.Parse(issuer)
 	if err != nil {
 		return nil, s.stops(issuer+" is no address", "write the issuer in toolgate.identity.jwt as it names itself")
 	}
-	path := strings.TrimSuffix(u.EscapedPath(), "/")
-	root := u.Scheme + "://" + u.Host
 	var fault error
-	for _, place := range []string{root + "/.well-known/oauth-authorization-server" + path, root + "/.well-known/openid-configuration" + path, root + path + "/.well-known/openid-configuration"} {
+	for _, place := range identity.MetadataPlaces(u) {
 		var server issuerMetadata
 		switch err := s.fetch(ctx, place, &server); {
 		case err != nil:

@@ -108,7 +108,7 @@ func (r *reader) registryServer(out, root *tree.Node) {
 	put(out, name, remote, s)
 }
 
-// arguments returns those that have a value, positional ones and named ones. server is the
+// arguments returns the arguments of list that have a value, positional and named. server is the
 // prefix of variables: hints for people, such as "path", are names of other variables.
 func (r *reader) arguments(list *tree.Node, server string) (args []string) {
 	for _, a := range list.Elements() {

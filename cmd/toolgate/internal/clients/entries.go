@@ -77,8 +77,8 @@ func (r *reader) addFilter(s, m *tree.Node) {
 	}
 }
 
-// inBoth returns the names among items that another list has, too. Of patterns it keeps
-// those that the other list has, or all when that has "*", for others would offer more.
+// inBoth returns the names among items that another list has, too. It keeps a pattern only if
+// the other list has the same pattern or "*": another one could offer more tools.
 func (r *reader) inBoth(items, others []*tree.Node) (found []*tree.Node) {
 	all := slices.ContainsFunc(others, func(o *tree.Node) bool { return o.Text == "*" })
 	for _, i := range items {
