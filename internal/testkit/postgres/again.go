@@ -16,19 +16,24 @@ import (
 // serverVar names the directory of the server, in the process of Again.
 const serverVar = "TOOLGATE_TEST_POSTGRES"
 
-// Again runs all tests of a package again, in a process where [State] opens databases of a
-// server. The test t is for that alone; -run T/NAME runs one of them.
+// Again runs the tests of a package that call [State], by their own code or by that of the
+// package's other tests, again, in a process where State opens databases of a server. The
+// test t is for that alone; -run T/NAME runs one of them.
 func Again(t *testing.T) {
 	t.Helper()
 	if Used() {
 		return
 	}
 	s := Started(t)
-	args := []string{"-test.count=1"}
-	if _, some, ok := strings.Cut(flag.Lookup("test.run").Value.String(), "/"); ok {
-		args = append(args, "-test.run="+some)
+	_, some, ok := strings.Cut(flag.Lookup("test.run").Value.String(), "/")
+	if !ok {
+		callers, err := reaching(".", "State")
+		if err != nil {
+			t.Fatal(err)
+		}
+		some = "^(" + strings.Join(callers, "|") + ")$"
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.count=1", "-test.run="+some)
 	cmd.Env = append(os.Environ(), serverVar+"="+s.dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("with PostgreSQL: %v\n%s", err, out)
