@@ -119,8 +119,8 @@ func (r *rollout) begin(t *testing.T, ctx context.Context, clients *sync.WaitGro
 	}
 }
 
-// Six restarts of three replicas, one after the other, lose no request behind the balancers
-// whose configuration docs/deploy has: 10,000 through each.
+// Restarts of three replicas, one after the other, lose no request behind the balancers whose
+// configuration docs/deploy has: 10,000 through each. The long form restarts each replica twice.
 func TestRolloutLosesNoCall(t *testing.T) {
 	t.Parallel()
 	of := askingSite()
@@ -135,7 +135,11 @@ func TestRolloutLosesNoCall(t *testing.T) {
 	for _, r := range through {
 		r.begin(t, ctx, &clients)
 	}
-	const requests, restarts = 10_000, 6
+	const requests = 10_000
+	restarts := len(f.replicas)
+	if os.Getenv("TOOLGATE_SOAK") != "" {
+		restarts *= 2
+	}
 	for n := range restarts {
 		r := f.replicas[n%len(f.replicas)]
 		for name, of := range through {
