@@ -182,7 +182,10 @@ func TestAcceptVariant(t *testing.T) {
 	rec.SetTools(true, forecast("ask", "new show", "plain")...)
 	await(t, "the change", func() bool { return served(t, r, client("s"+canShow, canShow)) == "(new show)" })
 	serves(t, r, "plain", "ask", "(new show)")
+	// Another connection may list anew at any time, after which only what clients look at is
+	// in the catalogue.
 	await(t, "what is withheld", func() bool {
+		served(t, r, client("s"+canShow, canShow))
 		return slices.Equal(withheld(r), []string{"weather (for clients with io.modelcontextprotocol/ui): definition changed since it was accepted; it differs first in title"})
 	})
 	rec.SetTools(true, forecast("new ask", "new show", "plain")...)
