@@ -16,9 +16,10 @@ import (
 // serverVar names the directory of the server, in the process of Again.
 const serverVar = "TOOLGATE_TEST_POSTGRES"
 
-// Again runs the tests of a package that call [State], by their own code or by that of the
-// package's other tests, again, in a process where State opens databases of a server. The
-// test t is for that alone; -run T/NAME runs one of them.
+// Again runs those tests of a package again that may call [State], in a process where State
+// opens databases of a server. A test is known by its code in the package's test files; one
+// that calls State only in a process that it starts is not found. The test t is for Again
+// alone; -run T/NAME runs one of them.
 func Again(t *testing.T) {
 	t.Helper()
 	if Used() {

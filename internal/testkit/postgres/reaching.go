@@ -14,10 +14,9 @@ import (
 // runnable are the names of what go test runs with -run.
 var runnable = regexp.MustCompile(`^(Test|Fuzz|Example)`)
 
-// reaching returns the tests in the files of dir that may call the function of a name, in
-// alphabetical order. It follows every name that a declaration mentions, and takes
-// declarations of one name for one: it may return a test too many, and leaves none out
-// whose way is in the test files.
+// reaching returns the tests in the files of dir whose code there may call the function of a
+// name, in alphabetical order. It follows every name that a declaration mentions, and takes
+// declarations of one name for one, so it may return a test too many.
 func reaching(dir, function string) ([]string, error) {
 	mentions, err := mentioned(dir)
 	if err != nil {
