@@ -75,6 +75,7 @@ var onlyIn = map[string][]string{
 	"golang.org/x/time/rate":                 {"policy/limit", "policy/identity", "internal/guard", "internal/mcpclient"}, // internal/mcpclient: messages of servers that answer nothing; internal/guard: wrong credentials, before anybody is known whom policy/limit could count
 	"github.com/go-json-experiment/json":     nil,
 	"github.com/coreos/go-oidc":              {"policy/identity"},
+	"github.com/go-jose/go-jose":             {"policy/identity"},
 	"golang.org/x/oauth2":                    {"policy/identity"},
 	"github.com/agnivade/levenshtein":        {"policy/rego", "proxy", "internal/text"},
 	"go.yaml.in/yaml":                        {"policy/rego", "policy/workbench", "internal/tree", "cmd/toolgate/internal/clients/clientfile", "cmd/toolgate/internal/cli/report"},

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/x509"
@@ -72,45 +73,63 @@ func (s *state) certificate(shown *x509.Certificate) (policy.Principal, error) {
 	return policy.Principal{}, refuse(Missing, "no bearer token was sent, and the certificate names nobody")
 }
 
-// bindingOf returns the thumbprint of the certificate that a token is bound to (cnf with
-// x5t#S256, RFC 8705 section 3.1), "" for one that whoever holds it may show. It fails
-// closed: any other binding is a refusal.
-func bindingOf(t *oidc.IDToken) (thumbprint string, err error) {
+// binding is what has to be shown with a token: a certificate (cnf with x5t#S256, RFC 8705
+// section 3.1) or a proof by a key (jkt, RFC 9449 section 6.1), each by its thumbprint. The
+// zero binding is that of a token that whoever holds it may show.
+type binding struct{ certificate, key string }
+
+// bindingOf returns the binding of a token. It fails closed: any other is a refusal.
+func bindingOf(t *oidc.IDToken) (b binding, err error) {
 	var claims struct {
 		Binding json.RawMessage `json:"cnf"`
 	}
 	if err := t.Claims(&claims); err != nil {
-		return "", refuse(Claims, "the claims of the token cannot be read")
+		return b, refuse(Claims, "the claims of the token cannot be read")
 	}
 	if len(claims.Binding) == 0 || string(claims.Binding) == "null" {
-		return "", nil
+		return b, nil
 	}
 	var members map[string]string
-	if err := json.Unmarshal(claims.Binding, &members); err != nil || len(members) != 1 || members["x5t#S256"] == "" {
-		return "", refuse(Proof, "the token is bound to a key, and that is not checked here")
+	err = json.Unmarshal(claims.Binding, &members)
+	b = binding{members["x5t#S256"], members["jkt"]}
+	if err != nil || len(members) != 1 || b == (binding{}) {
+		return b, refuse(Proof, "the token is bound to what is not checked here")
 	}
-	return members["x5t#S256"], nil
+	return b, nil
 }
 
-// checkBinding refuses a bound token without its certificate.
-func checkBinding(thumbprint string, shown *x509.Certificate) error {
-	if thumbprint == "" {
+// checkBinding refuses a bound token without its certificate or its proof, and a proof with any
+// other token.
+func (s *state) checkBinding(ctx context.Context, b binding, c *Credential) error {
+	switch {
+	case b.key == "" && c.DPoP != nil:
+		return errUnbound
+	case b.key != "" && c.DPoP == nil:
+		return refuse(Proof, "the token is bound to a key, and was not shown with the scheme DPoP")
+	case b.key != "":
+		return s.checkProof(ctx, c, b.key)
+	case b.certificate == "":
 		return nil
-	}
-	if shown == nil {
+	case c.Certificate == nil:
 		return refuse(Proof, "the token is bound to a certificate, and none was shown")
 	}
-	sum := sha256.Sum256(shown.Raw)
-	if subtle.ConstantTimeCompare([]byte(base64.RawURLEncoding.EncodeToString(sum[:])), []byte(thumbprint)) != 1 {
+	sum := sha256.Sum256(c.Certificate.Raw)
+	if subtle.ConstantTimeCompare([]byte(base64.RawURLEncoding.EncodeToString(sum[:])), []byte(b.certificate)) != 1 {
 		return refuse(Proof, "the token is bound to another certificate")
 	}
 	return nil
 }
 
-// FromRequest reads what a request at a route shows: as FromHeader does, and the certificate
-// of its connection.
+// errUnbound refuses a token that is not bound to a key, as somebody took it for.
+var errUnbound = refuse(Proof, "the token is not bound to a key, and was shown with the scheme DPoP")
+
+// FromRequest reads what a request at a route shows: as FromHeader does, its proof and the
+// certificate of its connection. A request may be read once: its proof is good once.
 func FromRequest(r *http.Request, at Resource) Credential {
 	c, ok := FromHeader(r.Header)
+	if c.DPoP != nil {
+		c.DPoP.method, c.DPoP.path, c.DPoP.spent = r.Method, r.URL.EscapedPath(), HasSpentProof(r.Context())
+	}
 	c.Source, c.Malformed, c.At = r.RemoteAddr, !ok, at
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
 		c.Certificate = r.TLS.PeerCertificates[0]

@@ -40,7 +40,10 @@ type Credential struct {
 	// Certificate is that of the client's connection, verified by the listener's TLS; nil =
 	// none. Without a token it names the principal; with one it proves what the token is bound to.
 	Certificate *x509.Certificate
-	At          Resource // where it was shown: a token of an issuer is good at the routes of its audience
+	// DPoP is what the request has of a proof for Bearer, which was shown with the scheme
+	// DPoP; nil = with the scheme Bearer.
+	DPoP *DPoP
+	At   Resource // where it was shown: a token of an issuer is good at the routes of its audience
 	// Earlier is who an earlier call was identified as. It is for what goes on
 	// without its caller, such as a call that people approved: it is identified
 	// anew, by what is configured now. It counts only without Bearer and Local,
@@ -110,6 +113,8 @@ type Config struct {
 	// Revoked returns the Refusal of the token with a hash when it was revoked, or when
 	// that cannot be known; nil = no token was.
 	Revoked func(hash [sha256.Size]byte) error
+	// Spend is [Proofs.Spend] of the proofs that were shown; nil = those in memory.
+	Spend func(ctx context.Context, id [sha256.Size]byte, now, until time.Time) error
 	// Client fetches key sets; nil = a client with a 5 s limit that follows no
 	// redirects.
 	Client *http.Client
@@ -121,7 +126,7 @@ type Config struct {
 type verifiedToken struct {
 	principal policy.Principal
 	issuer    *issuer
-	bound     string // thumbprint of the certificate that has to be shown with it, "" = none
+	bound     binding
 	audience  []string
 	until     time.Time
 }
@@ -147,6 +152,7 @@ type state struct {
 	noLocal      bool // the local principal is not admitted
 	required     bool
 	revoked      func([sha256.Size]byte) error
+	spend        func(ctx context.Context, id [sha256.Size]byte, now, until time.Time) error
 	now          func() time.Time
 }
 
@@ -232,6 +238,9 @@ func (s *state) bearer(ctx context.Context, c *Credential) (policy.Principal, er
 	// The map is keyed by the hash, so what its timing could tell is nothing
 	// about any known token.
 	if t, ok := s.tokens[sum]; ok {
+		if c.DPoP != nil {
+			return t.principal, errUnbound
+		}
 		return t.principal, s.check(&t)
 	}
 	if err := s.revoked(sum); err != nil {
@@ -314,19 +323,26 @@ func ParseBearer(header string) (string, error) {
 }
 
 // FromHeader reads what a request over HTTP shows: the token of its one
-// Authorization line, or nothing when it has none. It reports false for an
-// Authorization that is there but is not one bearer token: such a caller is
+// Authorization line, with a DPoP when its scheme is DPoP, or nothing when it has none.
+// It reports false for an Authorization that is there but is not one token: such a caller is
 // nobody, not an anonymous one. It never gives a local credential.
 func FromHeader(h http.Header) (Credential, bool) {
 	lines := h["Authorization"]
 	if len(lines) == 0 {
 		return Credential{}, true
 	}
-	token, _ := ParseBearer(lines[0])
+	line, proof := lines[0], (*DPoP)(nil)
+	if scheme, token, ok := strings.Cut(line, " "); ok && strings.EqualFold(scheme, "DPoP") {
+		line, proof = "Bearer "+token, new(DPoP)
+		if proofs := h["Dpop"]; len(proofs) == 1 {
+			proof.jwt = proofs[0]
+		}
+	}
+	token, _ := ParseBearer(line)
 	if token == "" || len(lines) > 1 {
 		return Credential{}, false
 	}
-	return Credential{Bearer: token}, true
+	return Credential{Bearer: token, DPoP: proof}, true
 }
 
 const b64token = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/="
@@ -349,6 +365,7 @@ func newState(c Config, old *state) (*state, error) {
 		required:  c.Configured || len(c.Tokens)+len(c.JWT)+len(c.Certificates) > 0,
 		now:       c.Now,
 		revoked:   c.Revoked,
+		spend:     c.Spend,
 		local:     policy.Principal{Subject: LocalSubject, Roles: []string{c.LocalRole}},
 	}
 	if c.LocalRole == "" {
@@ -360,6 +377,13 @@ func newState(c Config, old *state) (*state, error) {
 	}
 	if s.revoked == nil {
 		s.revoked = func([sha256.Size]byte) error { return nil }
+	}
+	switch {
+	case s.spend != nil:
+	case old != nil:
+		s.spend = old.spend
+	default:
+		s.spend = NewProofs(nil).Spend
 	}
 	var faults []error
 	s.verified, _ = lru.New[[sha256.Size]byte, verifiedToken](maxVerified) // fails only for a size below one

@@ -116,7 +116,7 @@ func (s *state) jwt(ctx context.Context, c *Credential, sum [sha256.Size]byte) (
 		if !s.meant(known.issuer, known.audience, c.At) {
 			return policy.Principal{}, errAudience
 		}
-		return known.principal, checkBinding(known.bound, c.Certificate)
+		return known.principal, s.checkBinding(ctx, known.bound, c)
 	}
 	is, kid, err := s.issuerOf(token)
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *state) jwt(ctx context.Context, c *Credential, sum [sha256.Size]byte) (
 		until = t.Expiry
 	}
 	s.verified.Add(sum, verifiedToken{p, is, bound, t.Audience, until})
-	return p, checkBinding(bound, c.Certificate)
+	return p, s.checkBinding(ctx, bound, c)
 }
 
 // errAudience refuses a token that is good somewhere else.

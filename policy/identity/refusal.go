@@ -20,7 +20,7 @@ const (
 	Malformed Kind = "malformed"     // it is no bearer token, or no JWT
 	Unknown   Kind = "unknown"       // no configured token, or the local role is off
 	Revoked   Kind = "revoked"       // it was revoked
-	Unread    Kind = "unread"        // whether it was revoked cannot be read
+	Unread    Kind = "unread"        // whether it was revoked, or its proof shown before, cannot be read
 	Expiry    Kind = "expiry"        // it has expired, or never expires
 	NotYet    Kind = "not_yet_valid" // its nbf or iat is in the future
 	Lifetime  Kind = "lifetime"      // it is valid for longer than the issuer's tokens may be
@@ -33,7 +33,7 @@ const (
 	Type      Kind = "typ"           // its typ is not on the issuer's list
 	Signature Kind = "signature"     // the signature does not verify
 	Subject   Kind = "subject"       // it names nobody, or somebody of another credential
-	Proof     Kind = "proof"         // it is bound to a certificate that was not shown, or to a key
+	Proof     Kind = "proof"         // it is bound to a certificate or a key, and was not shown with that
 	Claims    Kind = "claims"        // roles, person, tenant or actors cannot be read
 )
 

@@ -59,19 +59,29 @@ func (s *state) meant(is *issuer, audience []string, at Resource) bool {
 	return false
 }
 
-// Challenge returns the WWW-Authenticate header of an answer 401 (RFC 6750 section 3, RFC
-// 9728 section 5.1). It names an error only when a credential was shown.
-func (a *Authenticator) Challenge(at Resource, shown bool) string {
-	s := a.state.Load()
-	challenge := `Bearer realm="toolgate"`
-	if len(s.issuers) > 0 && at.Door != "" {
-		challenge = `Bearer resource_metadata="` + s.public + MetadataPath + at.path() + `"`
+// Challenge returns the WWW-Authenticate header of an answer 401 to a credential (RFC 6750
+// section 3, RFC 9728 section 5.1), with the scheme of its token (RFC 9449 section 7.1). It
+// names an error only when a credential was shown.
+func (a *Authenticator) Challenge(c *Credential) string {
+	s, scheme, fault := a.state.Load(), "Bearer", "invalid_token"
+	if c.DPoP != nil {
+		scheme = "DPoP"
+		if c.DPoP.refused() {
+			fault = "invalid_dpop_proof"
+		}
+	}
+	challenge := scheme + ` realm="toolgate"`
+	if len(s.issuers) > 0 && c.At.Door != "" {
+		challenge = scheme + ` resource_metadata="` + s.public + MetadataPath + c.At.path() + `"`
 		if len(s.scopes) > 0 {
 			challenge += `, scope="` + strings.Join(s.scopes, " ") + `"`
 		}
 	}
-	if shown {
-		challenge += `, error="invalid_token"`
+	if c.Bearer != "" || c.Malformed {
+		challenge += `, error="` + fault + `"`
+	}
+	if c.DPoP != nil {
+		challenge += `, algs="` + strings.Join(Algorithms(), " ") + `"`
 	}
 	return challenge
 }
@@ -89,6 +99,7 @@ type metadata struct {
 	Servers       []string `json:"authorization_servers"`
 	Scopes        []string `json:"scopes_supported,omitempty"`
 	Methods       []string `json:"bearer_methods_supported"`
+	Proofs        []string `json:"dpop_signing_alg_values_supported"`
 	Name          string   `json:"resource_name"`
 	Documentation string   `json:"resource_documentation"`
 }
@@ -124,7 +135,7 @@ func (a *Authenticator) ServeMetadata(w http.ResponseWriter, r *http.Request) {
 	}
 	body, _ := json.Marshal(metadata{ // texts alone: it cannot fail
 		Resource: s.public + at.path(), Servers: slices.Sorted(maps.Keys(s.issuers)), Scopes: s.scopes,
-		Methods: []string{"header"}, Name: name, Documentation: s.public + "/",
+		Methods: []string{"header"}, Proofs: Algorithms(), Name: name, Documentation: s.public + "/",
 	})
 	h.Set("Access-Control-Allow-Origin", "*")
 	h.Set("Content-Type", "application/json")

@@ -97,7 +97,7 @@ func TestChallenge(t *testing.T) {
 		{named, identity.Resource{}, true, `Bearer realm="toolgate", error="invalid_token"`},
 		{identity.Config{Tokens: []identity.Token{agent()}, Public: gate}, identity.Resource{Door: "/mcp"}, false, `Bearer realm="toolgate"`},
 	} {
-		if got := authenticator(t, c.config).Challenge(c.at, c.shown); got != c.want {
+		if got := authenticator(t, c.config).Challenge(&identity.Credential{At: c.at, Malformed: c.shown}); got != c.want {
 			t.Errorf("got %s, want %s", got, c.want)
 		}
 	}

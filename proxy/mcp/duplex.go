@@ -315,7 +315,7 @@ func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
 	const revision = "2024-11-05" // of this transport
 	if tooOld := d.tooOld(revision); tooOld != "" {
 		kernel, _ := signal.ErrorFor(signal.CodeEnvelopeVersion, tooOld, door, nil, nil) // the code has a row
-		d.refusal(w, r.Header, at, &proxy.Failure{Kernel: kernel, Reason: tooOld})
+		d.refusal(w, nil, &proxy.Failure{Kernel: kernel, Reason: tooOld})
 		return
 	}
 	d.opts.Deprecated("http+sse")

@@ -130,7 +130,7 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 			return
 		}
 	}
-	out := &response{w: w, rc: *http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events, asked: r.Header, at: identity.Resource{Door: "/mcp", Server: route}, core: d.core, client: r.Context()}
+	out := &response{w: w, rc: *http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events, at: identity.Resource{Door: "/mcp", Server: route}, core: d.core, client: r.Context()}
 	x := &exchange{versions: httpVersions, open: d.session.openSession, owned: true}
 	x.call = proxy.Call{Route: route, Transport: "http"}
 	if r.Header["Traceparent"] != nil {
@@ -195,8 +195,9 @@ const maxSkippedBytes = 64 << 20
 // releases x.claim in either case.
 func (d *Door) readBody(out *response, r *http.Request, x *exchange) (body []byte, ok bool) {
 	x.denied = d.authenticate(x, r, out.at)
+	out.shown = &x.call.Credential
 	if x.denied != nil && x.denied.Kernel.Code != signal.CodeUnauthenticated { // it was not looked up
-		d.refusal(out.w, r.Header, out.at, x.denied)
+		d.refusal(out.w, out.shown, x.denied)
 		return nil, false
 	}
 	limit, further := d.opts.Limits.Bytes, maxSkippedBytes
@@ -287,7 +288,7 @@ func (x *exchange) use(s *session) {
 
 // remove ends the session that the request shows.
 func (d *Door) remove(w http.ResponseWriter, r *http.Request, route string) {
-	s, ok := d.requestedSession(w, r, route)
+	s, _, ok := d.requestedSession(w, r, route)
 	if !ok {
 		return
 	}
@@ -301,39 +302,39 @@ func (d *Door) authenticatedPrincipal(w http.ResponseWriter, r *http.Request, at
 	x := &exchange{}
 	denied := d.authenticate(x, r, at)
 	if denied != nil {
-		d.refusal(w, r.Header, at, denied)
+		d.refusal(w, &x.call.Credential, denied)
 	}
 	return x.call.Principal, denied == nil
 }
 
-// requestedSession finds the session of a request without a message. It answers
+// requestedSession finds the session of a request without a message, and its sender. It answers
 // the refusal and returns false when there is none.
-func (d *Door) requestedSession(w http.ResponseWriter, r *http.Request, route string) (*session, bool) {
-	who, ok := d.authenticatedPrincipal(w, r, identity.Resource{Door: "/mcp", Server: route})
+func (d *Door) requestedSession(w http.ResponseWriter, r *http.Request, route string) (s *session, who policy.Principal, ok bool) {
+	who, ok = d.authenticatedPrincipal(w, r, identity.Resource{Door: "/mcp", Server: route})
 	if !ok {
-		return nil, false
+		return nil, who, false
 	}
 	lines, ids := r.Header[headerVersion], r.Header[headerSession]
 	if len(ids) == 0 || len(lines) == 1 && lines[0] == statelessVersion {
 		notAllowed(w, "POST", "there is no session: use POST")
-		return nil, false
+		return nil, who, false
 	}
 	if len(lines) > 1 || len(lines) == 1 && !slices.Contains(httpVersions, lines[0]) {
 		problem(w, http.StatusBadRequest, "MCP-Protocol-Version is not served here")
-		return nil, false
+		return nil, who, false
 	}
 	x := &exchange{call: proxy.Call{Principal: who, Route: route}}
-	s := d.session.find(ids[0], who, route, false)
+	s = d.session.find(ids[0], who, route, false)
 	if s == nil && len(ids) == 1 {
 		s = d.session.takeOver(x, ids[0])
 	}
 	switch {
 	case len(ids) == 1 && s != nil:
-		return s, true
+		return s, who, true
 	case x.elsewhere != nil:
 		x.elsewhere(w, r, nil)
-		return nil, false
+		return nil, who, false
 	}
 	problem(w, http.StatusNotFound, lostSession)
-	return nil, false
+	return nil, who, false
 }

@@ -24,10 +24,10 @@ type response struct {
 	rc      http.ResponseController
 	length  [1]string // the value of Content-Length
 	timeout time.Duration
-	plain   bool        // the client reads application/json
-	events  bool        // the client reads text/event-stream
-	asked   http.Header // of the request
+	plain   bool // the client reads application/json
+	events  bool // the client reads text/event-stream
 	at      identity.Resource
+	shown   *identity.Credential // by the client
 	core    *core
 	client  context.Context // done when the client has gone
 
@@ -38,7 +38,7 @@ type response struct {
 
 // respond returns the answer to r.
 func (c *core) respond(w http.ResponseWriter, r *http.Request) *response {
-	return &response{w: w, rc: *http.NewResponseController(w), timeout: c.opts.IOTimeout, asked: r.Header, core: c, client: r.Context()}
+	return &response{w: w, rc: *http.NewResponseController(w), timeout: c.opts.IOTimeout, core: c, client: r.Context()}
 }
 
 // reply reports and sends the answer a to x.
@@ -57,7 +57,7 @@ func (o *response) finish(a answer) {
 	}
 	switch {
 	case a.problem != nil:
-		o.core.refusal(o.w, o.asked, o.at, a.problem)
+		o.core.refusal(o.w, o.shown, a.problem)
 	case a.silent && o.events:
 		o.beginEvents() // an event stream without an answer: every client survives it
 	case a.body == nil:
@@ -128,8 +128,8 @@ func problem(w http.ResponseWriter, status int, detail string) {
 }
 
 // refusal sends f in the words and with the status of the error table, as the answer to a
-// request at a resource with the header asked.
-func (c *core) refusal(w http.ResponseWriter, asked http.Header, at identity.Resource, f *proxy.Failure) {
+// request that shows a credential.
+func (c *core) refusal(w http.ResponseWriter, shown *identity.Credential, f *proxy.Failure) {
 	reply, err := wire.Problem(wire.Failure(*f))
 	if err != nil { // a code without a row
 		problem(w, http.StatusInternalServerError, http.StatusText(http.StatusInternalServerError))
@@ -137,7 +137,7 @@ func (c *core) refusal(w http.ResponseWriter, asked http.Header, at identity.Res
 	}
 	switch reply.Status {
 	case http.StatusUnauthorized:
-		w.Header().Set("WWW-Authenticate", c.opts.Challenges.Challenge(at, len(asked["Authorization"]) > 0))
+		w.Header().Set("WWW-Authenticate", c.opts.Challenges.Challenge(shown))
 	case http.StatusTooManyRequests: // the next guess has to connect again
 		w.Header()["Connection"] = []string{"close"}
 	}
@@ -343,7 +343,7 @@ func (d *Door) listen(w http.ResponseWriter, r *http.Request, route string) {
 		problem(w, http.StatusNotAcceptable, "accept text/event-stream")
 		return
 	}
-	s, ok := d.requestedSession(w, r, route)
+	s, who, ok := d.requestedSession(w, r, route)
 	if !ok {
 		return
 	}
@@ -353,7 +353,7 @@ func (d *Door) listen(w http.ResponseWriter, r *http.Request, route string) {
 		d.follow(w, r, s, d.events.open(s, false, nil))
 		return
 	}
-	switch rd, ok := d.resume(r, s, last); {
+	switch rd, ok := d.resume(who, s, last); {
 	case !ok:
 		problem(w, http.StatusBadRequest, "Last-Event-ID is none that can be continued: it is not of this session, or too old")
 	case rd == nil:

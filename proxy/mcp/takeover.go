@@ -11,7 +11,6 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -209,9 +208,9 @@ func (s *sessionServer) putTaken(made *session, offered json.RawMessage) *sessio
 // mostEvents is beyond the number of any event of a stream.
 const mostEvents = 1 << 40
 
-// resume continues the stream of s after the event that last names. A stream of the former owner of s ends
+// resume continues the stream of s, a session of who, after the event that last names. A stream of the former owner of s ends
 // with the error that its answer is lost, unless that was kept.
-func (d *Door) resume(r *http.Request, s *session, last []string) (*reader, bool) {
+func (d *Door) resume(who policy.Principal, s *session, last []string) (*reader, bool) {
 	rd, ok := d.events.resume(s, last)
 	name, n, named := parseEventID(last[0])
 	if ok || !s.taken || !named || n > mostEvents || len(last) > 1 {
@@ -228,8 +227,7 @@ func (d *Door) resume(r *http.Request, s *session, last []string) (*reader, bool
 	var lost []byte
 	if newest := kept[len(kept)-1]; newest.request != nil && !newest.last {
 		x := &exchange{id: newest.request}
-		_ = d.authenticate(x, r, identity.Resource{Door: "/mcp", Server: s.route}) // whose it is was checked
-		x.call.Route, x.call.Transport = s.route, s.transport
+		x.call.Principal, x.call.Route, x.call.Transport = who, s.route, s.transport
 		x.use(s)
 		a := d.refuse(x, signal.CodeToolFailed, "the replica that served the request is gone; whether the request took effect is unknown")
 		lost = a.message()

@@ -61,7 +61,7 @@ func (h *Handler) readRequest(w http.ResponseWriter, r *http.Request, refuse fun
 	in.call = proxy.Call{Transport: "rest", Trace: span.FromHeader(r.Header)}
 	in.call.Principal, in.call.Credential, in.unauthenticated = h.identify(r)
 	if f := in.unauthenticated; f != nil && f.Kernel.Code != signal.CodeUnauthenticated {
-		h.refuseCaller(w, r, f)
+		h.refuseCaller(w, &in.call.Credential, f)
 		return nil, false
 	}
 	in.call.Session = sessionOf(in.call.Principal)
@@ -120,14 +120,14 @@ func (h *Handler) identify(r *http.Request) (policy.Principal, identity.Credenti
 }
 
 // authenticated wraps a handler for authenticated callers.
-func (h *Handler) authenticated(serve func(http.ResponseWriter, *http.Request, policy.Principal)) http.HandlerFunc {
+func (h *Handler) authenticated(serve func(http.ResponseWriter, *http.Request, policy.Principal, identity.Credential)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		who, _, why := h.identify(r)
+		who, shown, why := h.identify(r)
 		if why != nil {
-			h.refuseCaller(w, r, why)
+			h.refuseCaller(w, &shown, why)
 			return
 		}
-		serve(w, r, who)
+		serve(w, r, who, shown)
 	}
 }
 
@@ -142,7 +142,7 @@ func (h *Handler) recordUnauthenticated(r *http.Request, in *intake, isCall bool
 }
 
 // refuseCaller answers an unauthenticated request.
-func (h *Handler) refuseCaller(w http.ResponseWriter, r *http.Request, f *proxy.Failure) {
+func (h *Handler) refuseCaller(w http.ResponseWriter, shown *identity.Credential, f *proxy.Failure) {
 	if f.Kernel.Code != signal.CodeUnauthenticated {
 		if f.Kernel.Code == signal.CodeRateLimited {
 			w.Header().Set("Connection", "close") // the next guess has to connect again
@@ -150,7 +150,7 @@ func (h *Handler) refuseCaller(w http.ResponseWriter, r *http.Request, f *proxy.
 		h.failed(w, f)
 		return
 	}
-	w.Header().Set("WWW-Authenticate", h.opts.Challenges.Challenge(resource, len(r.Header["Authorization"]) > 0))
+	w.Header().Set("WWW-Authenticate", h.opts.Challenges.Challenge(shown))
 	if f.DecisionID == "" {
 		h.refuse(w, problem{http.StatusUnauthorized, string(wire.Unauthenticated), f.Reason})
 		return
@@ -243,7 +243,7 @@ func (h *Handler) failed(w http.ResponseWriter, f *proxy.Failure) {
 		return
 	}
 	if reply.Status == http.StatusUnauthorized && w.Header().Get("WWW-Authenticate") == "" {
-		w.Header().Set("WWW-Authenticate", h.opts.Challenges.Challenge(resource, true))
+		w.Header().Set("WWW-Authenticate", h.opts.Challenges.Challenge(&identity.Credential{Malformed: true, At: resource}))
 	}
 	h.stepUp(w, f)
 	if reply.RetryAfter > 0 {

@@ -37,7 +37,7 @@ func (h *Handler) submit(w http.ResponseWriter, r *http.Request) {
 		err = in.long.TooLarge(in.limits.Bytes)
 	}
 	if in.unauthenticated != nil {
-		h.refuseCaller(w, r, h.recordUnauthenticated(r, in, err == nil && h.wantsTool(in, raw)))
+		h.refuseCaller(w, &in.call.Credential, h.recordUnauthenticated(r, in, err == nil && h.wantsTool(in, raw)))
 		return
 	}
 	if err != nil { // the road refuses and records it like any message
@@ -191,7 +191,7 @@ type answer struct {
 //
 //	media -> identify -> body -> validate -> dispatch -> event -> answer
 func (h *Handler) rpc(w http.ResponseWriter, r *http.Request) {
-	in, ok := h.readRequest(w, r, func(in *intake, f *proxy.Failure) { h.replyFailure(w, r, in, f) })
+	in, ok := h.readRequest(w, r, func(in *intake, f *proxy.Failure) { h.replyFailure(w, in, f) })
 	if !ok {
 		return
 	}
@@ -211,7 +211,7 @@ func (h *Handler) rpc(w http.ResponseWriter, r *http.Request) {
 	}
 	if in.unauthenticated != nil {
 		in.unauthenticated = h.recordUnauthenticated(r, in, m != nil && m.Method == "tools/call")
-		h.replyFailure(w, r, in, in.unauthenticated)
+		h.replyFailure(w, in, in.unauthenticated)
 		return
 	}
 	h.reply(w, r, in, h.dispatch(h.calls, in))
@@ -278,7 +278,7 @@ func (h *Handler) callTool(ctx context.Context, in *intake) answer {
 func (h *Handler) reply(w http.ResponseWriter, r *http.Request, in *intake, a answer) {
 	switch {
 	case a.failure != nil:
-		h.replyFailure(w, r, in, a.failure)
+		h.replyFailure(w, in, a.failure)
 	case a.result != nil:
 		h.observe(in, a, wire.StatusOK, nil)
 		h.write(w, http.StatusOK, wire.JSONType, jsonrpc.NewSuccess(in.id, a.result))
@@ -286,14 +286,14 @@ func (h *Handler) reply(w http.ResponseWriter, r *http.Request, in *intake, a an
 		h.observe(in, a, wire.StatusAccepted, nil)
 		h.write(w, http.StatusAccepted, nil, nil)
 	default: // fails closed: the gate has to answer
-		h.replyFailure(w, r, in, &proxy.Failure{Kernel: &signal.KernelError{}, Reason: "the gate gave neither reply nor failure"})
+		h.replyFailure(w, in, &proxy.Failure{Kernel: &signal.KernelError{}, Reason: "the gate gave neither reply nor failure"})
 	}
 }
 
 // replyFailure sends a refusal in dialect canonical with its row's status; a
 // failed authentication has the status of HTTP. A failure without a row is a
 // fault of toolgate, which the log describes.
-func (h *Handler) replyFailure(w http.ResponseWriter, r *http.Request, in *intake, f *proxy.Failure) {
+func (h *Handler) replyFailure(w http.ResponseWriter, in *intake, f *proxy.Failure) {
 	made, err := wire.Answer(wire.Canonical, wire.Failure(*f))
 	if err != nil {
 		h.opts.Log.Error("answering over rest", "error", err, "reason", f.Reason)
@@ -308,7 +308,7 @@ func (h *Handler) replyFailure(w http.ResponseWriter, r *http.Request, in *intak
 	case made.Silent:
 		h.write(w, made.HTTP, nil, nil)
 	case made.HTTP == http.StatusUnauthorized:
-		h.refuseCaller(w, r, f)
+		h.refuseCaller(w, &in.call.Credential, f)
 	default:
 		h.stepUp(w, f)
 		retryAfter(w, f.RetryAfter)

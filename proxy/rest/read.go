@@ -23,7 +23,7 @@ import (
 
 // tools answers with the tools that are visible to who. Exactly the listed
 // tools can be called: list and call evaluate the same rule.
-func (h *Handler) tools(w http.ResponseWriter, r *http.Request, who policy.Principal) {
+func (h *Handler) tools(w http.ResponseWriter, r *http.Request, who policy.Principal, _ identity.Credential) {
 	if !h.reads(w, r, wire.JSONType) {
 		return
 	}
@@ -89,7 +89,7 @@ func appendTool(body []byte, t *registry.Tool, io *registry.ToolIO) []byte {
 // artifact answers with the bytes of one artifact, whole or in ranges, if it
 // was granted to who. For other callers it does not exist. The bytes come from
 // third parties: the headers keep browsers from running them.
-func (h *Handler) artifact(w http.ResponseWriter, r *http.Request, who policy.Principal) {
+func (h *Handler) artifact(w http.ResponseWriter, r *http.Request, who policy.Principal, _ identity.Credential) {
 	found, file, err := h.opts.Artifacts.Get(r.Context(), who, strings.TrimPrefix(r.URL.Path, artifactPath))
 	switch {
 	case errors.Is(err, artifact.ErrNotFound):
@@ -148,7 +148,7 @@ func (p *pacedWriter) Write(piece []byte) (int, error) {
 // the client disconnects, is too slow or is no longer authenticated, or the
 // handler closes. A reader that is too slow is notified and dropped: no call
 // waits for a reader.
-func (h *Handler) signals(w http.ResponseWriter, r *http.Request, who policy.Principal) {
+func (h *Handler) signals(w http.ResponseWriter, r *http.Request, who policy.Principal, shown identity.Credential) {
 	if !h.reads(w, r, wire.EventType) {
 		return
 	}
@@ -161,7 +161,7 @@ func (h *Handler) signals(w http.ResponseWriter, r *http.Request, who policy.Pri
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(h.streams, cancel)()
-	s := &stream{h: h, w: w, rc: http.NewResponseController(w), credential: identity.FromRequest(r, resource), who: who}
+	s := &stream{h: h, w: w, rc: http.NewResponseController(w), credential: shown, who: who}
 	s.run(ctx, sub)
 }
 

@@ -44,7 +44,7 @@ import (
 
 // Challenges words the header WWW-Authenticate: see [identity.Authenticator].
 type Challenges interface {
-	Challenge(at identity.Resource, shown bool) string
+	Challenge(c *identity.Credential) string
 	StepUp(at identity.Resource, scopes []string) string
 }
 

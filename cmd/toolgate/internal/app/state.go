@@ -44,6 +44,7 @@ type state struct {
 	envelopes *audit.EnvelopeLog
 	keys      *keys.Dir
 	revoked   *identity.Revocations
+	proofs    *identity.Proofs
 	doubts    doubts
 	instance  string // the ID of this process, which no other process on the store has
 	peers     fleet.Peers
@@ -79,6 +80,9 @@ func (a *App) ticketPage(id string) string {
 func (a *App) identityConfig(cfg *config.Config) identity.Config {
 	c := IdentityConfig(cfg, a.options.Role)
 	c.Revoked = func(hash [sha256.Size]byte) error { return a.state.revoked.Check(hash) }
+	c.Spend = func(ctx context.Context, id [sha256.Size]byte, now, until time.Time) error {
+		return a.state.proofs.Spend(ctx, id, now, until)
+	}
 	return c
 }
 
@@ -92,6 +96,7 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 	if s.revoked, err = identity.OpenRevocations(ctx, s.db, filepath.Join(cfg.Keys, identity.RevokedFile)); err != nil {
 		return err
 	}
+	s.proofs = identity.NewProofs(s.db)
 	s.begin(s.revoked.Follow)
 	if err = a.openTrail(ctx, cfg); err != nil {
 		return err

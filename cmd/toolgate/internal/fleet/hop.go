@@ -12,15 +12,18 @@ import (
 	"net/http/httputil"
 	"syscall"
 	"time"
+
+	"github.com/toolgate/toolgate/policy/identity"
 )
 
 // The headers with the address of the client of a request that is passed on, with the
-// replica that it is for, and with the client's certificate, DER in base64. Clients' own are
-// dropped, and only Own reads them.
+// replica that it is for, with the client's certificate, DER in base64, and with whether the
+// replica that passes it on has spent its proof. Clients' own are dropped, and only Own reads them.
 const (
 	headerClient      = "X-Forwarded-For"
 	headerOwner       = "Toolgate-Replica"
 	headerCertificate = "Toolgate-Certificate"
+	headerProof       = "Toolgate-Proof"
 )
 
 // passOn sends q to the replica that has a session of owner, or to owner itself without one, and
@@ -97,6 +100,10 @@ func (r *Router) send(w http.ResponseWriter, q *http.Request, body []byte, key, 
 			p.Out.Header.Set(headerClient, q.RemoteAddr)
 			p.Out.Header.Set(headerOwner, owner)
 			p.Out.Header.Del(headerCertificate)
+			p.Out.Header.Del(headerProof)
+			if identity.HasSpentProof(q.Context()) {
+				p.Out.Header.Set(headerProof, "spent")
+			}
 			if q.TLS != nil && len(q.TLS.PeerCertificates) > 0 {
 				p.Out.Header.Set(headerCertificate, base64.StdEncoding.EncodeToString(q.TLS.PeerCertificates[0].Raw))
 			}

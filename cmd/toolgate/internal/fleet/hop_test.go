@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/plainhttp"
+	"github.com/toolgate/toolgate/policy/identity"
 )
 
 // When the owner dies before it has the whole request, the rest does not go to a reader that
@@ -85,6 +86,35 @@ func TestCertificateIsPassedOn(t *testing.T) {
 		two.Before(http.HandlerFunc(named)).ServeHTTP(w, r)
 		if w.Body.String() != want {
 			t.Errorf("the owner has %q, want %q", w.Body, want)
+		}
+	}
+	if one.served.Load() != 2 {
+		t.Errorf("the owner has served %d", one.served.Load())
+	}
+}
+
+// Threat: a client says that a proof of its own was spent for its request. Only the replica that has
+// identified a request and passes it on says so, and another's word is dropped.
+func TestSpentProofIsPassedOn(t *testing.T) {
+	c := newCluster(t)
+	spent := func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, identity.HasSpentProof(r.Context()), r.Header["Toolgate-Proof"])
+	}
+	one, two := c.join(spent), c.join(spent)
+	for want, serve := range map[string]func(w http.ResponseWriter, r *http.Request){
+		"false []": two.Before(http.HandlerFunc(spent)).ServeHTTP,
+		"true []":  func(w http.ResponseWriter, r *http.Request) { two.PassOn(w, r, []byte("{}"), one.ID()) },
+		"false [spent]": func(w http.ResponseWriter, r *http.Request) {
+			r.Header.Del("Mcp-Session-Id") // of no other replica
+			two.Before(http.HandlerFunc(spent)).ServeHTTP(w, r)
+		},
+	} {
+		r, w := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader("{}")), httptest.NewRecorder()
+		r.Header.Set("Mcp-Session-Id", one.SessionID())
+		r.Header.Set("Toolgate-Proof", "spent")
+		serve(w, r)
+		if w.Body.String() != want {
+			t.Errorf("the door has %q, want %q", w.Body, want)
 		}
 	}
 	if one.served.Load() != 2 {

@@ -49,6 +49,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/toolgate/toolgate/internal/wait"
+	"github.com/toolgate/toolgate/policy/identity"
 )
 
 const (
@@ -239,10 +240,14 @@ func (r *Router) Own(next http.Handler) http.Handler {
 				q.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{shown}}
 			}
 		}
-		for _, name := range []string{"Origin", headerClient, headerOwner, headerCertificate} {
+		ctx := context.WithValue(q.Context(), passedOn{}, r.names.self)
+		if q.Header.Get(headerProof) != "" {
+			ctx = identity.WithSpentProof(ctx)
+		}
+		for _, name := range []string{"Origin", headerClient, headerOwner, headerCertificate, headerProof} {
 			q.Header.Del(name)
 		}
-		next.ServeHTTP(w, q.WithContext(context.WithValue(q.Context(), passedOn{}, r.names.self)))
+		next.ServeHTTP(w, q.WithContext(ctx))
 	})
 }
 
@@ -266,14 +271,14 @@ func (r *Router) Before(next http.Handler) http.Handler {
 	})
 }
 
-// PassOn passes q, whose body was read, on to the replica with the ID owner, and reports
+// PassOn passes q, whose sender was identified and whose body was read, on to the replica with the ID owner, and reports
 // whether it is answered: not when that replica is gone, nor when q was passed on to this one. While
 // the replica is in the directory and cannot be reached, the answer is 503.
 func (r *Router) PassOn(w http.ResponseWriter, q *http.Request, body []byte, owner [8]byte) bool {
 	if to := q.Context().Value(passedOn{}); to == r.names.self || to == text(owner) {
 		return false
 	}
-	again := q.WithContext(q.Context())
+	again := q.WithContext(identity.WithSpentProof(q.Context()))
 	again.Body, again.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	_, answered := r.passOn(w, again, text(owner), "")
 	return answered
