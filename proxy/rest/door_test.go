@@ -166,12 +166,12 @@ type stream struct {
 	end   context.CancelFunc
 }
 
-// listen opens the event stream of who and waits until it is heard.
-func (d *door) listen(who string) *stream {
+// listen opens the event stream of who and waits until it is heard; headers are as in request.
+func (d *door) listen(who string, headers ...string) *stream {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	d.t.Cleanup(cancel)
-	res, err := http.DefaultClient.Do(d.request(who, http.MethodGet, "/v1/signals", "").WithContext(ctx))
+	res, err := http.DefaultClient.Do(d.request(who, http.MethodGet, "/v1/signals", "", headers...).WithContext(ctx))
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -6,10 +6,13 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/bus"
 	"github.com/toolgate/toolgate/proxy/rest"
 	"github.com/toolgate/toolgate/signal"
@@ -136,6 +139,19 @@ func TestStuckReader(t *testing.T) {
 	}
 }
 
+// proofGate identifies alice by the first proof that it sees.
+type proofGate struct {
+	rest.Gate
+	first *atomic.Pointer[identity.DPoP]
+}
+
+func (g proofGate) Identify(_ context.Context, c identity.Credential) (policy.Principal, *proxy.Failure) {
+	if g.first.CompareAndSwap(nil, c.DPoP); c.DPoP == nil || c.DPoP != g.first.Load() {
+		return policy.Principal{}, &proxy.Failure{Kernel: &signal.KernelError{Code: signal.CodeUnauthenticated}}
+	}
+	return alice, nil
+}
+
 // TestStreamsEnd with their client, their credential and the handler.
 func TestStreamsEnd(t *testing.T) {
 	beat := func(_ *gate, o *rest.Options) { o.Heartbeat = 20 * time.Millisecond }
@@ -164,6 +180,19 @@ func TestStreamsEnd(t *testing.T) {
 		id := d.say(bob, "still here")
 		if got := other.event(); !strings.HasPrefix(got, "id: "+id) {
 			t.Errorf("another's stream: %q", got)
+		}
+	})
+	t.Run("proof", func(t *testing.T) { // it was judged when the stream began, and is none for another request
+		var proof atomic.Pointer[identity.DPoP]
+		d := open(t, func(g *gate, o *rest.Options) {
+			beat(g, o)
+			o.Gate = proofGate{g, &proof}
+		})
+		ear := d.listen("", "Authorization: DPoP token")
+		for range 3 {
+			if got := ear.block(); got != ": heartbeat" {
+				t.Fatalf("heard %q", got)
+			}
 		}
 	})
 	t.Run("busy credential", func(t *testing.T) {
