@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/internal/guard"
+	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -58,6 +60,10 @@ type Options struct {
 	Reconciler Reconciler
 	Feed       Feed
 	Archive    Archive
+	// Store keeps the sessions of the pages, and Keys has the secret that authenticates
+	// them. Required.
+	Store *store.DB
+	Keys  *keys.Dir
 	// Identify turns a bearer token, never empty, into a principal; an error
 	// is a 401. Required.
 	Identify func(ctx context.Context, bearer string) (policy.Principal, error)
@@ -159,9 +165,9 @@ type Console struct {
 
 // New builds a Console. An option that is required and missing is an error.
 func New(opts Options) (*Console, error) {
-	if opts.Approvals == nil || opts.Reconciler == nil || opts.Feed == nil || opts.Archive == nil || opts.Identify == nil || opts.Again == nil ||
-		opts.Status == nil || opts.Held == nil || opts.Audit == nil || opts.Metrics == nil {
-		return nil, errors.New("building the console: approvals, reconciler, feed, archive, identify, again, status, held, audit and metrics are required")
+	if opts.Approvals == nil || opts.Reconciler == nil || opts.Feed == nil || opts.Archive == nil || opts.Store == nil || opts.Keys == nil ||
+		opts.Identify == nil || opts.Again == nil || opts.Status == nil || opts.Held == nil || opts.Audit == nil || opts.Metrics == nil {
+		return nil, errors.New("building the console: approvals, reconciler, feed, archive, store, keys, identify, again, status, held, audit and metrics are required")
 	}
 	home, err := url.Parse(opts.URL)
 	if err != nil {
@@ -174,9 +180,12 @@ func New(opts Options) (*Console, error) {
 		opts.Watches = func(policy.Principal) bool { return true }
 	}
 	opts.Log = cmp.Or(opts.Log, hclog.NewNullLogger())
+	sessions, err := newSessions(opts)
+	if err != nil {
+		return nil, fmt.Errorf("building the console: %w", err)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &Console{opts: opts, home: home, hosts: guard.NewHosts(opts.Hosts), mux: http.NewServeMux(), ctx: ctx, close: cancel}
-	c.sessions = newSessions(ctx, opts.Session, opts.Now)
+	c := &Console{opts: opts, home: home, hosts: guard.NewHosts(opts.Hosts), mux: http.NewServeMux(), sessions: sessions, ctx: ctx, close: cancel}
 	if c.throttle = opts.Throttle; c.throttle == nil {
 		c.throttle = guard.NewThrottle(opts.Now)
 	}
@@ -186,9 +195,8 @@ func New(opts Options) (*Console, error) {
 	return c, nil
 }
 
-// Close ends every session and every stream that follows the trail or the
-// tickets, so that the server can shut down. It does not wait for the streams:
-// the server does.
+// Close ends every stream that follows the trail or the tickets, so that the
+// server can shut down. It does not wait for the streams: the server does.
 func (c *Console) Close() { c.close() }
 
 // A handler answers a request, or returns the reason for a refusal, which serve

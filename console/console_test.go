@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -103,7 +104,12 @@ func newListener(t *testing.T, change func(*console.Options)) *listener {
 	if l.tickets, err = approval.New(t.Context(), db, approval.Options{Now: l.Now}); err != nil {
 		t.Fatal(err)
 	}
+	secrets, err := keys.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
 	opts := console.Options{
+		Store: db, Keys: secrets,
 		Approvals: l.tickets, Reconciler: l.tickets, Feed: l.tickets, Archive: l.tickets, Identify: identify, Again: again, Status: func() console.Status { return l.status },
 		Held: l.tickets.Held, Audit: noTrail, Metrics: http.NotFoundHandler(), Version: "1.2.3", Now: l.Now,
 		TrailRight: trailRight,
@@ -194,12 +200,14 @@ func accepted(t *testing.T, w *httptest.ResponseRecorder) map[string]any {
 }
 
 func TestRequiredOptions(t *testing.T) {
-	whole := console.Options{Approvals: new(approval.Tickets), Reconciler: new(approval.Tickets), Feed: new(approval.Tickets), Archive: new(approval.Tickets), Identify: identify, Again: again, Status: func() console.Status { return console.Status{} }, Held: new(approval.Tickets).Held, Audit: noTrail, Metrics: http.NotFoundHandler()}
+	whole := console.Options{Store: new(store.DB), Keys: keys.At(t.TempDir()), Approvals: new(approval.Tickets), Reconciler: new(approval.Tickets), Feed: new(approval.Tickets), Archive: new(approval.Tickets), Identify: identify, Again: again, Status: func() console.Status { return console.Status{} }, Held: new(approval.Tickets).Held, Audit: noTrail, Metrics: http.NotFoundHandler()}
 	for name, drop := range map[string]func(*console.Options){
 		"approvals":  func(o *console.Options) { o.Approvals = nil },
 		"reconciler": func(o *console.Options) { o.Reconciler = nil },
 		"feed":       func(o *console.Options) { o.Feed = nil },
 		"archive":    func(o *console.Options) { o.Archive = nil },
+		"store":      func(o *console.Options) { o.Store = nil },
+		"keys":       func(o *console.Options) { o.Keys = nil },
 		"identify":   func(o *console.Options) { o.Identify = nil },
 		"again":      func(o *console.Options) { o.Again = nil },
 		"status":     func(o *console.Options) { o.Status = nil },

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -40,8 +41,13 @@ func Example() {
 	}
 	defer tickets.Close()
 
+	secrets, err := keys.Open(filepath.Join(dir, "keys"))
+	if err != nil {
+		log.Fatal(err)
+	}
 	ann := policy.Principal{Subject: "ann", Roles: []string{"approver"}}
 	c, err := console.New(console.Options{
+		Store: db, Keys: secrets,
 		Approvals: tickets, Reconciler: tickets, Feed: tickets, Archive: tickets,
 		Identify: func(_ context.Context, bearer string) (policy.Principal, error) {
 			if bearer != "ann's token" {

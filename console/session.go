@@ -2,13 +2,21 @@ package console
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
-	"sync"
+	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -16,108 +24,153 @@ const (
 	sessionCookie  = "__Host-toolgate"
 	defaultSession = 8 * time.Hour
 	idleSession    = 2 * time.Hour // or the whole session, when that is shorter
+	seenEvery      = time.Minute   // how often the use of a session is stored
 	maxSessions    = 4096
 )
 
 // A session belongs to one browser in which somebody signed in. It does not
 // keep the credential; the visitor is identified again at every request.
 type session struct {
-	principal policy.Principal // as it was at sign-in
-	again     again
-	csrf      string          // field of every form of the session
-	until     time.Time       // whatever happens
-	ctx       context.Context // ends with the session
-	end       context.CancelFunc
-
-	seen time.Time // of the last request; sessions.mu protects it
+	id         string           // SHA-256 of the cookie's value
+	credential string           // SHA-256 of the token, "" = the provider vouches
+	sid        string           // the provider's name of its session, "" = not known
+	text       string           // principal as JSON
+	principal  policy.Principal // as it was at sign-in
+	until      time.Time        // whatever happens
+	seen       time.Time        // last use, to the minute
+	mac        string
 }
 
-// again identifies a principal again with the current configuration. An error
-// ends the session.
-type again func(ctx context.Context, p policy.Principal) (policy.Principal, error)
+// sealedColumns are the columns that the MAC of a session authenticates.
+const sealedColumns = "id, credential, sid, principal, subject, credential_until, until"
 
-// sessions are kept in memory under the hash of the cookie's value: a restart
-// signs everybody out. It is safe for concurrent use.
+// fields are the columns of a session: sealedColumns, seen and mac.
+func (k *session) fields() []any {
+	return []any{&k.id, &k.credential, &k.sid, &k.text, &k.principal.Subject, store.Time{To: &k.principal.Until}, store.Time{To: &k.until},
+		store.Time{To: &k.seen}, &k.mac}
+}
+
+// seal returns the MAC of k.
+func (k *session) seal(key keys.Key) string {
+	mac := hmac.New(sha256.New, key.Secret)
+	fmt.Fprintf(mac, "toolgate console session 1 %q %q %q %q %q %d %d",
+		k.id, k.credential, k.sid, k.text, k.principal.Subject, k.principal.Until.UnixNano(), k.until.UnixNano())
+	return key.ID + ":" + hex.EncodeToString(mac.Sum(nil))
+}
+
+// sessions are in the store, under the hash of the cookie's value: they outlive a
+// restart, and replicas share them. Each row has a MAC, because whoever can write to the
+// store must not be able to sign in as somebody. It is safe for concurrent use and fails
+// closed: while the store or the keys cannot be read, nobody is signed in.
 type sessions struct {
+	db         *store.DB
+	keys       *keys.Dir
+	key        keys.Key // of new MACs
 	life, idle time.Duration
 	now        func() time.Time
-	ctx        context.Context // of all of them
-
-	mu   sync.Mutex // protects the fields below
-	open map[[sha256.Size]byte]*session
 }
 
-func newSessions(ctx context.Context, life time.Duration, now func() time.Time) *sessions {
-	if life <= 0 {
-		life = defaultSession
+func newSessions(o Options) (*sessions, error) {
+	if o.Session <= 0 {
+		o.Session = defaultSession
 	}
-	return &sessions{life: life, idle: min(life, idleSession), now: now, ctx: ctx, open: make(map[[sha256.Size]byte]*session)}
+	key, err := o.Keys.Secret(keys.Tickets)
+	return &sessions{db: o.Store, keys: o.Keys, key: key, life: o.Session, idle: min(o.Session, idleSession), now: o.Now}, err
 }
 
-// start begins a session of p and returns the value of its cookie. The session
-// ends with the credential if that ends sooner.
-func (s *sessions) start(p policy.Principal, a again) (id string) {
+// start begins session k in place of the browser's earlier one, and returns the value of
+// its cookie. The session ends with the credential if that ends sooner. Sessions that are
+// over are removed, and those unseen for longest when there is no room for another.
+func (s *sessions) start(ctx context.Context, k session, earlier string) (value string, err error) {
 	now := s.now()
-	k := &session{principal: p, again: a, csrf: rand.Text(), until: now.Add(s.life), seen: now}
-	if !p.Until.IsZero() && p.Until.Before(k.until) {
-		k.until = p.Until
+	value = rand.Text() + rand.Text()
+	k.id, k.until, k.seen = hashOf(value), now.Add(s.life), now
+	if end := k.principal.Until; !end.IsZero() && end.Before(k.until) {
+		k.until = end
 	}
-	k.ctx, k.end = context.WithTimeout(s.ctx, k.until.Sub(now))
-	id = rand.Text() + rand.Text()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.shrinkLocked(now)
-	s.open[sha256.Sum256([]byte(id))] = k
-	return id
-}
-
-// shrinkLocked removes sessions that are over, and the one unseen for longest
-// when there is no room for another.
-func (s *sessions) shrinkLocked(now time.Time) {
-	var oldest [sha256.Size]byte
-	for key, k := range s.open {
-		if s.over(k, now) {
-			s.dropLocked(key)
-		} else if was := s.open[oldest]; was == nil || k.seen.Before(was.seen) {
-			oldest = key
+	text, err := json.Marshal(k.principal)
+	if err != nil {
+		return "", fmt.Errorf("beginning a session: %w", err)
+	}
+	k.text = string(text)
+	k.mac = k.seal(s.key)
+	idle := now.Add(-s.idle)
+	err = s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if err := s.db.Lock(ctx, tx, "console sessions"); err != nil {
+			return err
 		}
+		if _, err := tx.ExecContext(ctx, "DELETE FROM console_sessions WHERE id = ? OR until <= ? OR seen <= ?",
+			hashOf(earlier), store.Time{To: &now}, store.Time{To: &idle}); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "DELETE FROM console_sessions WHERE id NOT IN (SELECT id FROM console_sessions ORDER BY seen DESC, id LIMIT ?)",
+			maxSessions-1); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, "INSERT INTO console_sessions ("+sealedColumns+", seen, mac) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", k.fields()...)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("beginning a session: %w", err)
 	}
-	if len(s.open) >= maxSessions {
-		s.dropLocked(oldest)
-	}
+	return value, nil
 }
 
-func (s *sessions) over(k *session, now time.Time) bool {
-	return !now.Before(k.until) || now.Sub(k.seen) >= s.idle
-}
-
-func (s *sessions) dropLocked(key [sha256.Size]byte) {
-	if k := s.open[key]; k != nil {
-		k.end()
-		delete(s.open, key)
+// read returns the session with an id. The error is signedOut when there is none, it is
+// over, or something other than toolgate wrote it.
+func (s *sessions) read(ctx context.Context, id string) (session, error) {
+	found, err := store.Select(ctx, s.db.Read, (*session).fields, "SELECT "+sealedColumns+", seen, mac FROM console_sessions WHERE id = ?", id)
+	if err != nil {
+		return session{}, fmt.Errorf("reading a session: %w", err)
 	}
+	if len(found) == 0 {
+		return session{}, signedOut
+	}
+	k, key, now := found[0], s.key, s.now()
+	if version, _, _ := strings.Cut(k.mac, ":"); version != key.ID {
+		key, err = s.keys.Find(keys.Tickets, version)
+	}
+	switch {
+	case errors.Is(err, keys.ErrUnknown):
+		return session{}, signedOut
+	case err != nil:
+		return session{}, fmt.Errorf("reading a session: %w", err)
+	case !hmac.Equal([]byte(k.seal(key)), []byte(k.mac)), !now.Before(k.until), now.Sub(k.seen) >= s.idle:
+		return session{}, signedOut
+	}
+	return k, json.Unmarshal([]byte(k.text), &k.principal)
 }
 
-// find returns the session of a cookie, nil for none, and counts as use of the
-// session.
-func (s *sessions) find(id string) *session {
-	key := sha256.Sum256([]byte(id))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k, now := s.open[key], s.now()
-	if k == nil || s.over(k, now) {
-		s.dropLocked(key)
+// use stores that k is in use.
+func (s *sessions) use(ctx context.Context, k session) error {
+	now := s.now()
+	if now.Sub(k.seen) < seenEvery {
 		return nil
 	}
-	k.seen = now
-	return k
+	return s.change(ctx, "UPDATE console_sessions SET seen = ? WHERE id = ?", store.Time{To: &now}, k.id)
 }
 
-// drop ends the session of a cookie, if one exists.
-func (s *sessions) drop(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dropLocked(sha256.Sum256([]byte(id)))
+// drop ends the session with an id, if one exists.
+func (s *sessions) drop(ctx context.Context, id string) error {
+	return s.change(ctx, "DELETE FROM console_sessions WHERE id = ?", id)
+}
+
+func (s *sessions) change(ctx context.Context, statement string, args ...any) error {
+	return s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, statement, args...)
+		return err
+	})
+}
+
+// hashOf returns the id of the session whose cookie has a value.
+func hashOf(value string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(value))) }
+
+// formSecret returns the field csrf of the forms of a session. Whoever reads the store
+// cannot compute it.
+func formSecret(cookie string) string {
+	mac := hmac.New(sha256.New, []byte(cookie))
+	mac.Write([]byte("toolgate console form"))
+	return hex.EncodeToString(mac.Sum(nil))
 }
 
 // setCookie sets a cookie for this host alone, over private connections.

@@ -3,9 +3,7 @@ package console
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"errors"
-	"fmt"
 	"mime"
 	"net/http"
 	"net/url"
@@ -80,19 +78,24 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) error {
 		}
 		return c.noEntry(w, r, s, problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "that token is not known here"})
 	}
-	sum := fmt.Sprintf("%x", sha256.Sum256([]byte(token)))
-	return c.enter(w, r, p, "token", func(ctx context.Context, p policy.Principal) (policy.Principal, error) {
-		return c.opts.Again(ctx, p, sum)
-	}, s.Next)
+	return c.enter(w, r, session{principal: p, credential: hashOf(token)}, s.Next)
 }
 
-// enter begins a session of p in place of any session of the browser.
-func (c *Console) enter(w http.ResponseWriter, r *http.Request, p policy.Principal, credential string, a again, to string) error {
-	if err := c.record(r, Act{Name: ActSignIn, Principal: p, Credential: credential}); err != nil {
+// enter begins session k in place of any session of the browser.
+func (c *Console) enter(w http.ResponseWriter, r *http.Request, k session, to string) error {
+	act := Act{Name: ActSignIn, Principal: k.principal, Credential: "token"}
+	if k.credential == "" {
+		act.Credential = "provider"
+	}
+	err := c.record(r, act)
+	var value string
+	if err == nil {
+		value, err = c.sessions.start(r.Context(), k, cookie(r, sessionCookie))
+	}
+	if err != nil {
 		return c.refusePage(w, r, err)
 	}
-	c.sessions.drop(cookie(r, sessionCookie))
-	setCookie(w, sessionCookie, c.sessions.start(p, a))
+	setCookie(w, sessionCookie, value)
 	setCookie(w, entryCookie, "")
 	http.Redirect(w, r, to, http.StatusSeeOther)
 	return nil
@@ -112,7 +115,9 @@ func (c *Console) tooOften(w http.ResponseWriter, r *http.Request, s entry) erro
 
 func (c *Console) signOut(w http.ResponseWriter, r *http.Request, v visitor) error {
 	_ = c.record(r, Act{Name: ActSignOut, Principal: v.Principal, Credential: "session"}) // the log has the cause
-	c.sessions.drop(cookie(r, sessionCookie))
+	if err := c.sessions.drop(r.Context(), v.session.id); err != nil {
+		return err
+	}
 	setCookie(w, sessionCookie, "")
 	http.Redirect(w, r, "/console/login", http.StatusSeeOther)
 	return nil
@@ -233,5 +238,5 @@ func (c *Console) finishProviderSignIn(w http.ResponseWriter, r *http.Request) e
 	if p.Until.IsZero() { // nothing but the session vouches for a guest, for votes too
 		p.Until = c.opts.Now().Add(c.sessions.life)
 	}
-	return c.enter(w, r, p, "provider", c.opts.Provider.Again, s.Next)
+	return c.enter(w, r, session{principal: p}, s.Next)
 }

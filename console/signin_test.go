@@ -6,12 +6,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -204,8 +207,7 @@ func TestSessionsEnd(t *testing.T) {
 				t.Errorf("signing out: %d", w.Code)
 			}
 		}, want: true},
-		"the console is closed": {end: func(_ *testing.T, b *browser) { b.listener.Console.Close() }},
-		"another cookie":        {end: func(_ *testing.T, b *browser) { b.cookies["__Host-toolgate"] += "A" }},
+		"another cookie": {end: func(_ *testing.T, b *browser) { b.cookies["__Host-toolgate"] += "A" }},
 		"nobody any more": {end: func(t *testing.T, b *browser) {
 			ann := people["t-ann"]
 			delete(people, "t-ann")
@@ -267,15 +269,24 @@ func FuzzWhereSigningInLeads(f *testing.F) {
 	for _, seed := range []string{"/console/approvals/apr_1?x=1", "//evil.example", "/console/../../x", `/console/\evil`, "https:/console/", "/console/%2e%2e/%0d%0aX: y"} {
 		f.Add(seed)
 	}
+	db, err := store.Open(f.Context(), filepath.Join(f.TempDir(), "state.db"), store.Migrations())
+	if err != nil {
+		f.Fatal(err)
+	}
 	c, err := console.New(console.Options{
-		Approvals: new(approval.Tickets), Reconciler: new(approval.Tickets), Feed: new(approval.Tickets), Archive: new(approval.Tickets),
+		Store: db, Keys: keys.At(f.TempDir()), Approvals: new(approval.Tickets), Reconciler: new(approval.Tickets), Feed: new(approval.Tickets), Archive: new(approval.Tickets),
 		Identify: identify, Again: again, Status: func() console.Status { return console.Status{} },
 		Held: new(approval.Tickets).Held, Audit: noTrail, Metrics: http.NotFoundHandler(),
 	})
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Cleanup(c.Close)
+	f.Cleanup(func() {
+		c.Close()
+		if err := db.Close(); err != nil {
+			f.Error(err)
+		}
+	})
 	f.Fuzz(func(t *testing.T, to string) {
 		form := url.Values{"csrf": {"x"}, "token": {"t-ann"}, "next": {to}}
 		r := httptest.NewRequest(http.MethodPost, "/console/login", strings.NewReader(form.Encode()))

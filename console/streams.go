@@ -15,8 +15,7 @@ import (
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
-// heartbeat is how often a stream sends a comment to show that it lives, and
-// identifies its reader again.
+// heartbeat is how often a stream sends a comment to show that it lives.
 const heartbeat = 20 * time.Second
 
 // events sends server-sent events to an open page: "changed" for every change
@@ -24,7 +23,8 @@ const heartbeat = 20 * time.Second
 // or "state-<id>", which refresh the page of that ticket. Events carry no data:
 // the page fetches itself again, and that request is checked like any other. A
 // new stream begins with "changed", for what happened before it; a resumed
-// stream continues after its last event.
+// stream continues after its last event. The visitor is identified again before
+// each line, so that a session that ended gets no more of them.
 func (c *Console) events(w http.ResponseWriter, r *http.Request, v visitor) error {
 	after := int64(-1)
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
@@ -44,7 +44,7 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, v visitor) erro
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
 	for {
-		text := ": still here\n"
+		var change *approval.Event
 		select {
 		case <-ctx.Done():
 			return nil
@@ -52,14 +52,19 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, v visitor) erro
 			if !ok {
 				return nil
 			}
-			if text = eventsOf(e, v); text == "" {
-				continue
-			}
+			change = &e
 		case <-beat.C:
-			var err error
-			if v, err = c.identifyAgain(ctx, v); err != nil {
-				return nil
-			}
+		}
+		var err error
+		if v, err = c.identifyAgain(ctx, v); err != nil {
+			return nil
+		}
+		text := ": still here\n"
+		if change != nil {
+			text = eventsOf(*change, v)
+		}
+		if text == "" {
+			continue
 		}
 		if err := writeLine(w, out, []byte(text)); err != nil {
 			return nil

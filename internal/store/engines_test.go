@@ -377,7 +377,7 @@ var (
 // engines has do not return.
 func TestStatementsArePortable(t *testing.T) {
 	root, read := corpus.Checkout(t), 0
-	for _, dir := range []string{"policy", "registry", "proxy", "cmd/toolgate/internal/app", "internal/store", "cmd"} {
+	for _, dir := range []string{"policy", "registry", "proxy", "cmd/toolgate/internal/app", "internal/store", "cmd", "console"} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err

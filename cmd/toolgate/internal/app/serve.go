@@ -380,7 +380,7 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 	opts := console.Options{
 		URL: consoleURL(cfg), Session: cfg.Console.Session,
 		Approvals: a.state.tickets, Reconciler: a.state.tickets, Feed: a.state.tickets, Archive: a.state.tickets, Status: a.status, Held: a.state.tickets.Held,
-		Throttle: a.callers.throttle,
+		Store: a.state.db, Keys: a.state.keys, Throttle: a.callers.throttle,
 		Identify: func(ctx context.Context, bearer string) (policy.Principal, error) {
 			source, _ := ctx.Value(sourceKey{}).(string)
 			c := identity.Credential{Bearer: bearer, Source: source}
