@@ -117,8 +117,10 @@ func TestStoreHasNoSecretOfASession(t *testing.T) {
 
 // Whoever writes to the store but has no key signs nobody in.
 func TestForgedSessions(t *testing.T) {
+	f := newFleet(t)
+	ann := f.replica(nil).signIn("t-ann")
+	f.exec("CREATE TABLE written AS SELECT * FROM console_sessions")
 	for name, statement := range map[string]string{
-		"nothing":            "UPDATE console_sessions SET seen = seen + 1",
 		"another subject":    "UPDATE console_sessions SET subject = 'bob'",
 		"another principal":  `UPDATE console_sessions SET principal = '{"subject":"ann","roles":["approver","operator"],"scopes":[]}'`,
 		"another credential": "UPDATE console_sessions SET credential = ''",
@@ -130,11 +132,15 @@ func TestForgedSessions(t *testing.T) {
 		"another version":    "UPDATE console_sessions SET mac = '2' || mac",
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFleet(t)
-			ann := f.replica(nil).signIn("t-ann")
 			f.exec(statement)
-			if got, want := ann.signedIn(), name == "nothing"; got != want {
-				t.Errorf("signed in: %v", got)
+			cookie := ann.cookies["__Host-toolgate"]
+			if ann.signedIn() {
+				t.Error("signed in")
+			}
+			f.exec("DELETE FROM console_sessions")
+			f.exec("INSERT INTO console_sessions SELECT * FROM written")
+			if ann.cookies["__Host-toolgate"] = cookie; !ann.signedIn() {
+				t.Error("not signed in with the row that was written")
 			}
 		})
 	}
@@ -174,12 +180,34 @@ func TestSessionsOutliveARotation(t *testing.T) {
 	}
 }
 
+// Use of a session is stored once a minute, and the end of an idle one follows it.
+func TestUseOfASessionIsStored(t *testing.T) {
+	f := newFleet(t)
+	one := f.replica(nil)
+	ann := one.signIn("t-ann")
+	seen := func() (at time.Time) {
+		t.Helper()
+		if err := f.db.Read.QueryRowContext(t.Context(), "SELECT seen FROM console_sessions").Scan(store.Time{To: &at}); err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	began := one.Now()
+	for after, want := range map[time.Duration]time.Duration{59 * time.Second: 0, 61 * time.Second: 61 * time.Second} {
+		f.exec("UPDATE console_sessions SET seen = ?", began.UnixNano())
+		one.passed.Store(int64(after))
+		if !ann.signedIn() || seen().Sub(began) != want {
+			t.Errorf("used after %s: stored %s", after, seen().Sub(began))
+		}
+	}
+}
+
 func TestSessionsAreBounded(t *testing.T) {
 	f := newFleet(t)
 	one := f.replica(nil)
 	fill := func(n int, seen time.Time) {
 		f.exec(`INSERT INTO console_sessions (id, subject, credential, sid, principal, credential_until, until, seen, mac)
-			SELECT ? || value, '', '', '', '{}', 0, ?, ? + CAST(value AS INTEGER), '' FROM json_each(?)`,
+			SELECT ? || value, '', '', '', '{}', 0, CAST(? AS BIGINT), CAST(? AS BIGINT) + CAST(value AS BIGINT), '' FROM json_each(?)`,
 			fmt.Sprint(seen.Unix()), one.Now().Add(time.Hour).UnixNano(), seen.UnixNano(), numbers(n))
 	}
 	ann := one.signIn("t-ann")

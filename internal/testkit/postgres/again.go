@@ -28,7 +28,7 @@ func Again(t *testing.T) {
 	s := Started(t)
 	_, some, ok := strings.Cut(flag.Lookup("test.run").Value.String(), "/")
 	if !ok {
-		callers, err := reaching(".", "State")
+		callers, err := reaching(".", "postgres.State")
 		if err != nil {
 			t.Fatal(err)
 		}

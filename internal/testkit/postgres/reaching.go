@@ -15,7 +15,7 @@ import (
 var runnable = regexp.MustCompile(`^(Test|Fuzz|Example)`)
 
 // reaching returns the tests in the files of dir whose code there may call the function of a
-// name, in alphabetical order. It follows every name that a declaration mentions, and takes
+// name, written PACKAGE.NAME, in alphabetical order. It follows every name that a declaration mentions, and takes
 // declarations of one name for one, so it may return a test too many.
 func reaching(dir, function string) ([]string, error) {
 	mentions, err := mentioned(dir)
@@ -83,8 +83,13 @@ func declaredBy(d ast.Decl) (names []string) {
 
 func identifiers(d ast.Decl) (names []string) {
 	ast.Inspect(d, func(n ast.Node) bool {
-		if name, ok := n.(*ast.Ident); ok {
-			names = append(names, name.Name)
+		switch n := n.(type) {
+		case *ast.Ident:
+			names = append(names, n.Name)
+		case *ast.SelectorExpr:
+			if from, ok := n.X.(*ast.Ident); ok {
+				names = append(names, from.Name+"."+n.Sel.Name)
+			}
 		}
 		return true
 	})

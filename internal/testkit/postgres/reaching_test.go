@@ -17,6 +17,7 @@ func TestByFunction(t *testing.T) { t.Run("", func(t *testing.T) { open(t) }) }
 func TestByMethod(t *testing.T) { w := world{}; w.begin() }
 func TestByVariable(t *testing.T) { for _, c := range cases { c(t) } }
 func TestNone(t *testing.T) { other() }
+func TestField(t *testing.T) { _ = ticket{State: "open"}.State }
 func ExampleState() { open(nil) }
 func BenchmarkOpen(b *testing.B) { open(b) }`,
 		"b_test.go": `package a_test
@@ -31,12 +32,12 @@ func other() { postgres.State() }`,
 			t.Fatal(err)
 		}
 	}
-	got, err := reaching(dir, "State")
+	got, err := reaching(dir, "postgres.State")
 	want := []string{"ExampleState", "TestByFunction", "TestByMethod", "TestByVariable", "TestDirect"}
 	if err != nil || !cmp.Equal(got, want) {
 		t.Errorf("found %v, %v, want %v", got, err, want)
 	}
-	if got, err := reaching(dir, "Absent"); err == nil {
+	if got, err := reaching(dir, "postgres.Absent"); err == nil {
 		t.Errorf("found %v for a function that nothing calls", got)
 	}
 }
