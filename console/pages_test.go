@@ -464,6 +464,7 @@ func TestEvents(t *testing.T) {
 	if w := ann.do("POST", "/console/logout", ann.form("/console/approvals")); w.Code != 303 {
 		t.Fatalf("signing out: %d", w.Code)
 	}
+	l.hold(`{"n":3}`)
 	if line, open := <-lines; open {
 		t.Errorf("the stream of a session that is over goes on: %q", line)
 	}
