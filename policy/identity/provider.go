@@ -168,8 +168,8 @@ func (p *Provider) person(t *oidc.IDToken) (policy.Principal, error) {
 func (p *Provider) Again(_ context.Context, was policy.Principal) (policy.Principal, error) {
 	sub := strings.TrimPrefix(was.Subject, p.config.Issuer+"|")
 	subject, err := p.people.state.Load().guest(p.config.Issuer, sub)
-	if err == nil && subject != was.Subject {
-		err = refuse(Unknown, "people of this provider go by another name now")
+	if err == nil && (subject != was.Subject || was.Issuer != p.config.Issuer) {
+		err = refuse(Unknown, "people of this provider go by another name now, or it is another one")
 	}
 	if err != nil {
 		return policy.Principal{}, err

@@ -261,7 +261,15 @@ func TestGuestsAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	alice := policy.Principal{Subject: "alice", Roles: []string{"treasurer"}}
+	alice := policy.Principal{Subject: "alice", Issuer: p.URL, Roles: []string{"treasurer"}}
+	if _, err := provider.Again(t.Context(), alice); err != nil {
+		t.Error(err)
+	}
+	stranger := alice
+	stranger.Issuer = "https://former.example"
+	if got, err := provider.Again(t.Context(), stranger); !errors.Is(err, identity.ErrUnauthenticated) || got.Valid() {
+		t.Errorf("a guest of another provider: %+v, %v", got, err)
+	}
 	for name, c := range map[string]identity.Config{
 		"a token has the subject":    {Tokens: []identity.Token{{Subject: "alice", SHA256: identity.HashToken("x")}}},
 		"the subject is another one": {JWT: []identity.JWT{newIDP(t).config()}},
