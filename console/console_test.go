@@ -104,13 +104,8 @@ func newListener(t *testing.T, change func(*console.Options)) *listener {
 	if l.tickets, err = approval.New(t.Context(), db, approval.Options{Now: l.Now}); err != nil {
 		t.Fatal(err)
 	}
-	secrets, err := keys.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
 	opts := console.Options{
-		Store: db, Keys: secrets,
-		Approvals: l.tickets, Reconciler: l.tickets, Feed: l.tickets, Archive: l.tickets, Identify: identify, Again: again, Status: func() console.Status { return l.status },
+		Store: db, Keys: keys.At(t.TempDir()), Approvals: l.tickets, Reconciler: l.tickets, Feed: l.tickets, Archive: l.tickets, Identify: identify, Again: again, Status: func() console.Status { return l.status },
 		Held: l.tickets.Held, Audit: noTrail, Metrics: http.NotFoundHandler(), Version: "1.2.3", Now: l.Now,
 		TrailRight: trailRight,
 		Record: func(a console.Act) error {
