@@ -187,6 +187,7 @@ type Options struct {
 	Artifacts Artifacts // nil: no bytes are kept, and FILE signals name them only
 	Bus       Bus       // nil: nobody listens
 	Tracer    Tracer    // nil: nothing is traced
+	Baggage   []string  // keys of the caller's W3C Baggage in params._meta that servers receive; nil = none
 	Settings  Settings
 	// Observe is called with every closed call; it must not block.
 	Observe func(Observation)

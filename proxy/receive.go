@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -72,12 +73,14 @@ func digest(judged []byte) string {
 // receiveMeta stores the caller's _meta without the members of this hop.
 func (c *call) receiveMeta(meta json.RawMessage) *Failure {
 	var ours []jsonrpc.Change
-	jsonrpc.Each(meta, func(name []byte, _ json.RawMessage) bool {
+	jsonrpc.Each(meta, func(name []byte, value json.RawMessage) bool {
 		key := string(name)
 		// The related task concerns the ends beyond this connection too.
 		mcp := strings.HasPrefix(key, "io.modelcontextprotocol/") && key != "io.modelcontextprotocol/related-task"
 		if mcp || key == "progressToken" || strings.HasPrefix(key, "io.toolgate/") {
 			ours = append(ours, jsonrpc.Change{Name: key})
+		} else if key == "baggage" {
+			ours = append(ours, jsonrpc.Change{Name: key, Value: c.gate.passBaggage(value)})
 		}
 		return true
 	})
@@ -86,6 +89,20 @@ func (c *call) receiveMeta(meta json.RawMessage) *Failure {
 		return c.fail(signal.CodeEnvelopeInvalid, "params._meta must be an object")
 	}
 	return nil
+}
+
+// passBaggage returns the members of a W3C Baggage (section 3.3.1) that servers receive, nil for
+// none: what a caller says of itself to one service may not be meant for another.
+func (g *Gate) passBaggage(value json.RawMessage) json.RawMessage {
+	text, _ := jsonrpc.Text(value)
+	members := slices.DeleteFunc(strings.Split(text, ","), func(member string) bool {
+		key, _, _ := strings.Cut(member, "=")
+		return !slices.Contains(g.opts.Baggage, strings.Trim(key, " \t"))
+	})
+	if len(members) == 0 {
+		return nil
+	}
+	return jsonrpc.Quote(strings.Join(members, ","))
 }
 
 // undecoded refuses bytes that are no request.

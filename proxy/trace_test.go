@@ -382,9 +382,30 @@ func TestTraceUnsampled(t *testing.T) {
 	}
 }
 
+// Of the caller's baggage the upstream gets the keys that are configured.
+func TestBaggage(t *testing.T) {
+	for _, tt := range []struct {
+		keys       []string
+		sent, want string // _meta
+	}{
+		{nil, `{"baggage":"tenant=7","x":1}`, `{"x":1}`},
+		{nil, `{"baggage":"tenant=7"}`, `{}`},
+		{[]string{"tenant"}, `{"baggage":"user=ann,tenant=7;p=1 , tenant = 8,Tenant=9,tenants=10","x":1}`, `{"baggage":"tenant=7;p=1 , tenant = 8","x":1}`},
+		{[]string{"tenant", "plan"}, `{"baggage":"plan=a%2Cb,tenant=7"}`, `{"baggage":"plan=a%2Cb,tenant=7"}`},
+		{[]string{"tenant"}, `{"baggage":"user=tenant=7","x":1}`, `{"x":1}`},
+		{[]string{"tenant"}, `{"baggage":["tenant=7"],"x":1}`, `{"x":1}`},
+		{[]string{"tenant"}, `{"baggage":"","x":1}`, `{"x":1}`},
+	} {
+		b := newTracing(t, 1, func(o *proxy.Options) { o.Tracer, o.Baggage = nil, tt.keys })
+		if _, f := b.call(t, `{"name":"web__find","arguments":{"n":1,"q":"a"},"_meta":`+tt.sent+`}`); f != nil || string(b.out.Meta) != tt.want {
+			t.Errorf("%v, sent %s: the upstream got %s, %v; want %s", tt.keys, tt.sent, b.out.Meta, f, tt.want)
+		}
+	}
+}
+
 // Without a tracer the caller's context reaches the upstream as it was sent.
 func TestUntracedMeta(t *testing.T) {
-	b := newTracing(t, 1, func(o *proxy.Options) { o.Tracer = nil })
+	b := newTracing(t, 1, func(o *proxy.Options) { o.Tracer, o.Baggage = nil, []string{"k"} })
 	if _, f := b.call(t, tracedParams); f != nil {
 		t.Fatal(f)
 	}

@@ -25,8 +25,8 @@ const (
 )
 
 // Fields are the members of a Carrier, as params._meta (MCP 2026-07-28 basic, "_meta")
-// and the headers of HTTP have them (W3C Trace Context). Baggage is the caller's word to
-// the server, which _meta passes on like any other member.
+// and the headers of HTTP have them (W3C Trace Context). Baggage is not one of
+// them: it belongs to the caller.
 var Fields = [...]string{"traceparent", "tracestate"}
 
 // Carrier is the context of a span by Fields. It is nil where there is none. It must

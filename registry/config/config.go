@@ -429,13 +429,14 @@ type Shutdown struct {
 // Telemetry says where traces and metrics are sent, by OTLP over HTTP. It holds secrets
 // (Headers).
 type Telemetry struct {
-	Endpoint string            `json:"endpoint"` // base URL: https, or http on loopback
+	Endpoint string            `json:"endpoint"` // base URL: https, or http on loopback; "" = nothing is sent
 	Headers  map[string]string `json:"headers"`  // sent with every request, names as written
 	CA       string            `json:"ca"`       // absolute path of the collector's root certificates in PEM; "" = the system's
 	Cert     string            `json:"cert"`     // absolute path of the certificate, in PEM, that the collector is shown; "" = none
 	Key      string            `json:"key"`      // absolute path of its private key in PEM
 	Traces   Traces            `json:"traces"`
 	Metrics  Metrics           `json:"metrics"`
+	Baggage  []string          `json:"baggage"` // keys of callers' baggage that servers receive
 }
 
 // Traces say which traces are recorded.

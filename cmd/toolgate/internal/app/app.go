@@ -247,6 +247,9 @@ func (a *App) openGate(cfg *config.Config) (err error) {
 	if a.telemetry != nil {
 		opts.Tracer = a.telemetry
 	}
+	if cfg.Telemetry != nil {
+		opts.Baggage = cfg.Telemetry.Baggage
+	}
 	if a.gate, err = proxy.New(opts); err != nil {
 		return err
 	}

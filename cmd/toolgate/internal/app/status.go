@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -131,7 +132,7 @@ func Warnings(cfg *config.Config, engine *rego.Engine, host *sandbox.Host) []Fin
 		found = append(found, warning("demo-token", "toolgate.identity.tokens", "a demo token is known to everybody: "+strings.Join(known, ", "),
 			"make your own with toolgate token create, and take these out"))
 	}
-	return slices.Concat(found, unknownPersons(cfg, engine), UnknownRoles(cfg, engine), confinement(cfg, host), plainListeners(cfg), storeFindings(cfg))
+	return slices.Concat(found, unknownPersons(cfg, engine), UnknownRoles(cfg, engine), confinement(cfg, host), plainListeners(cfg), storeFindings(cfg), unpinnedPackages(cfg))
 }
 
 // unknownPersons warns of credentials whose person is not known, where a policy can hold calls:
@@ -163,6 +164,42 @@ func unknownPersons(cfg *config.Config, engine *rego.Engine) []Finding {
 	}
 	return []Finding{warning("unknown-person", "toolgate.identity", fmt.Sprintf("calls may be held for approval, and it is not known which person stands behind %s: %s", strings.Join(unknown, ", "), what),
 		"set person in tokens and person_claim in issuers"+hint)}
+}
+
+// unpinnedPackages warns of servers that are whatever release a registry has that day.
+func unpinnedPackages(cfg *config.Config) (found []Finding) {
+	for _, s := range cfg.Servers {
+		if name := unpinnedPackage(filepath.Base(s.Command), s.Args); name != "" {
+			found = append(found, warning("unpinned-package", "mcpServers."+s.Name+".args", "the newest release of "+name+" runs, whatever it is", "write the version that you have read: "+name+"@VERSION"))
+		}
+	}
+	return found
+}
+
+// unpinnedPackage returns the package that npx or uvx runs in its newest release, "" for none.
+func unpinnedPackage(command string, args []string) string {
+	with := map[string]string{"npx": "--package", "uvx": "--from"}[command]
+	if with == "" {
+		return ""
+	}
+	for i, arg := range args {
+		option, name, _ := strings.Cut(arg, "=")
+		switch {
+		case option == with && name == "" && i+1 < len(args), arg == "-p" && command == "npx" && i+1 < len(args):
+			name = args[i+1]
+		case option == with:
+		case strings.HasPrefix(arg, "-"):
+			continue
+		default:
+			name = arg
+		}
+		base := strings.TrimSuffix(name, "@latest")
+		if base == "" || strings.ContainsAny(base[1:], "@=<>~$:") || strings.ContainsAny(base[:1], "./$") { // a version, a path, a variable or an address
+			return ""
+		}
+		return base
+	}
+	return ""
 }
 
 // LogWarnings logs the findings that follow from configuration and policy

@@ -20,7 +20,7 @@ import (
 // openTelemetry begins to send traces and metrics where cfg says, if it does.
 func (a *App) openTelemetry(ctx context.Context, cfg *config.Config) error {
 	t := cfg.Telemetry
-	if t == nil {
+	if t == nil || t.Endpoint == "" {
 		return nil
 	}
 	roots, err := readRoots(t.CA)
