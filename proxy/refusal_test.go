@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +78,29 @@ func TestDenialSaysWhoAndWhy(t *testing.T) {
 		b.decision = policy.Decision{Effect: policy.Deny, Rule: "R2", Reason: "no", Remedy: "ask"}
 		if _, f := b.call(t, plain); f == nil || f.Context != tt.want || f.Reason != "no" || f.Remedy != "ask" {
 			t.Errorf("got %+v, want %q", f, tt.want)
+		}
+	}
+}
+
+// TestStepUpHasTheScopesOfTheDecision is the table of the scopes that a client is told to get: those
+// that the policy says it lacks and those it has, no other, and none where no token helps.
+func TestStepUpHasTheScopesOfTheDecision(t *testing.T) {
+	for _, tt := range []struct {
+		issuer          string
+		has, lacks, got []string
+	}{
+		{"https://idp", nil, []string{"pay"}, []string{"pay"}},
+		{"https://idp", []string{"media", "admin"}, []string{"pay"}, []string{"admin", "media", "pay"}},
+		{"https://idp", []string{"pay", "z"}, []string{"a", "pay"}, []string{"a", "pay", "z"}},
+		{"https://idp", []string{"media"}, nil, nil}, // the policy asks for none
+		{"", nil, []string{"pay"}, nil},              // a configured token cannot get any
+	} {
+		b := newBench(t)
+		b.who.Issuer, b.who.Scopes = tt.issuer, tt.has
+		b.decision = policy.Decision{Effect: policy.Deny, Rule: "no", Scopes: tt.lacks}
+		_, f := b.call(t, plain)
+		if f == nil || !slices.Equal(f.Scopes, tt.got) || (f.Scopes == nil) != (tt.got == nil) {
+			t.Errorf("%+v: got %+v", tt, f)
 		}
 	}
 }

@@ -176,6 +176,7 @@ func TestScopesAndGroups(t *testing.T) {
 		"groups":              {map[string]any{"roles": []string{"r"}, "wids": []string{"g-1", "g-3"}}, "r lead", ""},
 		"scopes, then groups": {map[string]any{"roles": nil, "scope": "payments", "wids": []string{"g-1"}}, "treasurer payer lead", "payments"},
 		"both, none twice":    {map[string]any{"roles": []string{"payer"}, "scope": "payments", "wids": []string{"g-2"}}, "payer treasurer", "payments"},
+		"a scope like a role": {map[string]any{"roles": nil, "scope": "treasurer lead g-1"}, "", "treasurer lead g-1"},
 		"a claim of a scope":  {map[string]any{"roles": nil, "scope": "payments.read"}, "", "payments.read"},
 	} {
 		tt.claims["oid"] = "person-1"

@@ -37,6 +37,20 @@ allow contains {"rule": "odd", "effect": "allow"} if "allow-odd" in input.argume
 allow contains {"rule": "error", "reason": sprintf("%d", [1 / (count(input.arguments.want) - 2)])} if "error" in input.arguments.want
 `
 
+// TestScopesGrantNothing: scopes that no rule asks for are nothing to the default policy, whatever
+// their names are.
+func TestScopesGrantNothing(t *testing.T) {
+	e, err := rego.Load(t.Context(), rego.Options{Timeout: testTimeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := input("", "manage_wallet", `{"action":"balance"}`)
+	in.Principal.Scopes = append(e.Roles(), "manage_wallet", "admin", "*")
+	if d, err := e.Decide(t.Context(), in); err != nil || d.Rule != "role-lacks-tool" {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
 // TestVerdictSets is the table of how the sets come to one decision.
 func TestVerdictSets(t *testing.T) {
 	e := load(t, "p.rego", module(verdictRules))
