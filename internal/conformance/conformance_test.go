@@ -24,6 +24,7 @@ type suite struct {
 	// it is a stdio server, which speaks every revision.
 	behind []string
 	stdio  bool
+	token  bool // toolgate wants a token of an issuer, and gets one
 }
 
 const (
@@ -43,6 +44,7 @@ var suites = []suite{
 	{name: "stable, sessionless server", script: stable, args: []string{"--suite", "all"}, server: []string{"-stateless=true"}},
 	{name: "next 2025-11-25, sessionless server", script: next, args: []string{"--requirements", "2025-11-25"}, server: []string{"-stateless=true"}},
 	{name: "next 2026-07-28, server with sessions", script: next, args: []string{"--requirements", "2026-07-28"}, server: []string{"-stateless=true"}, behind: []string{"-stateless=false"}},
+	{name: "next 2026-07-28, with a token", script: next, args: []string{"--requirements", "2026-07-28"}, server: []string{"-stateless=true"}, token: true},
 	{name: "client stable", script: stable, args: []string{"--suite", "all"}},
 	{name: "client next 2025-11-25", script: next, args: []string{"--requirements", "2025-11-25"}},
 	{name: "client next 2026-07-28", script: next, args: []string{"--requirements", "2026-07-28"}},
@@ -61,7 +63,11 @@ func (s suite) through(t *testing.T) results {
 	if s.server == nil {
 		return runClientSuite(t, s, true)
 	}
-	return runServerSuite(t, s, startToolgate(t, s.upstream(t)))
+	if s.token {
+		i := startIssuer(t)
+		return runServerSuite(t, s, bearing(t, i, startToolgate(t, s.upstream(t), fmt.Sprintf(`"identity": {"jwt": [{"issuer": %q}]},`, i.url))))
+	}
+	return runServerSuite(t, s, startToolgate(t, s.upstream(t), ""))
 }
 
 // upstream returns the server behind toolgate, as mcp.json describes it.

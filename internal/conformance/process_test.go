@@ -36,7 +36,7 @@ func startServer(t testing.TB, args ...string) string {
 // transparent is a configuration with toolgate's defaults and a policy that allows everything.
 const transparent = `{
   "mcpServers": {"everything": %s},
-  "toolgate": {"state": "state", "policy": {"path": "policy"}}
+  "toolgate": {%s "state": "state", "policy": {"path": "policy"}}
 }`
 
 const allowAll = `package toolgate
@@ -47,14 +47,14 @@ decision := {"effect": "allow", "rule": "conformance"}
 `
 
 // startToolgate starts toolgate serve in front of a server, which is as mcp.json
-// describes it, and returns the URL of /mcp/{server}.
-func startToolgate(t testing.TB, server string) string {
+// describes it, with further settings, and returns the URL of /mcp/{server}.
+func startToolgate(t testing.TB, server, settings string) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "policy"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"mcp.json": fmt.Sprintf(transparent, server), "policy/p.rego": allowAll} {
+	for name, text := range map[string]string{"mcp.json": fmt.Sprintf(transparent, server, settings), "policy/p.rego": allowAll} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +80,7 @@ func TestClientThroughToolgate(t *testing.T) {
 	if apart(strings.Fields(os.Getenv(apartVar)), os.Getenv("MCP_CONFORMANCE_SCENARIO")) {
 		return
 	}
-	cmd := exec.Command(real, startToolgate(t, fmt.Sprintf(`{"type": "http", "url": %q}`, flag.Arg(0))))
+	cmd := exec.Command(real, startToolgate(t, fmt.Sprintf(`{"type": "http", "url": %q}`, flag.Arg(0)), ""))
 	program.Tether(cmd)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", cmd, err, out)
