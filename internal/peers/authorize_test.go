@@ -3,7 +3,9 @@ package peers_test
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,6 +20,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
+	"golang.org/x/oauth2"
 
 	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
@@ -43,13 +46,19 @@ func openAuthorizationServer(t *testing.T) string {
 // guarded configures a gate that trusts an issuer by its name alone.
 func guarded(t *testing.T, issuer, policy string, servers ...server) string {
 	t.Helper()
+	return trusting(t, fmt.Sprintf(`"jwt": [{"issuer": %q}], "scopes": ["media"]`, issuer), policy, servers...)
+}
+
+// trusting configures a gate with these members of identity.
+func trusting(t *testing.T, identity, policy string, servers ...server) string {
+	t.Helper()
 	dir := configure(t, setup{servers: servers, policy: policy})
 	path := filepath.Join(dir, "mcp.json")
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, path, strings.Replace(string(text), `"identity": {`, fmt.Sprintf(`"identity": {"jwt": [{"issuer": %q}], "scopes": ["media"], `, issuer), 1))
+	write(t, path, strings.Replace(string(text), `"identity": {`, `"identity": {`+identity+", ", 1))
 	return dir
 }
 
@@ -90,8 +99,8 @@ func talk(t *testing.T, cmd *exec.Cmd) *talking {
 
 // said is a line of authorize.mjs.
 type said struct {
-	Open, Error, Scope string
-	Result             json.RawMessage
+	Open, Error, Scope, Token string
+	Result                    json.RawMessage
 }
 
 func (c *talking) next(t *testing.T) (s said) {
@@ -163,24 +172,24 @@ func TestAddressIsAllThatAClientNeeds(t *testing.T) {
 	wantRuns(t, rec, `{}`, 7+2*2) // look and pay
 }
 
-// TestGoSDKSignsIn: the official Go SDK does the same by itself, the step-up too.
-func TestGoSDKSignsIn(t *testing.T) {
-	t.Parallel()
-	parts.Long(t, "starts whole programs")
-	issuer := openAuthorizationServer(t)
-	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}, {Name: "look"}}})
-	g := serveReady(t, guarded(t, issuer, scopedPay, httpOf("rec", rec, shared())))
+// goAgent is a client of the official Go SDK with its tokens.
+type goAgent struct {
+	*auth.AuthorizationCodeHandler
+	asked []string // addresses that were opened for the person
+}
+
+// newGoAgent returns a client that the issuer knows by an id. consent takes the person through
+// the pages from an address on, n counts from 1.
+func newGoAgent(t *testing.T, id string, consent func(address string, n int)) *goAgent {
+	t.Helper()
 	redirect, back := pages(t)
-	person, asked := newBrowserSession(t), []string{}
-	handler, err := auth.NewAuthorizationCodeHandler(&auth.AuthorizationCodeHandlerConfig{
-		PreregisteredClient: &oauthex.ClientCredentials{ClientID: "refreshing"}, RedirectURL: redirect,
+	a := &goAgent{}
+	var err error
+	a.AuthorizationCodeHandler, err = auth.NewAuthorizationCodeHandler(&auth.AuthorizationCodeHandlerConfig{
+		PreregisteredClient: &oauthex.ClientCredentials{ClientID: id}, RedirectURL: redirect,
 		AuthorizationCodeFetcher: func(_ context.Context, args *auth.AuthorizationArgs) (*auth.AuthorizationResult, error) {
-			if asked = append(asked, args.URL); len(asked) == 1 {
-				person.open(args.URL).send("", "login", "ann", "password", "any") // sign in
-				person.send("")                                                   // consent
-			} else {
-				person.open(args.URL).send("")
-			}
+			a.asked = append(a.asked, args.URL)
+			consent(args.URL, len(a.asked))
 			query, err := url.ParseQuery(<-back)
 			return &auth.AuthorizationResult{Code: query.Get("code"), State: query.Get("state"), Iss: query.Get("iss")}, err
 		},
@@ -188,19 +197,82 @@ func TestGoSDKSignsIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return a
+}
+
+func (a *goAgent) connect(t *testing.T, endpoint string) *sdk.ClientSession {
+	t.Helper()
 	client := sdk.NewClient(&sdk.Implementation{Name: "go-sdk", Version: "1"}, nil)
-	session, err := client.Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: g.Agents + "/mcp/rec", OAuthHandler: handler}, nil)
+	session, err := client.Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: endpoint, OAuthHandler: a}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer session.Close()
+	t.Cleanup(func() { _ = session.Close() }) // the token may have ended
+	return session
+}
+
+// token returns the token of the next request.
+func (a *goAgent) token(t *testing.T) *oauth2.Token {
+	t.Helper()
+	source, err := a.TokenSource(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := source.Token()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// callGo calls a tool without arguments.
+func callGo(t *testing.T, session *sdk.ClientSession, tool string) error {
+	t.Helper()
+	result, err := session.CallTool(t.Context(), &sdk.CallToolParams{Name: tool, Arguments: map[string]any{}})
+	if err == nil && result.IsError {
+		return errors.New(jsonText(t, result))
+	}
+	return err
+}
+
+// revoke revokes a token at the gate.
+func (g *gate) revoke(t *testing.T, token string) {
+	t.Helper()
+	if out, code := runCommand(t, g.Dir, "token", "revoke", fmt.Sprintf("%x", sha256.Sum256([]byte(token))), "--reason", "a test"); code != 0 {
+		t.Fatalf("revoking: %d %s", code, out)
+	}
+	program.Await(t, "the revoked token is refused", func() bool { return g.admits(t, token) == http.StatusUnauthorized })
+}
+
+// admits returns the status of a call with a token, to a tool that does not exist.
+func (g *gate) admits(t *testing.T, token string) int {
+	t.Helper()
+	body, lines := statelessCall("none")
+	return ask(t, http.MethodPost, g.Agents+"/mcp", body, append(lines, "Authorization", "Bearer "+token)...).code
+}
+
+// TestGoSDKSignsIn: the official Go SDK does the same by itself, the step-up too.
+func TestGoSDKSignsIn(t *testing.T) {
+	t.Parallel()
+	parts.Long(t, "starts whole programs")
+	issuer := openAuthorizationServer(t)
+	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}, {Name: "look"}}})
+	g := serveReady(t, guarded(t, issuer, scopedPay, httpOf("rec", rec, shared())))
+	person := newBrowserSession(t)
+	a := newGoAgent(t, "refreshing", func(address string, n int) {
+		if person.open(address); n == 1 {
+			person.send("", "login", "ann", "password", "any") // sign in
+		}
+		person.send("") // consent
+	})
+	session := a.connect(t, g.Agents+"/mcp/rec")
 	for _, tool := range []string{"look", "pay"} {
-		if result, err := session.CallTool(t.Context(), &sdk.CallToolParams{Name: tool, Arguments: map[string]any{}}); err != nil || result.IsError {
-			t.Fatalf("%s: %+v, %v", tool, result, err)
+		if err := callGo(t, session, tool); err != nil {
+			t.Fatalf("%s: %v", tool, err)
 		}
 	}
-	if len(asked) != 2 || !strings.Contains(asked[1], "payments") {
-		t.Errorf("the person was asked %v", asked)
+	if len(a.asked) != 2 || !strings.Contains(a.asked[1], "payments") {
+		t.Errorf("the person was asked %v", a.asked)
 	}
 	wantRuns(t, rec, `{}`, 2)
 }

@@ -57,7 +57,7 @@ for (let line = await lines.next(); !line.done; line = await lines.next()) {
   }
   try {
     const result = await withPerson(() => client.callTool({ name: line.value, arguments: {} }));
-    say({ result, scope: kept.tokens.scope });
+    say({ result, scope: kept.tokens.scope, token: kept.tokens.access_token });
   } catch (error) {
     say({ error: String(error) });
   }
