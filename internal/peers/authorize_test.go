@@ -36,10 +36,11 @@ deny contains {"rule": "payments-missing", "reason": "the token may not pay", "s
 }`
 
 // openAuthorizationServer starts a third-party authorization server and returns its issuer.
-func openAuthorizationServer(t *testing.T) string {
+// Its access tokens are valid for some seconds.
+func openAuthorizationServer(t *testing.T, seconds string) string {
 	t.Helper()
 	address := program.FreeAddress(t)
-	launchProvider(t, "authorization.mjs", address)
+	launchProvider(t, "authorization.mjs", address, seconds)
 	return "http://" + address
 }
 
@@ -127,7 +128,7 @@ func TestAddressIsAllThatAClientNeeds(t *testing.T) {
 	t.Parallel()
 	parts.Long(t, "starts whole programs")
 	node, script := requirePart(t, "node"), filepath.Join("..", "..", "testdata", "npm", "authorize.mjs")
-	issuer := openAuthorizationServer(t)
+	issuer := openAuthorizationServer(t, "600")
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}, {Name: "look"}}})
 	g := serveReady(t, guarded(t, issuer, scopedPay, httpOf("rec", rec, shared())))
 	for _, tt := range []struct{ major, route, prefix, client string }{
@@ -255,7 +256,7 @@ func (g *gate) admits(t *testing.T, token string) int {
 func TestGoSDKSignsIn(t *testing.T) {
 	t.Parallel()
 	parts.Long(t, "starts whole programs")
-	issuer := openAuthorizationServer(t)
+	issuer := openAuthorizationServer(t, "600")
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}, {Name: "look"}}})
 	g := serveReady(t, guarded(t, issuer, scopedPay, httpOf("rec", rec, shared())))
 	person := newBrowserSession(t)
@@ -282,7 +283,7 @@ func TestPythonSDKSignsIn(t *testing.T) {
 	t.Parallel()
 	parts.Long(t, "starts whole programs")
 	interpreters := map[string]string{"1": python(t, "mcp1"), "2": python(t, "mcp2")}
-	issuer := openAuthorizationServer(t)
+	issuer := openAuthorizationServer(t, "600")
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}, {Name: "look"}}})
 	g := serveReady(t, guarded(t, issuer, scopedPay, httpOf("rec", rec, shared())))
 	for major, interpreter := range interpreters {

@@ -1,9 +1,10 @@
-// An authorization server for tests: node authorization.mjs PORT. It knows the clients known
-// and refreshing, and others register themselves; everybody signs in with any password, and the access tokens are JWTs for the
-// resource that the client names (RFC 8707).
+// An authorization server for tests: node authorization.mjs PORT SECONDS. It knows the clients
+// known and refreshing, and others register themselves; everybody signs in with any password,
+// and the access tokens are JWTs for the resource that the client names (RFC 8707), valid for
+// SECONDS.
 import Provider from 'oidc-provider';
 
-const [port] = process.argv.slice(2);
+const [port, seconds] = process.argv.slice(2);
 const issuer = `http://127.0.0.1:${port}`;
 const scopes = ['payments', 'media'];
 
@@ -24,7 +25,7 @@ const provider = new Provider(issuer, {
     revocation: { enabled: true },
     resourceIndicators: {
       enabled: true,
-      getResourceServerInfo: (_, resource) => ({ scope: scopes.join(' '), audience: resource, accessTokenFormat: 'jwt', accessTokenTTL: 600, jwt: { sign: { alg: 'RS256' } } }),
+      getResourceServerInfo: (_, resource) => ({ scope: scopes.join(' '), audience: resource, accessTokenFormat: 'jwt', accessTokenTTL: Number(seconds), jwt: { sign: { alg: 'RS256' } } }),
       useGrantedResource: () => true,
     },
   },

@@ -26,6 +26,7 @@ const provider = {
   codeVerifier: () => kept.verifier,
   saveDiscoveryState: (state) => { kept.discovery = state; },
   discoveryState: () => kept.discovery,
+  invalidateCredentials: (scope) => { if (scope === 'tokens' || scope === 'all') delete kept.tokens; },
 };
 
 let client, transport;
