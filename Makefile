@@ -42,7 +42,7 @@ test: ## proves in 4 minutes what the README promises, without third-party parts
 CLI   = cmd/toolgate/internal/cli
 WHOLE = $(CLI) internal/conformance internal/deploy internal/peers
 test-all: ## runs every test, with third-party servers, clients, databases and browsers
-	$(PARTS) npm python rust
+	$(PARTS) npm python rust keycloak
 	$(BUILD_GUARDIAN)
 	$(GO) test $(RACE) -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v $(foreach p,$(WHOLE),-e '/$(p)$$'))
 	$(GO) test -timeout $(TIMEOUT) ./$(CLI)

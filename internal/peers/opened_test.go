@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -53,7 +54,7 @@ func (h home) node(ctx context.Context, node string, args ...string) *exec.Cmd {
 	browser := filepath.Join(h.dir, "bin", "xdg-open")
 	cmd.Dir = h.dir
 	cmd.Env = append(os.Environ(), "HOME="+h.dir, "MCP_REMOTE_CONFIG_DIR="+filepath.Join(h.dir, "remote"), "BROWSER="+browser,
-		"PATH="+filepath.Dir(browser)+string(filepath.ListSeparator)+os.Getenv("PATH"))
+		"MCP_AUTO_OPEN_ENABLED=true", "MCP_INSPECTOR_SECRET_STORE=file", "PATH="+filepath.Dir(browser)+string(filepath.ListSeparator)+os.Getenv("PATH"))
 	return cmd
 }
 
@@ -67,7 +68,7 @@ func (h home) opened() string {
 	return string(text)
 }
 
-var keptToken = regexp.MustCompile(`"(access|refresh)_token":\s*"([^"]+)"`)
+var keptToken = regexp.MustCompile(`"(access|refresh)_token\\?":\s*\\?"([^"\\]+)`) // in JSON, or in a string of JSON
 
 // tokens returns the tokens that the client keeps.
 func (h home) tokens(t *testing.T) (access, refresh string) {
@@ -92,7 +93,7 @@ func (h home) tokens(t *testing.T) (access, refresh string) {
 	return access, refresh
 }
 
-// openingClients call the tool look at an address, and sign in when they have to.
+// openingClients call the tool rec__look at an address, and sign in when they have to.
 var openingClients = []struct {
 	name string
 	call func(ctx context.Context, t *testing.T, h home, address string) error
@@ -110,7 +111,7 @@ func callThroughRemote(ctx context.Context, t *testing.T, h home, address string
 		return err
 	}
 	defer session.Close()
-	result, err := session.CallTool(ctx, &sdk.CallToolParams{Name: "look", Arguments: map[string]any{}})
+	result, err := session.CallTool(ctx, &sdk.CallToolParams{Name: "rec__look", Arguments: map[string]any{}})
 	if err == nil && result.IsError {
 		err = errors.New("the result is an error")
 	}
@@ -119,12 +120,12 @@ func callThroughRemote(ctx context.Context, t *testing.T, h home, address string
 
 func callInspector(ctx context.Context, t *testing.T, h home, address string) error {
 	return quiet(h.node(ctx, requirePart(t, "node"), requirePart(t, "@modelcontextprotocol/inspector/clients/launcher/build/index.js"), "--cli", address,
-		"--transport", "http", "--callback-url", "http://127.0.0.1:"+h.port+"/oauth/callback", "--method", "tools/call", "--tool-name", "look"))
+		"--transport", "http", "--callback-url", "http://127.0.0.1:"+h.port+"/oauth/callback", "--method", "tools/call", "--tool-name", "rec__look"))
 }
 
 func callPorter(ctx context.Context, t *testing.T, h home, address string) error {
 	return quiet(h.node(ctx, requirePart(t, "node"), requirePart(t, "mcporter/dist/cli.js"), "call",
-		"--http-url", address, "--allow-http", "--name", "gate", "--tool", "look"))
+		"--http-url", address, "--allow-http", "--name", "gate", "--tool", "rec__look"))
 }
 
 // quiet runs a command whose output only matters when it fails.
@@ -149,73 +150,93 @@ func TestClientsThatOpenABrowser(t *testing.T) {
 	issuer := openAuthorizationServer(t, "10")
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "look"}}})
 	g := serveReady(t, guarded(t, issuer, scopedPay, httpOf("rec", rec, shared())))
-	press := func(actions ...chromedp.Action[chromedp.Void]) {
-		t.Helper()
-		ctx, stop := context.WithTimeout(browser, timeout)
-		defer stop()
-		if err := chromedp.Do(ctx, append(actions, chromedp.WaitVisible("button[type=submit]"))...); err != nil {
-			t.Fatalf("in the browser: %v", err)
-		}
-		if _, err := chromedp.RunResponse(ctx, chromedp.Click("button[type=submit]", chromedp.NodeVisible)); err != nil {
-			t.Fatalf("pressing the button: %v", err)
-		}
-	}
-	signedIn := false
-	consent := func(address string) {
-		t.Helper()
-		open := chromedp.Navigate(address)
-		if !signedIn {
-			press(open, chromedp.SendKeys("input[name=login]", "ann"), chromedp.SendKeys("input[name=password]", "any"))
-			signedIn = true
-			press()
-			return
-		}
-		press(open)
-	}
-	for _, client := range openingClients {
-		t.Run(client.name, func(t *testing.T) {
-			h := newHome(t)
-			call := func(page func(address string)) (err error) {
-				t.Helper()
-				ctx, stop := context.WithTimeout(t.Context(), 2*timeout)
-				defer stop()
-				ended := make(chan error, 1)
-				go func() { ended <- client.call(ctx, t, h, g.Agents+"/mcp/rec") }()
-				for tick := time.NewTicker(20 * time.Millisecond); ; {
-					select {
-					case err := <-ended:
-						tick.Stop()
-						return err
-					case <-tick.C:
-						if address := h.opened(); address != "" {
-							page(address)
-						}
-					}
+	ann := &chromiumPerson{browser: browser}
+	t.Run("all", func(t *testing.T) { // the subtests end before the gate does
+		for _, client := range openingClients {
+			t.Run(client.name, func(t *testing.T) {
+				t.Parallel()
+				h := newHome(t)
+				call := func(page func(t *testing.T, address string)) {
+					t.Helper()
+					awaitCall(t, h, page, func(ctx context.Context) error { return client.call(ctx, t, h, g.Agents+"/mcp") })
 				}
-			}
-			if err := call(consent); err != nil {
-				t.Fatal(err)
-			}
-			first, _ := h.tokens(t)
-			program.Await(t, "the token expires", func() bool { return g.admits(t, first) == http.StatusUnauthorized })
-			if err := call(func(string) { t.Error("the client asks a person in place of a refresh") }); err != nil {
-				t.Fatal(err)
-			}
-			access, refresh := h.tokens(t)
-			if access == first {
-				t.Error("the token was not refreshed")
-			}
-			revokeGrant(t, issuer, access, refresh)
-			g.revoke(t, access)
-			if err := call(consent); err != nil {
-				t.Fatalf("after the grant ended: %v", err)
-			}
-			if last, _ := h.tokens(t); last == access {
-				t.Error("the client called without a new grant")
-			}
-		})
-	}
+				call(ann.consent)
+				first, _ := h.tokens(t)
+				program.Await(t, "the token expires", func() bool { return g.admits(t, first) == http.StatusUnauthorized })
+				call(func(t *testing.T, _ string) { t.Error("the client asks a person in place of a refresh") })
+				access, refresh := h.tokens(t)
+				if access == first {
+					t.Error("the token was not refreshed")
+				}
+				revokeGrant(t, issuer, access, refresh)
+				g.revoke(t, access)
+				asked := false
+				call(func(t *testing.T, address string) { asked = true; ann.consent(t, address) })
+				if !asked {
+					t.Error("the client called without a person after the grant ended")
+				}
+			})
+		}
+	})
 	wantRuns(t, rec, `{}`, 3*len(openingClients))
+}
+
+// awaitCall waits for the end of a call of a client, and shows the pages that it opens.
+func awaitCall(t *testing.T, h home, page func(t *testing.T, address string), call func(ctx context.Context) error) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), 2*timeout)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- call(ctx) }()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatal(err)
+			}
+			return
+		case <-tick.C:
+			if address := h.opened(); address != "" {
+				page(t, address)
+			}
+		}
+	}
+}
+
+// chromiumPerson is ann at a real browser. Clients use it one after the other.
+type chromiumPerson struct {
+	browser  context.Context
+	mu       sync.Mutex
+	signedIn bool
+}
+
+// consent signs ann in where she is not, and consents.
+func (p *chromiumPerson) consent(t *testing.T, address string) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if open := chromedp.Navigate(address); p.signedIn {
+		p.press(t, open)
+	} else {
+		p.press(t, open, chromedp.SendKeys("input[name=login]", "ann"), chromedp.SendKeys("input[name=password]", "any"))
+		p.press(t)
+		p.signedIn = true
+	}
+}
+
+// press presses the button of the page that some actions lead to.
+func (p *chromiumPerson) press(t *testing.T, actions ...chromedp.Action[chromedp.Void]) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(p.browser, timeout)
+	defer stop()
+	if err := chromedp.Do(ctx, append(actions, chromedp.WaitVisible("button[type=submit]"))...); err != nil {
+		t.Fatalf("in the browser: %v", err)
+	}
+	if _, err := chromedp.RunResponse(ctx, chromedp.Click("button[type=submit]", chromedp.NodeVisible)); err != nil {
+		t.Fatalf("pressing the button: %v", err)
+	}
 }
 
 // revokeGrant ends what a person granted to a client (RFC 7009).
