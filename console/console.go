@@ -74,6 +74,8 @@ type Options struct {
 	// Provider signs people in elsewhere, in addition to tokens; nil = none. It
 	// sends browsers back to URL + "/console/login/callback".
 	Provider Provider
+	// Logout verifies a logout token, as anybody can send it; nil = there are none.
+	Logout func(ctx context.Context, token string) (Logout, error)
 	// URL is where browsers find this listener, without a slash at its end. With
 	// https, TLS ends at a proxy in front. "" = they use its address.
 	URL string
@@ -216,6 +218,7 @@ func (c *Console) routes() map[string]map[string]handler {
 		"/console/login":                    {http.MethodGet: c.signInPage, http.MethodPost: c.signIn},
 		"/console/login/provider":           {http.MethodGet: c.beginProviderSignIn},
 		"/console/login/callback":           {http.MethodGet: c.finishProviderSignIn},
+		"/console/backchannel-logout":       {http.MethodPost: c.providerLogout},
 		"/console/logout":                   {http.MethodPost: c.submit(c.signOut)},
 		"/console/approvals":                {http.MethodGet: c.visit(c.inbox)},
 		"/console/approvals/{id}":           {http.MethodGet: c.visit(c.ticketPage)},

@@ -19,6 +19,7 @@ import (
 type elsewhere struct {
 	down, gone bool
 	begun      int
+	sid        string // of its session
 }
 
 func (e *elsewhere) Begin(context.Context) (string, string, error) {
@@ -29,11 +30,11 @@ func (e *elsewhere) Begin(context.Context) (string, string, error) {
 	return "https://idp.example/auth?client_id=x", fmt.Sprintf("s%d", e.begun), nil
 }
 
-func (e *elsewhere) Finish(_ context.Context, secret string, answer url.Values) (policy.Principal, error) {
+func (e *elsewhere) Finish(_ context.Context, secret string, answer url.Values) (policy.Principal, string, error) {
 	if secret != fmt.Sprintf("s%d", e.begun) || answer.Get("code") != "ann" {
-		return policy.Principal{}, errors.New("secret reason")
+		return policy.Principal{}, "", errors.New("secret reason")
 	}
-	return policy.Principal{Subject: "guest", Roles: []string{"approver"}}, nil
+	return policy.Principal{Subject: "guest", Roles: []string{"approver"}}, e.sid, nil
 }
 
 func (e *elsewhere) Again(_ context.Context, p policy.Principal) (policy.Principal, error) {

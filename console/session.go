@@ -41,10 +41,13 @@ type session struct {
 	mac        string
 }
 
-// sealedColumns are the columns that the MAC of a session authenticates.
-const sealedColumns = "id, credential, sid, principal, subject, credential_until, until"
+// sessionColumns are the columns of a session. The MAC authenticates all but seen.
+const sessionColumns = "id, credential, sid, principal, subject, credential_until, until, seen, mac"
 
-// fields are the columns of a session: sealedColumns, seen and mac.
+// sessionsLock is the name under which sessions begin and end.
+const sessionsLock = "console sessions"
+
+// fields are the values of sessionColumns.
 func (k *session) fields() []any {
 	return []any{&k.id, &k.credential, &k.sid, &k.text, &k.principal.Subject, store.Time{To: &k.principal.Until}, store.Time{To: &k.until},
 		store.Time{To: &k.seen}, &k.mac}
@@ -96,7 +99,7 @@ func (s *sessions) start(ctx context.Context, k session, earlier string) (value 
 	k.mac = k.seal(s.key)
 	idle := now.Add(-s.idle)
 	err = s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if err := s.db.Lock(ctx, tx, "console sessions"); err != nil {
+		if err := s.db.Lock(ctx, tx, sessionsLock); err != nil {
 			return err
 		}
 		if _, err := tx.ExecContext(ctx, "DELETE FROM console_sessions WHERE id = ? OR until <= ? OR seen <= ?",
@@ -107,7 +110,7 @@ func (s *sessions) start(ctx context.Context, k session, earlier string) (value 
 			maxSessions-1); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, "INSERT INTO console_sessions ("+sealedColumns+", seen, mac) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", k.fields()...)
+		_, err := tx.ExecContext(ctx, "INSERT INTO console_sessions ("+sessionColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", k.fields()...)
 		return err
 	})
 	if err != nil {
@@ -119,26 +122,33 @@ func (s *sessions) start(ctx context.Context, k session, earlier string) (value 
 // read returns the session with an id. The error is signedOut when there is none, it is
 // over, or something other than toolgate wrote it.
 func (s *sessions) read(ctx context.Context, id string) (session, error) {
-	found, err := store.Select(ctx, s.db.Read, (*session).fields, "SELECT "+sealedColumns+", seen, mac FROM console_sessions WHERE id = ?", id)
+	found, err := store.Select(ctx, s.db.Read, (*session).fields, "SELECT "+sessionColumns+" FROM console_sessions WHERE id = ?", id)
 	if err != nil {
 		return session{}, fmt.Errorf("reading a session: %w", err)
 	}
 	if len(found) == 0 {
 		return session{}, signedOut
 	}
-	k, key, now := found[0], s.key, s.now()
+	k := found[0]
+	err = s.check(&k)
+	return k, err
+}
+
+// check completes a session that was read; for errors see read.
+func (s *sessions) check(k *session) (err error) {
+	key, now := s.key, s.now()
 	if version, _, _ := strings.Cut(k.mac, ":"); version != key.ID {
 		key, err = s.keys.Find(keys.Tickets, version)
 	}
 	switch {
 	case errors.Is(err, keys.ErrUnknown):
-		return session{}, signedOut
+		return signedOut
 	case err != nil:
-		return session{}, fmt.Errorf("reading a session: %w", err)
+		return fmt.Errorf("reading a session: %w", err)
 	case !hmac.Equal([]byte(k.seal(key)), []byte(k.mac)), !now.Before(k.until), now.Sub(k.seen) >= s.idle:
-		return session{}, signedOut
+		return signedOut
 	}
-	return k, json.Unmarshal([]byte(k.text), &k.principal)
+	return json.Unmarshal([]byte(k.text), &k.principal)
 }
 
 // use stores that k is in use.

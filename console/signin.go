@@ -169,8 +169,9 @@ type Provider interface {
 	// letters, digits, ".", "_" and "-", which only this browser receives.
 	Begin(ctx context.Context) (address, secret string, err error)
 	// Finish identifies a visitor who returned; answer is the query of the address
-	// to which the provider sent the browser.
-	Finish(ctx context.Context, secret string, answer url.Values) (policy.Principal, error)
+	// to which the provider sent the browser. It also returns how the provider names
+	// its session, "" when it does not.
+	Finish(ctx context.Context, secret string, answer url.Values) (p policy.Principal, session string, err error)
 	// Again identifies a principal that signed in earlier; an error ends the
 	// session.
 	Again(ctx context.Context, p policy.Principal) (policy.Principal, error)
@@ -228,7 +229,7 @@ func (c *Console) finishProviderSignIn(w http.ResponseWriter, r *http.Request) e
 	if err != nil {
 		return c.refusePage(w, r, badRequest("the query cannot be read", ""))
 	}
-	p, err := c.opts.Provider.Finish(r.Context(), secret, answer)
+	p, sid, err := c.opts.Provider.Finish(r.Context(), secret, answer)
 	if err != nil || !p.Valid() {
 		c.opts.Log.Warn("refusing a sign-in", "error", err)
 		_ = c.record(r, Act{Name: ActSignInRefused, Credential: "provider", Reason: "UNAUTHENTICATED"}) // the log has the cause
@@ -238,5 +239,5 @@ func (c *Console) finishProviderSignIn(w http.ResponseWriter, r *http.Request) e
 	if p.Until.IsZero() { // nothing but the session vouches for a guest, for votes too
 		p.Until = c.opts.Now().Add(c.sessions.life)
 	}
-	return c.enter(w, r, session{principal: p}, s.Next)
+	return c.enter(w, r, session{principal: p, sid: sid}, s.Next)
 }

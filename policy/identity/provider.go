@@ -41,7 +41,9 @@ type ProviderConfig struct {
 type Provider struct {
 	config ProviderConfig
 	people *Authenticator
-	client *http.Client // for codes: only those who bring a state of ours cause it to ask
+	client *http.Client // only those who sign in cause it to ask
+	// strangers asks because of logout tokens, which anybody can send, at a pace of its own.
+	strangers *http.Client
 
 	mu    sync.Mutex // protects the fields below, also while it is being asked
 	found *endpoints
@@ -51,7 +53,8 @@ type Provider struct {
 type endpoints struct {
 	flow   oauth2.Config
 	verify *oidc.IDTokenVerifier
-	named  bool // its answers say whose they are (RFC 9207)
+	logout *oidc.IDTokenVerifier // of logout tokens, with the client strangers
+	named  bool                  // its answers say whose they are (RFC 9207)
 }
 
 // NewProvider returns the Provider that c describes. Its people are distinguished from those that
@@ -71,13 +74,13 @@ func (a *Authenticator) NewProvider(c ProviderConfig) (*Provider, error) {
 	if !slices.Contains(c.Scopes, oidc.ScopeOpenID) {
 		c.Scopes = append([]string{oidc.ScopeOpenID}, c.Scopes...)
 	}
-	return &Provider{config: c, people: a, client: boundedClient(c.Client, rate.NewLimiter(rate.Inf, 0))}, nil
+	return &Provider{config: c, people: a, client: boundedClient(c.Client, rate.NewLimiter(rate.Inf, 0)), strangers: boundedClient(c.Client, keyPace())}, nil
 }
 
 // Begin gives the address to send a browser to, and what the same browser has
 // to bring to Finish: keep it from everybody else.
 func (p *Provider) Begin(ctx context.Context) (address, secret string, err error) {
-	e, err := p.endpoints(ctx)
+	e, err := p.endpoints(ctx, p.client)
 	if err != nil {
 		return "", "", err
 	}
@@ -86,39 +89,46 @@ func (p *Provider) Begin(ctx context.Context) (address, secret string, err error
 }
 
 // Finish says who came back with the provider's answer, the query of its
-// redirect. An answer to another browser's question, or one that cannot be
+// redirect, and how the provider names its session, "" when it does not. An answer to another browser's question, or one that cannot be
 // verified, is an error that wraps ErrUnauthenticated and holds nothing secret;
 // a provider that cannot be asked is another error.
-func (p *Provider) Finish(ctx context.Context, secret string, answer url.Values) (policy.Principal, error) {
+func (p *Provider) Finish(ctx context.Context, secret string, answer url.Values) (who policy.Principal, session string, err error) {
 	state, rest, _ := strings.Cut(secret, ".")
 	nonce, verifier, _ := strings.Cut(rest, ".")
 	if err := p.check(answer, state); err != nil {
-		return policy.Principal{}, err
+		return policy.Principal{}, "", err
 	}
-	e, err := p.endpoints(ctx)
+	e, err := p.endpoints(ctx, p.client)
 	if err != nil {
-		return policy.Principal{}, err
+		return policy.Principal{}, "", err
 	}
 	if e.named && !answer.Has("iss") {
-		return policy.Principal{}, refuse(Issuer, "the answer does not say whose it is")
+		return policy.Principal{}, "", refuse(Issuer, "the answer does not say whose it is")
 	}
 	ctx = oidc.ClientContext(ctx, p.client)
 	tokens, err := e.flow.Exchange(ctx, answer.Get("code"), oauth2.VerifierOption(verifier))
 	if err != nil {
-		return policy.Principal{}, refuseCode(err)
+		return policy.Principal{}, "", refuseCode(err)
 	}
 	raw, _ := tokens.Extra("id_token").(string)
 	t, err := e.verify.Verify(ctx, raw)
 	if err != nil {
-		return policy.Principal{}, refuseToken(err, nil, false)
+		return policy.Principal{}, "", refuseToken(err, nil, false)
 	}
 	if subtle.ConstantTimeCompare([]byte(t.Nonce), []byte(nonce)) != 1 || nonce == "" {
-		return policy.Principal{}, refuse(Malformed, "the ID token is for another sign-in")
+		return policy.Principal{}, "", refuse(Malformed, "the ID token is for another sign-in")
 	}
 	if t.AccessTokenHash != "" && t.VerifyAccessToken(tokens.AccessToken) != nil {
-		return policy.Principal{}, refuse(Malformed, "the ID token is for another access token")
+		return policy.Principal{}, "", refuse(Malformed, "the ID token is for another access token")
 	}
-	return p.person(t)
+	var claims struct {
+		Session string `json:"sid"`
+	}
+	if err := t.Claims(&claims); err != nil {
+		return policy.Principal{}, "", refuse(Claims, "the sid of the ID token cannot be read")
+	}
+	who, err = p.person(t)
+	return who, claims.Session, err
 }
 
 // check looks at an answer before anybody is asked about it.
@@ -193,13 +203,13 @@ func (s *state) several(issuer string) bool {
 }
 
 // endpoints asks the provider once what it is.
-func (p *Provider) endpoints(ctx context.Context) (*endpoints, error) {
+func (p *Provider) endpoints(ctx context.Context, client *http.Client) (*endpoints, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.found != nil {
 		return p.found, nil
 	}
-	found, err := oidc.NewProvider(oidc.ClientContext(ctx, boundedClient(p.config.Client, keyPace())), p.config.Issuer)
+	found, err := oidc.NewProvider(oidc.ClientContext(ctx, client), p.config.Issuer)
 	if err != nil {
 		return nil, fmt.Errorf("asking the identity provider what it is: %w", err)
 	}
@@ -209,15 +219,17 @@ func (p *Provider) endpoints(ctx context.Context) (*endpoints, error) {
 	if err := found.Claims(&says); err != nil {
 		return nil, fmt.Errorf("asking the identity provider what it is: %w", err)
 	}
+	config := &oidc.Config{ClientID: p.config.ClientID, SupportedSigningAlgs: algorithms, Now: p.people.state.Load().now}
+	verifier := func(client *http.Client) *oidc.IDTokenVerifier {
+		return found.VerifierContext(oidc.ClientContext(context.Background(), client), config)
+	}
 	p.found = &endpoints{
 		named: says.Named,
 		flow: oauth2.Config{
 			ClientID: p.config.ClientID, ClientSecret: p.config.ClientSecret,
 			Endpoint: found.Endpoint(), RedirectURL: p.config.Redirect, Scopes: p.config.Scopes,
 		},
-		verify: found.Verifier(&oidc.Config{
-			ClientID: p.config.ClientID, SupportedSigningAlgs: algorithms, Now: p.people.state.Load().now,
-		}),
+		verify: verifier(boundedClient(p.config.Client, keyPace())), logout: verifier(p.strangers),
 	}
 	return p.found, nil
 }

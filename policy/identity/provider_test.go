@@ -123,9 +123,10 @@ func TestProvider(t *testing.T) {
 	if got := p.asked.Get("scope") + " " + p.asked.Get("response_type"); got != "openid profile code" {
 		t.Errorf("asked for %q", got)
 	}
-	got, err := provider.Finish(t.Context(), secret, answer)
-	if err != nil {
-		t.Fatal(err)
+	p.claims = map[string]any{"sid": "session-1"}
+	got, session, err := provider.Finish(t.Context(), secret, answer)
+	if err != nil || session != "session-1" {
+		t.Fatalf("session %q, %v", session, err)
 	}
 	want := policy.Principal{Subject: "alice", Issuer: p.URL, Roles: []string{"treasurer"}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -163,6 +164,7 @@ func TestRefusedAnswers(t *testing.T) {
 		"no subject":           {before: func(p *op) { p.claims = map[string]any{"sub": ""} }},
 		"a token's subject":    {before: func(p *op) { p.claims = map[string]any{"sub": "agent-7"} }},
 		"the local subject":    {before: func(p *op) { p.claims = map[string]any{"sub": "local"} }},
+		"a session of no form": {before: func(p *op) { p.claims = map[string]any{"sid": 7} }},
 		"as another's subject": {before: func(p *op) { p.claims = map[string]any{"sub": p.URL + "|alice"} }},
 		"roles of no form":     {before: func(p *op) { p.claims = map[string]any{"roles": 7} }},
 		"unsigned": {before: func(p *op) {
@@ -193,7 +195,7 @@ func TestRefusedAnswers(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&secret, answer)
 			}
-			got, err := provider.Finish(t.Context(), secret, answer)
+			got, _, err := provider.Finish(t.Context(), secret, answer)
 			if !errors.Is(err, identity.ErrUnauthenticated) || got.Valid() {
 				t.Errorf("%+v, %v", got, err)
 			}
@@ -220,12 +222,12 @@ func TestProviderDown(t *testing.T) {
 	p.closed = false
 	secret, answer := p.begin(t, provider)
 	p.status = http.StatusServiceUnavailable
-	if got, err := provider.Finish(t.Context(), secret, answer); err == nil || got.Valid() {
+	if got, _, err := provider.Finish(t.Context(), secret, answer); err == nil || got.Valid() {
 		t.Errorf("finished: %+v, %v", got, err)
 	}
 	p.CloseClientConnections()
 	p.Close()
-	if got, err := provider.Finish(t.Context(), secret, answer); err == nil || errors.Is(err, identity.ErrUnauthenticated) || got.Valid() {
+	if got, _, err := provider.Finish(t.Context(), secret, answer); err == nil || errors.Is(err, identity.ErrUnauthenticated) || got.Valid() {
 		t.Errorf("finished: %+v, %v", got, err)
 	}
 }
@@ -246,7 +248,7 @@ func TestGuests(t *testing.T) {
 	} {
 		provider := p.provider(t, identity.Config{JWT: tt.issuers}, nil)
 		secret, answer := p.begin(t, provider)
-		got, err := provider.Finish(t.Context(), secret, answer)
+		got, _, err := provider.Finish(t.Context(), secret, answer)
 		if err != nil || got.Subject != tt.want {
 			t.Errorf("%s: %q, %v, want %q", name, got.Subject, err, tt.want)
 		}

@@ -423,6 +423,10 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 			return nil, configError(err)
 		}
 		opts.Provider = provider
+		opts.Logout = func(ctx context.Context, token string) (console.Logout, error) {
+			l, err := provider.Logout(ctx, token)
+			return console.Logout(l), err
+		}
 	}
 	return console.New(opts)
 }
