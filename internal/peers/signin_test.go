@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -180,6 +181,55 @@ func TestSigningInAtAProvider(t *testing.T) {
 	}
 	if text := g.Log.String() + g.Out.String(); strings.Contains(text, "provider-secret") || strings.Contains(text, approverToken) {
 		t.Errorf("a secret is in the log:\n%s", text)
+	}
+}
+
+// signInAt signs ann in at the provider, for the console at admin.
+func (v *browserSession) signInAt(admin string) {
+	v.t.Helper()
+	v.open(admin + "/console/login/provider")
+	v.send("", "login", "ann", "password", "any") // sign in
+	v.send("")                                    // consent
+	if who := v.signedIn(admin); who != "ann" {
+		v.t.Fatalf("signed in as %q", who)
+	}
+}
+
+// moved gives the browser's cookies of one console to another.
+func (v *browserSession) moved(from, to string) *browserSession {
+	v.t.Helper()
+	jar := v.http.Jar.(cookies)
+	jar[strings.TrimPrefix(to, "http://")] = maps.Clone(jar[strings.TrimPrefix(from, "http://")])
+	return v
+}
+
+// TestProviderEndsSessions: a session is good at each of two toolgates on one state and after a
+// kill; when ann signs out at the provider, it ends at both at once.
+func TestProviderEndsSessions(t *testing.T) {
+	t.Parallel()
+	parts.Long(t, "starts whole programs")
+	requirePart(t, "oidc-provider/package.json")
+	address, dir := program.FreeAddress(t), t.TempDir()
+	write(t, filepath.Join(dir, "mcp.json"), fmt.Sprintf(`{ "mcpServers": {}, "toolgate": { "state": "state", "keys": "keys",
+    "console": { "oidc": { "issuer": "http://%s", "client_id": "toolgate", "client_secret": "provider-secret" } } } }`, address))
+	one, two := serve(t, dir), serve(t, dir)
+	openProvider(t, address, one.Admin)
+	ann := newBrowserSession(t)
+	ann.signInAt(one.Admin)
+	if who := ann.moved(one.Admin, two.Admin).signedIn(two.Admin); who != "ann" {
+		t.Fatalf("signed in as %q at the other toolgate", who)
+	}
+	ann.open("http://"+address+"/session/end").send("/session/end/confirm", "logout", "yes")
+	if here, there := ann.signedIn(one.Admin), ann.signedIn(two.Admin); here != "" || there != "" {
+		t.Errorf("signed in as %q and %q after signing out at the provider\n%s", here, there, one.Log)
+	}
+	ann.signInAt(one.Admin)
+	ann.moved(one.Admin, two.Admin)
+	one.Kill(t)
+	two.Kill(t)
+	next := serve(t, dir)
+	if who := ann.moved(two.Admin, next.Admin).signedIn(next.Admin); who != "ann" {
+		t.Errorf("signed in as %q after a kill", who)
 	}
 }
 
