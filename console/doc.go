@@ -8,6 +8,7 @@
 //	GET  /console/                   counts and commands
 //	     /console/login, /logout     a session of the pages, by token or provider
 //	     /console/approvals          the pages where people decide, with a session
+//	POST /console/backchannel-logout ends sessions for the provider, by logout token
 //	GET  /v1/approvals               ?state= &awaiting=me &before= &limit=, newest first
 //	GET  /v1/approvals/watch         ?after=, one JSON line per change
 //	GET  /v1/approvals/{id}          one ticket, whole
