@@ -1,0 +1,139 @@
+package identity_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	jose "github.com/go-jose/go-jose/v4"
+
+	"github.com/toolgate/toolgate/internal/testkit/corpus"
+	"github.com/toolgate/toolgate/policy/identity"
+)
+
+// recipe returns the entry of identity.jwt that docs/identity.md gives for a provider.
+func recipe(t *testing.T, provider string) identity.JWT {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(corpus.Checkout(t), "docs", "identity.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, page, _ := strings.Cut(string(text), "\n### "+provider+"\n")
+	found := regexp.MustCompile("(?s)```jsonc\n(.*?)```").FindStringSubmatch(page)
+	if found == nil {
+		t.Fatalf("docs/identity.md has no recipe for %s", provider)
+	}
+	type entry struct {
+		Issuer   string
+		Audience []string
+		Types    []string
+		Groups   map[string][]string
+		Subject  string `json:"subject_claim"`
+		Roles    string `json:"roles_claim"`
+		In       string `json:"groups_claim"`
+		Person   string `json:"person_claim"`
+	}
+	var whole struct{ Identity struct{ JWT []entry } }
+	var e entry
+	if strings.HasPrefix(found[1], `"identity"`) {
+		if err := json.Unmarshal([]byte("{"+found[1]+"}"), &whole); err != nil || len(whole.Identity.JWT) != 1 {
+			t.Fatalf("%s: %v in %s", provider, err, found[1])
+		}
+		e = whole.Identity.JWT[0]
+	} else if err := json.Unmarshal([]byte(found[1]), &e); err != nil {
+		t.Fatalf("%s: %v in %s", provider, err, found[1])
+	}
+	return identity.JWT{Issuer: e.Issuer, Audience: e.Audience, Types: e.Types, Groups: e.Groups, SubjectClaim: e.Subject, RolesClaim: e.Roles, GroupsClaim: e.In, PersonClaim: e.Person}
+}
+
+// TestRecipesOfProviders holds the recipes of docs/identity.md against access tokens of the form that
+// each provider documents: who and what they name, and that the provider's ID tokens and
+// its tokens for others are refused.
+func TestRecipesOfProviders(t *testing.T) {
+	p := newIDP(t)
+	type claims = map[string]any
+	for name, tt := range map[string]struct {
+		typ             string
+		claims          claims
+		subject, person string
+		roles, scopes   string
+		other           claims // that make it a token of somebody without a role
+		idToken         string // audience of ID tokens
+	}{
+		"Keycloak": {"JWT", claims{"aud": []string{gate + "/mcp", "account"}, "typ": "Bearer", "azp": "agent", "sub": "3f1c", "scope": "openid toolgate email",
+			"realm_access": claims{"roles": []string{"offline_access"}}, "groups": []string{"/treasury"}, "email": "ann@example.org"},
+			"3f1c", "ann@example.org", "treasurer", "openid toolgate email", claims{"groups": []string{"/staff"}}, "agent"},
+		"Entra ID": {"JWT", claims{"aud": "APPLICATION-ID", "ver": "2.0", "azp": "client", "tid": "TENANT-ID", "oid": "00aa", "sub": "pairwise", "scp": "media",
+			"roles": []string{"treasurer"}, "groups": []string{"11bb"}, "uti": "x", "rh": "x", "azpacr": "0"},
+			"00aa", "00aa", "treasurer", "media", claims{"roles": nil, "_claim_names": claims{"groups": "src1"}, "_claim_sources": claims{"src1": claims{"endpoint": "https://graph.example"}}}, "client"},
+		"Okta": {"", claims{"aud": gate + "/mcp", "ver": 1, "cid": "0oa1", "uid": "00u1", "sub": "ann@example.org", "scp": []string{"openid", "media"}, "auth_time": clock.Unix(),
+			"groups": []string{"mcp-treasury"}}, "ann@example.org", "ann@example.org", "treasurer", "openid media", claims{"groups": nil}, "0oa1"},
+		"Auth0": {"at+jwt", claims{"aud": []string{gate + "/mcp", "https://TENANT.auth0.com/userinfo"}, "client_id": "c1", "sub": "auth0|1", "scope": "openid media",
+			"https://gate.example/roles": []string{"treasurer"}, "https://gate.example/email": "ann@example.org", "permissions": []string{"media"}},
+			"auth0|1", "ann@example.org", "treasurer", "openid media", claims{"https://gate.example/roles": []string{}, "roles": []string{"admin"}}, "c1"},
+		"Google": {"JWT", claims{"aud": gate + "/mcp", "azp": "117", "sub": "117", "email": "agent@PROJECT.iam.gserviceaccount.com", "email_verified": true},
+			"117", "agent@PROJECT.iam.gserviceaccount.com", "researcher", "", claims{"email": "agent@OTHER.iam.gserviceaccount.com"}, "1.apps.googleusercontent.com"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, config := recipe(t, name), resources(p)
+			c.JWKS = p.URL + "/keys"
+			config.JWT = []identity.JWT{c}
+			a := authenticator(t, config)
+			s, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: jose.JSONWebKey{Key: p.rsa, KeyID: "rsa"}}, (&jose.SignerOptions{}).WithType(jose.ContentType(tt.typ)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			show := func(more claims) (who string, roles []string, kind identity.Kind) {
+				all := p.claims(claims{"iss": c.Issuer, "roles": nil})
+				for _, set := range []claims{tt.claims, more} {
+					for member, value := range set {
+						if all[member] = value; value == nil {
+							delete(all, member)
+						}
+					}
+				}
+				got, err := a.Identify(t.Context(), identity.Credential{Bearer: signWith(t, s, all), At: identity.Resource{Door: "/mcp"}})
+				return strings.Join([]string{got.Subject, got.Person, strings.Join(got.Scopes, " ")}, ", "), got.Roles, identity.KindOf(err)
+			}
+			want := strings.Join([]string{tt.subject, tt.person, tt.scopes}, ", ")
+			if who, roles, kind := show(nil); who != want || !slices.Equal(roles, []string{tt.roles}) || kind != "" {
+				t.Errorf("got %q with %q, %s; want %q with %s", who, roles, kind, want, tt.roles)
+			}
+			if who, roles, kind := show(tt.other); len(roles) > 0 || kind != "" {
+				t.Errorf("somebody without a role: %q with %q, %s", who, roles, kind)
+			}
+			for audience, more := range map[string]claims{tt.idToken: {"nonce": "n", "at_hash": "x"}, "https://other.example/mcp": {}} {
+				more["aud"] = audience
+				if who, _, kind := show(more); kind != identity.Audience {
+					t.Errorf("a token for %s: %q, %s", audience, who, kind)
+				}
+			}
+		})
+	}
+}
+
+// TestTokensOfAnotherVersion: what Entra ID issues in version 1 names another issuer and audience
+// than what it issues in version 2.
+func TestTokensOfAnotherVersion(t *testing.T) {
+	p := newIDP(t)
+	c, config := recipe(t, "Entra ID"), resources(p)
+	c.JWKS, config.JWT[0].Issuer = p.URL+"/keys", "https://sts.windows.net/TENANT-ID/"
+	old := p.claims(map[string]any{"iss": "https://sts.windows.net/TENANT-ID/", "aud": gate + "/mcp", "ver": "1.0", "appid": "client", "oid": "00aa"})
+	token := sign(t, jose.RS256, p.rsa, "rsa", old)
+	at := identity.Credential{Bearer: token, At: identity.Resource{Door: "/mcp"}}
+	both := config.JWT[0]
+	config.JWT = []identity.JWT{c}
+	if _, err := authenticator(t, config).Identify(t.Context(), at); identity.KindOf(err) != identity.Issuer {
+		t.Errorf("without an entry of its own: %v", err)
+	}
+	config.JWT = []identity.JWT{c, both}
+	config.Now = func() time.Time { return clock }
+	if who, err := authenticator(t, config).Identify(t.Context(), at); err != nil || !strings.HasPrefix(who.Subject, "https://sts.windows.net/") {
+		t.Errorf("with one: %+v, %v", who, err)
+	}
+}
