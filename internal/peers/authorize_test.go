@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -100,8 +102,8 @@ func talk(t *testing.T, cmd *exec.Cmd) *talking {
 
 // said is a line of authorize.mjs.
 type said struct {
-	Open, Error, Scope, Token string
-	Result                    json.RawMessage
+	Open, Error, Scope, Token, Refresh string
+	Result                             json.RawMessage
 }
 
 func (c *talking) next(t *testing.T) (s said) {
@@ -252,6 +254,44 @@ func (g *gate) admits(t *testing.T, token string) int {
 	return ask(t, http.MethodPost, g.Agents+"/mcp", body, append(lines, "Authorization", "Bearer "+token)...).code
 }
 
+// outlives waits until a token has expired, and holds that the gate refuses it.
+func (g *gate) outlives(t *testing.T, token string) {
+	t.Helper()
+	expiry := time.Unix(claimsOf(t, token).Expiry, 0)
+	program.Await(t, "the expired token is refused", func() bool { return time.Now().After(expiry) && g.admits(t, token) == http.StatusUnauthorized })
+}
+
+// claims are claims of an access token.
+type claims struct {
+	Client string `json:"client_id"`
+	Expiry int64  `json:"exp"` // in seconds
+}
+
+func claimsOf(t *testing.T, token string) (c claims) {
+	t.Helper()
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		t.Fatalf("no JWT: %q", token)
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil || json.Unmarshal(payload, &c) != nil {
+		t.Fatalf("the claims %s: %v", payload, err)
+	}
+	return c
+}
+
+// revokeGrant ends what a person granted to a client at the issuer (RFC 7009).
+func revokeGrant(t *testing.T, issuer, access, refresh string) {
+	t.Helper()
+	res, err := http.PostForm(issuer+"/token/revocation", url.Values{"token": {refresh}, "client_id": {claimsOf(t, access).Client}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.Body.Close(); res.StatusCode != http.StatusOK {
+		t.Fatalf("revoking the grant: %d", res.StatusCode)
+	}
+}
+
 // TestGoSDKSignsIn: the official Go SDK does the same by itself, the step-up too.
 func TestGoSDKSignsIn(t *testing.T) {
 	t.Parallel()
@@ -289,14 +329,16 @@ func TestPythonSDKSignsIn(t *testing.T) {
 	for major, interpreter := range interpreters {
 		t.Run(major, func(t *testing.T) {
 			redirect, back := pages(t)
-			c := talk(t, exec.Command(interpreter, pythonScript(t, filepath.Join("clients", "authorize.py")), g.Agents+"/mcp/rec", redirect, "refreshing", "look", "pay"))
+			c := talk(t, exec.Command(interpreter, pythonScript(t, filepath.Join("clients", "authorize.py")), g.Agents+"/mcp/rec", redirect, "refreshing"))
 			person := newBrowserSession(t)
 			person.open(c.next(t).Open).send("", "login", "ann", "password", "any") // sign in
 			person.send("")                                                         // consent
 			c.tell(t, <-back)
+			c.tell(t, "look")
 			if got := c.next(t); got.Error != "" || got.Open != "" {
 				t.Fatalf("look: %+v\n%s", got, c.Log)
 			}
+			c.tell(t, "pay")
 			more := c.next(t)
 			if !strings.Contains(more.Open, "payments") {
 				t.Fatalf("for the scope that the call needs: %+v\n%s", more, c.Log)

@@ -3,7 +3,7 @@
 // Each line of standard input is the name of a tool to call, or "spoil": the access token
 // is lost. It prints one JSON object a line: {"open": address} for a page that a person
 // has to open, after which it reads the query with which the page comes back; {"result":
-// …} or {"error": …} for each call.
+// …, "token": …, "refresh": …} or {"error": …} for each call.
 import { createInterface } from 'node:readline';
 
 const [major, url, redirect, known] = process.argv.slice(2);
@@ -58,7 +58,7 @@ for (let line = await lines.next(); !line.done; line = await lines.next()) {
   }
   try {
     const result = await withPerson(() => client.callTool({ name: line.value, arguments: {} }));
-    say({ result, scope: kept.tokens.scope, token: kept.tokens.access_token });
+    say({ result, scope: kept.tokens.scope, token: kept.tokens.access_token, refresh: kept.tokens.refresh_token });
   } catch (error) {
     say({ error: String(error) });
   }

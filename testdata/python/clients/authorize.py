@@ -1,8 +1,8 @@
-"""A Python client that knows an address alone: authorize.py URL REDIRECT CLIENT TOOL...
+"""A Python client that knows an address alone: authorize.py URL REDIRECT CLIENT
 
-It calls the tools, and prints one JSON object a line: {"open": address} for a page that a person has to open, after
-which it reads the query with which the page comes back; {"error": ..., "result": ...} for each call. CLIENT is the
-client that the authorization server knows it as.
+Each line of standard input is the name of a tool to call. It prints one JSON object a line: {"open": address} for a page
+that a person has to open, after which it reads the query with which the page comes back; {"error": ..., "token": ...,
+"refresh": ...} for each call. CLIENT is the client that the authorization server knows it as.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from mcp import ClientSession
 from mcp.client.auth import OAuthClientProvider
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata
 
-url, redirect, client, tools = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]
+url, redirect, client = sys.argv[1:]
 
 
 def say(value):
@@ -41,8 +41,12 @@ async def opened(address):
     say({"open": address})
 
 
+async def line():
+    return (await asyncio.to_thread(sys.stdin.readline)).strip()
+
+
 async def came_back():
-    query = parse_qs((await asyncio.to_thread(sys.stdin.readline)).strip())
+    query = parse_qs(await line())
     code, state = query["code"][0], query["state"][0]
     try:  # major version 2
         from mcp.client.auth import AuthorizationCodeResult
@@ -53,10 +57,11 @@ async def came_back():
 
 
 async def main():
+    storage = Storage()
     provider = OAuthClientProvider(
         server_url=url,
         client_metadata=OAuthClientMetadata(redirect_uris=[redirect], token_endpoint_auth_method="none"),
-        storage=Storage(), redirect_handler=opened, callback_handler=came_back,
+        storage=storage, redirect_handler=opened, callback_handler=came_back,
     )
     try:
         from mcp.client.streamable_http import streamablehttp_client
@@ -69,9 +74,10 @@ async def main():
         connection = streamable_http_client(url, http_client=httpx2.AsyncClient(auth=provider, timeout=30))
     async with connection as streams, ClientSession(streams[0], streams[1]) as session:
         await session.initialize()
-        for tool in tools:
+        while tool := await line():
             result = await session.call_tool(tool, {})
-            say({"error": str(result.content) if getattr(result, "isError", getattr(result, "is_error", True)) else "", "result": True})
+            error = str(result.content) if getattr(result, "isError", getattr(result, "is_error", True)) else ""
+            say({"error": error, "token": storage.tokens.access_token, "refresh": storage.tokens.refresh_token})
 
 
 asyncio.run(main())
