@@ -5,8 +5,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/toolgate/toolgate/internal/testkit/parts"
+	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
@@ -14,7 +16,8 @@ import (
 type signedIn struct {
 	look   func(t *testing.T) // calls the tool rec__look, with the person where the client needs them
 	tokens func(t *testing.T) (access, refresh string)
-	asked  int // how often the person was
+	asked  int       // how often the person was
+	until  time.Time // from then on the client refreshes the last token by itself; zero = when it is refused
 }
 
 // meets takes a person through the pages from an address on, and counts it.
@@ -45,6 +48,7 @@ func signedInBy(t *testing.T, script func(redirect string) *exec.Cmd) *signedIn 
 		for next(t); last.Open != ""; {
 			next(t)
 		}
+		s.until = time.UnixMilli(int64(last.Expires * 1000))
 		if last.Error != "" || strings.Contains(string(last.Result), `"isError":true`) {
 			t.Fatalf("look: %+v\n%s", last, c.Log)
 		}
@@ -109,6 +113,7 @@ func TestTokensOfSDKsEnd(t *testing.T) {
 				s.look(t)
 				first, _ := s.tokens(t)
 				g.outlives(t, first)
+				program.Await(t, "the client takes its token as expired", func() bool { return time.Now().After(s.until) })
 				s.look(t)
 				access, refresh := s.tokens(t)
 				if access == first || s.asked != 1 {

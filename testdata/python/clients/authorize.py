@@ -2,7 +2,7 @@
 
 Each line of standard input is the name of a tool to call. It prints one JSON object a line: {"open": address} for a page
 that a person has to open, after which it reads the query with which the page comes back; {"error": ..., "token": ...,
-"refresh": ...} for each call. CLIENT is the client that the authorization server knows it as.
+"refresh": ..., "expires": ...} for each call, with the time from which on it refreshes the token. CLIENT is the client that the authorization server knows it as.
 """
 
 import asyncio
@@ -77,7 +77,8 @@ async def main():
         while tool := await line():
             result = await session.call_tool(tool, {})
             error = str(result.content) if getattr(result, "isError", getattr(result, "is_error", True)) else ""
-            say({"error": error, "token": storage.tokens.access_token, "refresh": storage.tokens.refresh_token})
+            tokens = {"token": storage.tokens.access_token, "refresh": storage.tokens.refresh_token}
+            say({"error": error, "expires": provider.context.token_expiry_time, **tokens})
 
 
 asyncio.run(main())

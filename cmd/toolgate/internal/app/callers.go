@@ -23,13 +23,18 @@ type callers struct {
 }
 
 // Identify implements proxy.Identifier. A credential that cannot be looked up, because the store is
-// away, is not one that was refused.
+// away, is not one that was refused. One that has expired or was revoked is no guess, and its
+// client gets another one when it sees 401: many behind one address do so at once.
 func (c *callers) Identify(ctx context.Context, shown identity.Credential) (policy.Principal, error) {
 	who, err := c.Authenticator.Identify(ctx, shown)
-	if err == nil || store.Away(err) || !c.note(shown, err) || shown.Source == "" || c.throttle.Allow(shown.Source) {
+	if err == nil || store.Away(err) || !c.note(shown, err) || shown.Source == "" {
 		return who, err
 	}
-	return policy.Principal{}, &identity.Throttled{Refusal: &identity.Refusal{Kind: identity.KindOf(err), Text: err.Error()}, RetryAfter: guard.RefusedEvery}
+	kind := identity.KindOf(err)
+	if kind == identity.Expiry || kind == identity.Revoked || c.throttle.Allow(shown.Source) {
+		return who, err
+	}
+	return policy.Principal{}, &identity.Throttled{Refusal: &identity.Refusal{Kind: kind, Text: err.Error()}, RetryAfter: guard.RefusedEvery}
 }
 
 // note records a credential for which identifying its holder ended with err. It reports
