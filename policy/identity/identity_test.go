@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -548,15 +549,34 @@ func TestEarlier(t *testing.T) {
 	accepted(t, one, identity.Credential{Earlier: &was, Local: true}, policy.Principal{Subject: "local", Roles: []string{"operator"}})
 }
 
+// BenchmarkIdentify: a configured token, a token of an issuer that is known, and one at its first
+// sight, by the algorithm of its signature. The issuer's keys are there.
 func BenchmarkIdentify(b *testing.B) {
 	p := newIDP(b)
-	a := authenticator(b, identity.Config{Tokens: []identity.Token{agent()}, JWT: []identity.JWT{p.config()}, Client: p.Client(), Now: func() time.Time { return clock }})
-	for name, token := range map[string]string{"token": secret, "jwt": sign(b, jose.ES256, p.ec, "ec", p.claims(nil))} {
-		b.Run(name, func(b *testing.B) {
+	c := p.config()
+	c.MaxLifetime = 1 << 62
+	for _, bb := range []struct {
+		name, token string
+		first       bool
+	}{
+		{"configured", secret, false},
+		{"known", sign(b, jose.ES256, p.ec, "ec", p.claims(nil)), false},
+		{"first/RS256", sign(b, jose.RS256, p.rsa, "rsa", p.claims(map[string]any{"exp": math.MaxUint32})), true},
+		{"first/ES256", sign(b, jose.ES256, p.ec, "ec", p.claims(map[string]any{"exp": math.MaxUint32})), true},
+		{"first/EdDSA", sign(b, jose.EdDSA, p.ed, "ed", p.claims(map[string]any{"exp": math.MaxUint32})), true},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			var later atomic.Int64
+			a := authenticator(b, identity.Config{Tokens: []identity.Token{agent()}, JWT: []identity.JWT{c}, Client: p.Client(),
+				Now: func() time.Time { return clock.Add(time.Duration(later.Load())) }})
+			a.FetchKeys(b.Context())
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := a.Identify(b.Context(), identity.Credential{Bearer: token}); err != nil {
+				if _, err := a.Identify(b.Context(), identity.Credential{Bearer: bb.token}); err != nil {
 					b.Fatal(err)
+				}
+				if bb.first {
+					later.Add(int64(61 * time.Second)) // a known token is forgotten after 60 s
 				}
 			}
 		})

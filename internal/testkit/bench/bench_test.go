@@ -148,7 +148,7 @@ func TestNothingMatches(t *testing.T) {
 // A tiny run with real processes: the figures are there, and no call fails.
 func TestRun(t *testing.T) {
 	parts.Long(t, "starts programs")
-	o := options{rounds: 1, duration: 30 * time.Millisecond, only: regexp.MustCompile("^(1 client|500 calls.*|start|stdio, 16.*|5 MB)$"), scratch: t.TempDir(), toolgate: program.Toolgate(t)}
+	o := options{rounds: 1, duration: 30 * time.Millisecond, only: regexp.MustCompile("^(1 client|issuer|500 calls.*|start|stdio, 16.*|5 MB)$"), scratch: t.TempDir(), toolgate: program.Toolgate(t)}
 	m, err := describe(o.toolgate)
 	if err != nil {
 		t.Fatal(err)

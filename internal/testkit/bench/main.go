@@ -175,12 +175,17 @@ func newBench(ctx context.Context, o options) (*bench, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &bench{options: o, ctx: ctx, self: self, dir: dir, sites: map[site]*running{}}, nil
+	i, err := newIssuer()
+	if err != nil {
+		return nil, err
+	}
+	return &bench{options: o, ctx: ctx, self: self, dir: dir, sites: map[site]*running{}, issuer: i}, nil
 }
 
 // end ends all processes and removes what they wrote.
 func (b *bench) end() {
 	b.keep(nil)
+	b.issuer.Close()
 	_ = os.RemoveAll(b.dir) // a leftover is in the scratch directory
 }
 

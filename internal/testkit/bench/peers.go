@@ -31,6 +31,7 @@ type site struct {
 	sync     bool // durability sync
 	isolated bool // isolation session, the default; otherwise shared
 	stdio    bool // upstream and clients on stdin and stdout
+	issued   bool // the agent has a token of an issuer
 }
 
 // A via is what a lane's clients talk to.
@@ -49,8 +50,8 @@ func token(agent int) string { return "bench-agent-" + strconv.Itoa(agent) }
 // agentCount is the number of tokens that a site needs.
 func (s site) agentCount() int { return 1 + s.agents }
 
-// configuration returns mcp.json for a toolgate in dir.
-func (s site) configuration(self, upstream, dir string) any {
+// configuration returns mcp.json for a toolgate in dir; issuer is "" without one.
+func (s site) configuration(self, upstream, issuer, dir string) any {
 	server := map[string]any{"type": "http", "url": "http://" + upstream + "/mcp"}
 	if s.stdio {
 		server = map[string]any{"command": self, "args": []string{"upstream", "-tools", strconv.Itoa(s.toolCount())}}
@@ -71,7 +72,11 @@ func (s site) configuration(self, upstream, dir string) any {
 		"servers":   map[string]any{"up": map[string]any{"isolation": isolation}},
 	}
 	if !s.stdio {
-		settings["identity"] = map[string]any{"tokens": s.tokens()}
+		known := map[string]any{"tokens": s.tokens()}
+		if issuer != "" {
+			known["jwt"] = []any{map[string]any{"issuer": issuer, "audience": []string{issuedFor}}}
+		}
+		settings["identity"] = known
 	}
 	return map[string]any{"mcpServers": map[string]any{"up": server}, "toolgate": settings}
 }
@@ -109,8 +114,8 @@ func (s site) policyData() any {
 }
 
 // write writes the files of a toolgate to dir, which it creates.
-func (s site) write(self, upstream, dir string) error {
-	config, err := json.MarshalIndent(s.configuration(self, upstream, dir), "", "\t")
+func (s site) write(self, upstream, issuer, dir string) error {
+	config, err := json.MarshalIndent(s.configuration(self, upstream, issuer, dir), "", "\t")
 	if err != nil {
 		return err
 	}

@@ -66,6 +66,9 @@ func (r *running) fresh(v via) (*peer, error) {
 		return r.launch(e, dir, r.b.self, "proxy", "-to", upstream)
 	}
 	e.token, e.prefix = token(0), "up__"
+	if r.issued {
+		e.token = r.b.issuer.token()
+	}
 	if err := r.files(upstream, dir); err != nil {
 		return nil, err
 	}
@@ -74,7 +77,11 @@ func (r *running) fresh(v via) (*peer, error) {
 
 // files writes the configuration and the state that a toolgate starts with.
 func (r *running) files(upstream, dir string) error {
-	if err := r.write(r.b.self, upstream, dir); err != nil {
+	issuer := ""
+	if r.issued {
+		issuer = r.b.issuer.URL
+	}
+	if err := r.write(r.b.self, upstream, issuer, dir); err != nil {
 		return err
 	}
 	if r.tickets == 0 {
@@ -190,7 +197,7 @@ func (r *running) caller(l lane, agent int) (caller, error) {
 	if l.revision != "" {
 		e.revision = l.revision
 	}
-	if e.token != "" {
+	if e.token != "" && !r.issued {
 		e.token = token(agent)
 	}
 	return dial(e)
@@ -205,12 +212,13 @@ func closeAll(callers []caller) {
 // A bench is one run: its options, and the sites that are running.
 type bench struct {
 	options
-	ctx   context.Context
-	self  string // this program
-	dir   string // of the run
-	dirs  int
-	used  int // agents whose rights set has been used
-	sites map[site]*running
+	ctx    context.Context
+	self   string // this program
+	dir    string // of the run
+	dirs   int
+	used   int // agents whose rights set has been used
+	sites  map[site]*running
+	issuer *issuer
 }
 
 // newDir returns a directory that nothing has used.

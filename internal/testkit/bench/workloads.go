@@ -114,6 +114,9 @@ var workloads = []workload{
 	{name: "sync, 64 clients", lanes: []lane{plainHTTP, synced}, measure: closed(64, echoes), rows: []row{
 		{title: "durability sync, 64 clients", lane: "sync", base: "proxy", figure: rate, goal: "≥ 1.0"},
 	}},
+	{name: "issuer", lanes: []lane{constant, {name: "issued", site: site{issued: true}, via: gate}}, measure: closed(1, echoes), rows: []row{
+		{title: "1 client, token of an issuer, to a configured one", lane: "issued", base: "constant", figure: p50, goal: "≤ 1.05"},
+	}},
 	{name: "start", lanes: []lane{plainHTTP, constant}, measure: startup, rows: []row{
 		{title: "start to the first answer", lane: "constant", figure: inMS, goal: "≤ 40 ms"},
 		{title: "memory after the first answer", lane: "constant", figure: memory, goal: "≤ 45 MB"},
