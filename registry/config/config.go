@@ -174,6 +174,8 @@ type Server struct {
 	Resources    Resources         `json:"resources"`    // bounds of the command; RLimits takes precedence
 	URL          string            `json:"url"`          // http and sse: http or https, with a host
 	Headers      map[string]string `json:"headers"`      // sent with every request, names as written
+	Credential   *Credential       `json:"credential"`   // http and sse: what it is shown beside Headers; nil = nothing
+	TLS          *ClientTLS        `json:"tls"`          // http and sse; nil = as the system has it
 	Disabled     bool              `json:"disabled"`     // kept, not started
 	Timeout      time.Duration     `json:"timeout"`      // bound of one call, from its last progress; more than 0
 	MaxTimeout   time.Duration     `json:"max_timeout"`  // bound of one call in spite of progress; at least Timeout

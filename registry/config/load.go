@@ -64,7 +64,7 @@ func Load(opts Options) (*Config, error) {
 }
 
 // paths are the settings that name a file or a directory, relative to the file that has them.
-var paths = regexp.MustCompile(`^toolgate\.(state|keys|(admin_)?tls\.(cert|key|client_ca)|replica\.tls\.(cert|key|ca)|telemetry\.(ca|cert|key)|shared\.ca|` +
+var paths = regexp.MustCompile(`^toolgate\.(state|keys|(admin_)?tls\.(cert|key|client_ca)|replica\.tls\.(cert|key|ca)|telemetry\.(ca|cert|key)|servers\..+\.tls\.(cert|key|ca)|shared\.ca|` +
 	`audit\.(anchors\[[0-9]+\]\.(directory|witness_key)|signer\.public_key)|policy\.log\.file)$`)
 
 func (o Options) withDefaults() Options {

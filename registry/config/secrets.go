@@ -41,6 +41,10 @@ func (s Server) Secrets() []string {
 			add(value)
 		}
 	}
+	if c := s.Credential; c != nil {
+		add(c.ClientSecret)
+		add(c.PrivateKey)
+	}
 	for i, arg := range s.Args {
 		if _, value, ok := lock.SecretArg(s.Args, i); ok {
 			add(value)

@@ -22,10 +22,15 @@ const withheld = "[redacted]"
 // send them back. A nil *secrets has none and costs nothing. It is safe for
 // concurrent use.
 type secrets struct {
-	forms    [][]byte // longest first
+	known atomic.Pointer[forms]
+	found atomic.Int64 // messages that had one
+}
+
+// forms are those of all secrets.
+type forms struct {
+	all      [][]byte // longest first
 	replacer *strings.Replacer
-	escaped  bool         // JSON writes some of them with escapes
-	found    atomic.Int64 // messages that had one
+	escaped  bool // JSON writes some of them with escapes
 }
 
 // NewRedactor returns a function that replaces secrets in a text, in every form in which
@@ -34,22 +39,29 @@ func NewRedactor(values []string) func(text string) string { return newSecrets(v
 
 // newSecrets returns the forms of secrets, nil when there are none.
 func newSecrets(values []string) *secrets {
+	if len(values) == 0 {
+		return nil
+	}
+	s := &secrets{}
+	s.set(values)
+	return s
+}
+
+// set replaces the secrets that are looked for.
+func (s *secrets) set(values []string) {
 	var all, pairs []string
 	for _, value := range values {
 		all = append(all, formsOf(value)...)
 	}
-	if len(all) == 0 {
-		return nil
-	}
 	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) })
-	s := &secrets{}
+	f := &forms{}
 	for _, form := range all {
-		s.forms = append(s.forms, []byte(form))
-		s.escaped = s.escaped || string(jsonrpc.Quote(form)) != `"`+form+`"`
+		f.all = append(f.all, []byte(form))
+		f.escaped = f.escaped || string(jsonrpc.Quote(form)) != `"`+form+`"`
 		pairs = append(pairs, form, withheld)
 	}
-	s.replacer = strings.NewReplacer(pairs...)
-	return s
+	f.replacer = strings.NewReplacer(pairs...)
+	s.known.Store(f)
 }
 
 var percent = regexp.MustCompile(`%[0-9A-F]{2}`)
@@ -73,8 +85,8 @@ func formsOf(secret string) []string {
 }
 
 // in reports whether text has a secret.
-func (s *secrets) in(text []byte) bool {
-	return slices.ContainsFunc(s.forms, func(form []byte) bool { return bytes.Contains(text, form) })
+func (f *forms) in(text []byte) bool {
+	return slices.ContainsFunc(f.all, func(form []byte) bool { return bytes.Contains(text, form) })
 }
 
 // redact returns JSON of the server without secrets, raw itself when it has none.
@@ -82,12 +94,13 @@ func (s *secrets) redact(raw json.RawMessage) json.RawMessage {
 	if s == nil || len(raw) == 0 {
 		return raw
 	}
-	coded := s.escaped || bytes.Contains(raw, []byte(`\u`)) || bytes.Contains(raw, []byte(`\/`))
-	if !s.in(raw) && (!coded || !s.in(jsonrpc.Plain(raw))) {
+	f := s.known.Load()
+	coded := f.escaped || bytes.Contains(raw, []byte(`\u`)) || bytes.Contains(raw, []byte(`\/`))
+	if !f.in(raw) && (!coded || !f.in(jsonrpc.Plain(raw))) {
 		return raw
 	}
 	s.found.Add(1)
-	return jsonrpc.MapStrings(raw, s.replacer.Replace)
+	return jsonrpc.MapStrings(raw, f.replacer.Replace)
 }
 
 // redactText returns a text of the server without secrets.
@@ -95,7 +108,7 @@ func (s *secrets) redactText(text string) string {
 	if s == nil {
 		return text
 	}
-	return s.replacer.Replace(text)
+	return s.known.Load().replacer.Replace(text)
 }
 
 // redactError removes secrets from why a request has no result; s is not nil.
@@ -104,7 +117,7 @@ func (s *secrets) redactError(e *Error) *Error {
 		return nil
 	}
 	e.RPC = s.redact(e.RPC)
-	if e.Err != nil && s.in([]byte(e.Err.Error())) {
+	if e.Err != nil && s.known.Load().in([]byte(e.Err.Error())) {
 		e.Err = errors.New(s.redactText(e.Err.Error()))
 	}
 	return e

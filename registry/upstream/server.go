@@ -17,6 +17,7 @@ import (
 	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/credential"
 )
 
 // State is the state of a server.
@@ -51,15 +52,17 @@ const settleTime = time.Second
 // opened again whenever it ends, and one for each downstream session. It is
 // safe for concurrent use.
 type Server struct {
-	cfg     config.Server
-	opts    Options
-	log     hclog.Logger
-	pool    *keepalive.Transport // nil for stdio
-	secrets *secrets             // that the server was given
-	dropped atomic.Int64
-	lastID  atomic.Int64 // of a request
-	era     atomic.Pointer[spoken]
-	calls   wait.Drain // those under way
+	cfg      config.Server
+	opts     Options
+	log      hclog.Logger
+	pool     *keepalive.Transport // nil for stdio
+	source   *credential.Source   // of tokens that the server is shown; nil = none
+	unusable error                // why credential or TLS settings cannot be used, nil = they can
+	secrets  *secrets             // that the server was given
+	dropped  atomic.Int64
+	lastID   atomic.Int64 // of a request
+	era      atomic.Pointer[spoken]
+	calls    wait.Drain // those under way
 
 	life  context.Context
 	end   context.CancelFunc
@@ -100,6 +103,9 @@ func Start(cfg config.Server, opts Options) *Server {
 		profiles: profiles{known: make(map[profileKey]*Profile), opening: make(map[profileKey]*slot)},
 	}
 	s.secrets = newSecrets(cfg.Secrets())
+	if cfg.Credential != nil {
+		s.source, s.unusable = newSource(s)
+	}
 	if s.cfg.StartWait <= 0 {
 		s.cfg.StartWait = config.DefaultStartWait
 	}
@@ -112,7 +118,8 @@ func Start(cfg config.Server, opts Options) *Server {
 		s.cfg.MaxTimeout = config.DefaultMaxTimeout
 	}
 	if cfg.Type == "http" || cfg.Type == "sse" {
-		s.pool = newPool()
+		secure, err := clientTLS(cfg.TLS)
+		s.pool, s.unusable = newPool(secure), errors.Join(s.unusable, err)
 	}
 	s.era.Store(&spoken{})
 	s.tasks.Go(s.run)

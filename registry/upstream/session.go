@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -293,10 +294,19 @@ func (srv *Server) dial(ctx context.Context, c *conn, spare *child) error {
 			c.OpenStdio(child.stdin, child.stdout, child, cfg.Type == config.TypeNDJSON)
 		}
 		return err
+	}
+	if srv.unusable != nil {
+		return srv.unusable
+	}
+	var base http.RoundTripper = srv.pool
+	if srv.source != nil {
+		base = &authorized{srv.pool, srv.source}
+	}
+	switch cfg.Type {
 	case config.TypeHTTP:
-		return c.OpenHTTP(cfg.URL, headersOf(cfg), srv.pool)
+		return c.OpenHTTP(cfg.URL, headersOf(cfg), base)
 	case config.TypeSSE:
-		return c.OpenSSE(ctx, cfg.URL, headersOf(cfg), srv.pool, cfg.Timeout)
+		return c.OpenSSE(ctx, cfg.URL, headersOf(cfg), base, cfg.Timeout)
 	}
 	return fmt.Errorf("servers of type %q cannot be connected to", srv.cfg.Type)
 }
@@ -312,11 +322,12 @@ func headersOf(cfg config.Server) http.Header {
 
 // newPool makes the HTTP connections of one upstream. It uses no proxy from the
 // environment, and no compression that could hide the size of an answer.
-func newPool() *keepalive.Transport {
+func newPool(secure *tls.Config) *keepalive.Transport {
 	const dialTimeout = 5 * time.Second
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
 	return keepalive.New(&http.Transport{
 		DialContext:            dialer.DialContext,
+		TLSClientConfig:        secure,
 		TLSHandshakeTimeout:    dialTimeout,
 		MaxIdleConns:           512,
 		MaxIdleConnsPerHost:    256,

@@ -1,0 +1,70 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/toolgate/toolgate/internal/tree"
+)
+
+// The types of a Credential.
+const (
+	CredentialStatic = "static"
+	CredentialClient = "client_credentials"
+)
+
+// Credential is what toolgate shows a server with an address. It holds secrets (Headers,
+// ClientSecret, PrivateKey).
+type Credential struct {
+	Type         string            `json:"type"`          // one of the Credential constants
+	Headers      map[string]string `json:"headers"`       // static: sent with every request, in place of the entry's
+	TokenURL     string            `json:"token_url"`     // client_credentials: where the authorization server gives tokens; https, or http on loopback
+	ClientID     string            `json:"client_id"`     //
+	ClientSecret string            `json:"client_secret"` // "" with PrivateKey
+	PrivateKey   string            `json:"private_key"`   // PEM: RSA, P-256, P-384, P-521 or Ed25519; it signs an assertion in place of a secret
+	KeyID        string            `json:"key_id"`        // kid of the assertion; "" = none
+	Scopes       []string          `json:"scopes"`        // asked for
+	Audience     string            `json:"audience"`      // asked for; "" = none
+	Resource     string            `json:"resource"`      // asked for (RFC 8707); "" = none
+}
+
+// ClientTLS is what a server is shown, and what it is believed by. The paths are absolute.
+type ClientTLS struct {
+	Cert string `json:"cert"` // PEM file with a certificate; "" = none
+	Key  string `json:"key"`  // PEM file with its private key
+	CA   string `json:"ca"`   // PEM file with root certificates; "" = the system's
+}
+
+// finishCredential checks what only code can say of how a server is called, and puts static
+// headers among the others.
+func (l *loader) finishCredential(s *Server, n *tree.Node) {
+	if s.Type != TypeHTTP && s.Type != TypeSSE {
+		for _, name := range []string{"credential", "tls"} {
+			if at := n.Get(name); at != nil {
+				l.Fault(at, fmt.Sprintf("is for a server with a url, and this one is of type %s", s.Type), "give a command its secrets in env")
+			}
+		}
+		return
+	}
+	c, at := s.Credential, n.Get("credential")
+	if c == nil || at.Faulty {
+		return
+	}
+	headers := at.Get("headers")
+	l.checkHeaders(headers)
+	if c.Type == CredentialStatic {
+		all := maps.Clone(s.Headers)
+		if all == nil {
+			all = map[string]string{}
+		}
+		maps.Copy(all, c.Headers)
+		s.Headers, s.Credential = all, nil
+		return
+	}
+	for name := range s.Headers {
+		if strings.EqualFold(name, "Authorization") {
+			l.Fault(at, "takes the place of the header Authorization, which the server's entry has", "remove one of the two")
+		}
+	}
+}
