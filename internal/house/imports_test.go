@@ -23,7 +23,8 @@ var mayImport = map[string][]string{
 	"registry/config":       {"docs/schemas", "registry/lock"}, // the published schema is the one that files are checked against
 	"registry/lock":         {},
 	"registry/contract":     {},
-	"registry/upstream":     {"signal", "registry/config"},
+	"registry/credential":   {"registry/config"},
+	"registry/upstream":     {"signal", "registry/config", "registry/credential"},
 	"registry":              {"signal", "registry/..."},
 	"policy":                {"signal"},
 	"policy/bundle":         {},
@@ -75,8 +76,8 @@ var onlyIn = map[string][]string{
 	"golang.org/x/time/rate":                 {"policy/limit", "policy/identity", "internal/guard", "internal/mcpclient"}, // internal/mcpclient: messages of servers that answer nothing; internal/guard: wrong credentials, before anybody is known whom policy/limit could count
 	"github.com/go-json-experiment/json":     nil,
 	"github.com/coreos/go-oidc":              {"policy/identity"},
-	"github.com/go-jose/go-jose":             {"policy/identity"},
-	"golang.org/x/oauth2":                    {"policy/identity"},
+	"github.com/go-jose/go-jose":             {"policy/identity", "registry/credential"},
+	"golang.org/x/oauth2":                    {"policy/identity", "registry/credential"},
 	"github.com/agnivade/levenshtein":        {"policy/rego", "proxy", "internal/text"},
 	"go.yaml.in/yaml":                        {"policy/rego", "policy/workbench", "internal/tree", "cmd/toolgate/internal/clients/clientfile", "cmd/toolgate/internal/cli/report"},
 	"github.com/pelletier/go-toml":           {"internal/tree", "cmd/toolgate/internal/clients/clientfile"},
