@@ -39,13 +39,13 @@ func (a *authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !ok {
 		return res, nil
 	}
+	res.Body.Close()
 	again := withToken(r, next)
 	if r.GetBody != nil {
 		if again.Body, err = r.GetBody(); err != nil {
-			return res, nil // the refusal stands
+			return nil, err
 		}
 	}
-	res.Body.Close()
 	return a.Transport.RoundTrip(again)
 }
 
