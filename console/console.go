@@ -76,6 +76,9 @@ type Options struct {
 	Provider Provider
 	// Logout verifies a logout token, as anybody can send it; nil = there are none.
 	Logout func(ctx context.Context, token string) (Logout, error)
+	// EndSession returns the address at which a browser signs out at Provider, and from which
+	// it comes back with state; "" or nil = nowhere.
+	EndSession func(ctx context.Context, back, state string) (address string, err error)
 	// URL is where browsers find this listener, without a slash at its end. With
 	// https, TLS ends at a proxy in front. "" = they use its address.
 	URL string

@@ -159,3 +159,56 @@ func TestRefusedProviderLogouts(t *testing.T) {
 		t.Errorf("without a provider: %d", code)
 	}
 }
+
+// Signing out leads to where the provider ends its own session, and says so afterwards.
+func TestSigningOutElsewhere(t *testing.T) {
+	var state string
+	answer := "https://idp.example/out?a=b"
+	l := newListener(t, func(o *console.Options) {
+		o.Provider, o.URL = new(elsewhere), "https://gate.example"
+		o.EndSession = func(_ context.Context, back, given string) (string, error) {
+			if state = given; back != "https://gate.example/console/login" {
+				t.Errorf("back to %q", back)
+			}
+			if answer == "" {
+				return "", errors.New("secret reason")
+			}
+			return answer, nil
+		}
+	})
+	b := newBrowser(l)
+	b.host = "gate.example"
+	b.enterElsewhere()
+	w := b.do("POST", "/console/logout", b.form("/console/login"))
+	if w.Code != 200 || w.Header().Get("Refresh") != "0; url="+answer || !strings.Contains(w.Body.String(), `href="https://idp.example/out?a=b"`) || b.cookies["__Host-toolgate"] != "" {
+		t.Fatalf("%d %v %s", w.Code, w.Header(), w.Body)
+	}
+	const said = "signed out here and at your organisation"
+	if text := b.do("GET", "/console/login?state=x", nil).Body.String(); strings.Contains(text, said) {
+		t.Error("another state counts")
+	}
+	for _, want := range []bool{true, false} {
+		if text := b.do("GET", "/console/login?state="+state, nil).Body.String(); strings.Contains(text, said) != want {
+			t.Errorf("want %v: %s", want, text)
+		}
+	}
+	answer = ""
+	b.enterElsewhere()
+	if w := b.do("POST", "/console/logout", b.form("/console/login")); w.Code != 303 || b.cookies["__Host-toolgate"] != "" {
+		t.Errorf("without the provider: %d %v", w.Code, w.Header())
+	}
+	ann := newBrowser(l).signIn("t-ann")
+	if w := ann.do("POST", "/console/logout", ann.form("/console/login")); w.Code != 303 {
+		t.Errorf("after a sign-in by token: %d", w.Code)
+	}
+}
+
+// The page says what it is for and where a token comes from; the provider comes first.
+func TestSignInPage(t *testing.T) {
+	b, _ := newGuest(t)
+	text := b.do("GET", "/console/login", nil).Body.String()
+	provider, token := strings.Index(text, "Sign in with your organisation"), strings.Index(text, `name="token"`)
+	if !strings.Contains(text, "<h1>Sign in to toolgate</h1>") || !strings.Contains(text, "toolgate token create") || provider < 0 || token < provider {
+		t.Errorf("%s", text)
+	}
+}

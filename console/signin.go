@@ -33,13 +33,20 @@ type entry struct {
 	Closed     bool // no cookie would come back: the form is left out
 	URL        string
 	Subject    string // who is signed in; the form is the one to sign out
+	Elsewhere  string // the address at which to sign out too; there is no form
+	SignedOut  bool   // there
 }
 
 func (c *Console) signInPage(w http.ResponseWriter, r *http.Request) error {
 	if v, err := c.visitor(w, r); err == nil {
 		return render(w, pageCSP, http.StatusOK, "login.html", entry{Subject: v.Subject, CSRF: v.csrf})
 	}
-	return c.askWho(w, r, http.StatusOK, entry{Next: next(r.URL.Query().Get("next"))})
+	s := entry{Next: next(r.URL.Query().Get("next"))}
+	state, _, _ := strings.Cut(cookie(r, journeyCookie), "|")
+	if s.SignedOut = equalSecrets(state, r.URL.Query().Get("state")); s.SignedOut {
+		setCookie(w, journeyCookie, "")
+	}
+	return c.askWho(w, r, http.StatusOK, s)
 }
 
 // askWho shows the sign-in form with a token for this browser.
@@ -113,14 +120,30 @@ func (c *Console) tooOften(w http.ResponseWriter, r *http.Request, s entry) erro
 		Detail: "there were too many tries to sign in from your address", Hint: "wait a minute, and try again"})
 }
 
+// signOut ends the session here, and sends a browser that signed in at the provider there to
+// sign out too. The page does so, because form-action of pageCSP holds for the redirects that
+// follow a form.
 func (c *Console) signOut(w http.ResponseWriter, r *http.Request, v visitor) error {
 	_ = c.record(r, Act{Name: ActSignOut, Principal: v.Principal, Credential: "session"}) // the log has the cause
 	if err := c.sessions.drop(r.Context(), v.session.id); err != nil {
 		return err
 	}
 	setCookie(w, sessionCookie, "")
-	http.Redirect(w, r, "/console/login", http.StatusSeeOther)
-	return nil
+	var elsewhere string
+	state := rand.Text()
+	if v.session.credential == "" && c.opts.EndSession != nil {
+		var err error
+		if elsewhere, err = c.opts.EndSession(r.Context(), c.opts.URL+"/console/login", state); err != nil {
+			c.opts.Log.Warn("signing out at the provider", "error", err)
+		}
+	}
+	if elsewhere == "" {
+		http.Redirect(w, r, "/console/login", http.StatusSeeOther)
+		return nil
+	}
+	setCookie(w, journeyCookie, state+"|")
+	w.Header().Set("Refresh", "0; url="+elsewhere)
+	return render(w, pageCSP, http.StatusOK, "login.html", entry{Elsewhere: elsewhere})
 }
 
 // private reports whether the connection is private: the browser runs on this
@@ -177,7 +200,8 @@ type Provider interface {
 	Again(ctx context.Context, p policy.Principal) (policy.Principal, error)
 }
 
-// journeyCookie holds a Provider's secret and where to go after signing in.
+// journeyCookie holds a Provider's secret and where to go after signing in, or the state
+// with which the browser comes back after signing out there.
 const journeyCookie = "__Host-toolgate-journey"
 
 var noProvider = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no identity provider here", Hint: "see toolgate.console.oidc"}

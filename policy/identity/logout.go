@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +21,27 @@ type Logout struct {
 	Session  string    // the provider's name of its session
 	Subjects []string  // the names that a person of the provider has or had here
 	Until    time.Time // how long ID has to be remembered
+}
+
+// EndSession returns the address at which a browser ends the session of the provider (OpenID
+// Connect RP-Initiated Logout 1.0, section 2), "" when there is none. The provider sends it
+// back to an address of ours that is registered there, with state. No ID token is kept to
+// show who signs out, so the provider asks the person.
+func (p *Provider) EndSession(ctx context.Context, back, state string) (string, error) {
+	e, err := p.endpoints(ctx, p.client)
+	if err != nil || e.end == "" {
+		return "", err
+	}
+	u, err := privateURL(e.end)
+	if err != nil {
+		return "", fmt.Errorf("reading the end_session_endpoint of the provider: %w", err)
+	}
+	q := u.Query()
+	q.Set("client_id", p.config.ClientID)
+	q.Set("post_logout_redirect_uri", back)
+	q.Set("state", state)
+	u.RawQuery = q.Encode()
+	return u.String(), nil
 }
 
 // Logout verifies a logout token (OpenID Connect Back-Channel Logout 1.0, section 2.6). It

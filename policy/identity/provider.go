@@ -54,16 +54,17 @@ type endpoints struct {
 	flow   oauth2.Config
 	verify *oidc.IDTokenVerifier
 	logout *oidc.IDTokenVerifier // of logout tokens, with the client strangers
+	end    string                // where people sign out, "" = nowhere
 	named  bool                  // its answers say whose they are (RFC 9207)
 }
 
 // NewProvider returns the Provider that c describes. Its people are distinguished from those that
 // a knows in other ways.
 func (a *Authenticator) NewProvider(c ProviderConfig) (*Provider, error) {
-	u, err := url.Parse(c.Issuer)
+	_, err := privateURL(c.Issuer)
 	switch {
-	case err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !guard.Loopback(u.Hostname())):
-		return nil, errors.New("configuring sign-in: the issuer is no https URL")
+	case err != nil:
+		return nil, fmt.Errorf("configuring sign-in: the issuer: %w", err)
 	case c.ClientID == "":
 		return nil, errors.New("configuring sign-in: the client id is empty")
 	case c.Redirect == "":
@@ -75,6 +76,16 @@ func (a *Authenticator) NewProvider(c ProviderConfig) (*Provider, error) {
 		c.Scopes = append([]string{oidc.ScopeOpenID}, c.Scopes...)
 	}
 	return &Provider{config: c, people: a, client: boundedClient(c.Client, rate.NewLimiter(rate.Inf, 0)), strangers: boundedClient(c.Client, keyPace())}, nil
+}
+
+// privateURL reads the URL of a place that others on the way cannot read: https, or http on
+// loopback.
+func privateURL(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !guard.Loopback(u.Hostname())) {
+		return nil, errors.New("it is no https URL")
+	}
+	return u, nil
 }
 
 // Begin gives the address to send a browser to, and what the same browser has
@@ -214,7 +225,8 @@ func (p *Provider) endpoints(ctx context.Context, client *http.Client) (*endpoin
 		return nil, fmt.Errorf("asking the identity provider what it is: %w", err)
 	}
 	var says struct {
-		Named bool `json:"authorization_response_iss_parameter_supported"`
+		Named bool   `json:"authorization_response_iss_parameter_supported"`
+		End   string `json:"end_session_endpoint"`
 	}
 	if err := found.Claims(&says); err != nil {
 		return nil, fmt.Errorf("asking the identity provider what it is: %w", err)
@@ -224,7 +236,7 @@ func (p *Provider) endpoints(ctx context.Context, client *http.Client) (*endpoin
 		return found.VerifierContext(oidc.ClientContext(context.Background(), client), config)
 	}
 	p.found = &endpoints{
-		named: says.Named,
+		named: says.Named, end: says.End,
 		flow: oauth2.Config{
 			ClientID: p.config.ClientID, ClientSecret: p.config.ClientSecret,
 			Endpoint: found.Endpoint(), RedirectURL: p.config.Redirect, Scopes: p.config.Scopes,

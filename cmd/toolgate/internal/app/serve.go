@@ -422,7 +422,7 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 		if err != nil {
 			return nil, configError(err)
 		}
-		opts.Provider = provider
+		opts.Provider, opts.EndSession = provider, provider.EndSession
 		opts.Logout = func(ctx context.Context, token string) (console.Logout, error) {
 			l, err := provider.Logout(ctx, token)
 			return console.Logout(l), err
