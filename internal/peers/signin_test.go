@@ -172,10 +172,7 @@ func TestSigningInAtAProvider(t *testing.T) {
 	if who := ann.signedIn(g.Admin); who != "ann" {
 		t.Errorf("signed in as %q", who)
 	}
-	ann.send("/logout")
-	if who := ann.signedIn(g.Admin); who != "" {
-		t.Errorf("signed in as %q after signing out", who)
-	}
+	ann.signOut(g.Admin)
 	if res := newBrowserSession(t).open(g.Admin + "/console/login/callback?code=x&state=y"); res.code != http.StatusUnauthorized {
 		t.Errorf("a callback without a sign-in: %d", res.code)
 	}
@@ -192,6 +189,26 @@ func (v *browserSession) signInAt(admin string) {
 	v.send("")                                    // consent
 	if who := v.signedIn(admin); who != "ann" {
 		v.t.Fatalf("signed in as %q", who)
+	}
+}
+
+// signOut signs out at the console at admin, and at the provider.
+func (v *browserSession) signOut(admin string) {
+	v.t.Helper()
+	v.signedIn(admin)
+	link := regexp.MustCompile(`href="([^"]*/session/end[^"]*)"`).FindStringSubmatch(v.send("/logout").text)
+	if link == nil {
+		v.t.Fatalf("no link to the provider: %d\n%s", v.code, v.text)
+	}
+	v.open(html.UnescapeString(link[1])).send("/session/end/confirm", "logout", "yes")
+	if !strings.HasPrefix(v.at.String(), admin+"/console/login?") || !strings.Contains(v.text, "signed out here and at your organisation") {
+		v.t.Errorf("after signing out at the provider: %s, %d\n%s", v.at, v.code, v.text)
+	}
+	if who := v.signedIn(admin); who != "" {
+		v.t.Errorf("signed in as %q after signing out", who)
+	}
+	if v.open(admin + "/console/login/provider"); !strings.Contains(v.text, `name="password"`) {
+		v.t.Errorf("the provider does not ask who signs in: %s, %d\n%s", v.at, v.code, v.text)
 	}
 }
 

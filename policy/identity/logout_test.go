@@ -136,3 +136,28 @@ func TestLogoutTokensOfStrangers(t *testing.T) {
 		t.Errorf("signing in: %v", err)
 	}
 }
+
+// People sign out where the provider says, if others cannot read it.
+func TestEndSession(t *testing.T) {
+	for name, tt := range map[string]struct{ end, want string }{
+		"nowhere":     {},
+		"an address":  {"https://idp.example/out?a=b", "https://idp.example/out?a=b&client_id=toolgate&post_logout_redirect_uri=https%3A%2F%2Fgate.example%2Fconsole%2Flogin&state=s+1"},
+		"plain http":  {"http://idp.example/out", "error"},
+		"a script":    {"javascript:alert(1)", "error"},
+		"of no form":  {"https://[::1", "error"},
+		"no address":  {"/out", "error"},
+		"on loopback": {"http://127.0.0.1:1/out", "http://127.0.0.1:1/out?client_id=toolgate&post_logout_redirect_uri=https%3A%2F%2Fgate.example%2Fconsole%2Flogin&state=s+1"},
+	} {
+		p := newOP(t)
+		p.end = tt.end
+		got, err := p.provider(t, identity.Config{}, nil).EndSession(t.Context(), "https://gate.example/console/login", "s 1")
+		if want := tt.want; want == "error" && (err == nil || got != "") || want != "error" && (err != nil || got != want) {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	p := newOP(t)
+	p.closed = true
+	if got, err := p.provider(t, identity.Config{}, nil).EndSession(t.Context(), "x", "y"); err == nil || got != "" {
+		t.Errorf("without the provider: %q", got)
+	}
+}

@@ -26,6 +26,7 @@ type op struct {
 	forge  func(t *testing.T, claims map[string]any) string
 	status int // of the token endpoint; 0 = 200
 	closed bool
+	end    string // end_session_endpoint
 }
 
 const clientSecret = "cs_u3kJf81"
@@ -41,7 +42,7 @@ func newOP(t *testing.T) *op {
 			return
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{
-			"issuer": p.URL, "authorization_endpoint": p.URL + "/auth", "token_endpoint": p.URL + "/token", "jwks_uri": p.URL + "/keys",
+			"issuer": p.URL, "authorization_endpoint": p.URL + "/auth", "token_endpoint": p.URL + "/token", "jwks_uri": p.URL + "/keys", "end_session_endpoint": p.end,
 			"authorization_response_iss_parameter_supported": true,
 			"id_token_signing_alg_values_supported":          []string{"ES256", "HS256", "none"},
 		})

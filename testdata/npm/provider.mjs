@@ -10,6 +10,7 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
   clients: [{
     client_id: 'toolgate', client_secret: 'provider-secret', redirect_uris: [redirect],
     backchannel_logout_uri: new URL('/console/backchannel-logout', redirect).href, backchannel_logout_session_required: true,
+    post_logout_redirect_uris: [new URL('/console/login', redirect).href],
   }],
   features: { backchannelLogout: { enabled: true } },
   // Without its dispatcher, which refuses loopback, and its deadline.
