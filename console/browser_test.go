@@ -192,6 +192,7 @@ func TestInABrowser(t *testing.T) {
 		"frames":               frames,
 		"unknown outcome":      unknownOutcome,
 		"status page":          statusPage,
+		"signing out":          signingOut,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, browser) })
 	}
@@ -470,4 +471,44 @@ func unknownOutcome(t *testing.T, browser context.Context) {
 	p.sees("bob found that the call took effect")
 	p.shot("reconciled")
 	l.is(k.ID, approval.StateDone)
+}
+
+// direct is a provider that sends the browser back at once.
+type direct struct {
+	*elsewhere
+	base string
+}
+
+func (d direct) Begin(ctx context.Context) (string, string, error) {
+	_, secret, err := d.elsewhere.Begin(ctx)
+	return d.base + "/console/login/callback?code=ann", secret, err
+}
+
+// Who signs out is signed out at the provider too, which is another site, and comes back.
+func signingOut(t *testing.T, browser context.Context) {
+	idp := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, r.FormValue("back")+"?state="+r.FormValue("state"), http.StatusSeeOther)
+	}))
+	defer idp.Close()
+	server := httptest.NewUnstartedServer(nil)
+	base := "http://" + server.Listener.Addr().String()
+	l := newListener(t, func(o *console.Options) {
+		o.Provider, o.URL = direct{new(elsewhere), base}, base
+		o.EndSession = func(_ context.Context, back, state string) (string, error) {
+			return idp.URL + "/out?back=" + back + "&state=" + state, nil
+		}
+	})
+	server.Config.Handler = l
+	server.Start()
+	defer server.Close()
+	defer l.Console.Close()
+	p := sitting(t, browser, base, desktop)
+	p.open("/console/login")
+	p.shot("sign-in")
+	p.press("a.button")
+	p.open("/console/login")
+	p.sees("You are signed in as guest")
+	p.press("form[action='/console/logout'] button")
+	p.sees("You are signed out here and at your organisation")
+	p.shot("signed-out")
 }

@@ -197,6 +197,7 @@ func TestSigningOutElsewhere(t *testing.T) {
 	if w := b.do("POST", "/console/logout", b.form("/console/login")); w.Code != 303 || b.cookies["__Host-toolgate"] != "" {
 		t.Errorf("without the provider: %d %v", w.Code, w.Header())
 	}
+	answer = "https://idp.example/out"
 	ann := newBrowser(l).signIn("t-ann")
 	if w := ann.do("POST", "/console/logout", ann.form("/console/login")); w.Code != 303 {
 		t.Errorf("after a sign-in by token: %d", w.Code)
