@@ -124,10 +124,10 @@ func (c *Console) tooOften(w http.ResponseWriter, r *http.Request, s entry) erro
 // sign out too. The page does so, because form-action of pageCSP holds for the redirects that
 // follow a form.
 func (c *Console) signOut(w http.ResponseWriter, r *http.Request, v visitor) error {
-	_ = c.record(r, Act{Name: ActSignOut, Principal: v.Principal, Credential: "session"}) // the log has the cause
 	if err := c.sessions.drop(r.Context(), v.session.id); err != nil {
 		return err
 	}
+	_ = c.record(r, Act{Name: ActSignOut, Principal: v.Principal, Credential: "session"}) // the log has the cause
 	setCookie(w, sessionCookie, "")
 	var elsewhere string
 	state := rand.Text()
