@@ -68,9 +68,9 @@ func trusting(t *testing.T, identity, policy string, servers ...server) string {
 // pages takes browsers back from the authorization server.
 func pages(t *testing.T) (redirect string, back <-chan string) {
 	queries := make(chan string, 1)
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		queries <- r.URL.RawQuery
-	}))
+	mux := http.NewServeMux() // browsers ask for an icon too
+	mux.HandleFunc("/callback", func(_ http.ResponseWriter, r *http.Request) { queries <- r.URL.RawQuery })
+	srv := httptest.NewServer(mux)
 	t.Cleanup(srv.Close)
 	return srv.URL + "/callback", queries
 }
@@ -182,23 +182,31 @@ type goAgent struct {
 	asked []string // addresses that were opened for the person
 }
 
-// newGoAgent returns a client that the issuer knows by an id. consent takes the person through
-// the pages from an address on, n counts from 1.
+// newGoAgent returns a client that the issuer knows by an id, or one that registers itself for "".
+// consent takes the person through the pages from an address on, n counts from 1.
 func newGoAgent(t *testing.T, id string, consent func(address string, n int)) *goAgent {
 	t.Helper()
 	redirect, back := pages(t)
 	a := &goAgent{}
-	var err error
-	a.AuthorizationCodeHandler, err = auth.NewAuthorizationCodeHandler(&auth.AuthorizationCodeHandlerConfig{
-		PreregisteredClient: &oauthex.ClientCredentials{ClientID: id}, RedirectURL: redirect,
+	config := &auth.AuthorizationCodeHandlerConfig{
+		RedirectURL: redirect,
 		AuthorizationCodeFetcher: func(_ context.Context, args *auth.AuthorizationArgs) (*auth.AuthorizationResult, error) {
 			a.asked = append(a.asked, args.URL)
 			consent(args.URL, len(a.asked))
 			query, err := url.ParseQuery(<-back)
 			return &auth.AuthorizationResult{Code: query.Get("code"), State: query.Get("state"), Iss: query.Get("iss")}, err
 		},
-	})
-	if err != nil {
+	}
+	if id != "" {
+		config.PreregisteredClient = &oauthex.ClientCredentials{ClientID: id}
+	} else {
+		config.DynamicClientRegistrationConfig = &auth.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{
+			ClientName: "go-sdk", RedirectURIs: []string{redirect}, TokenEndpointAuthMethod: "none",
+			GrantTypes: []string{"authorization_code", "refresh_token"}, ResponseTypes: []string{"code"},
+		}}
+	}
+	var err error
+	if a.AuthorizationCodeHandler, err = auth.NewAuthorizationCodeHandler(config); err != nil {
 		t.Fatal(err)
 	}
 	return a

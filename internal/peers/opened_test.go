@@ -18,9 +18,7 @@ import (
 	"github.com/chromedp/chromedp"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
-	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
 // home is the home directory of a client that signs in by itself: it opens pages with the
@@ -89,14 +87,36 @@ func (h home) tokens(t *testing.T) (access, refresh string) {
 	return access, refresh
 }
 
-// openingClients call the tool rec__look at an address, and sign in when they have to.
-var openingClients = []struct {
-	name string
-	call func(ctx context.Context, t *testing.T, h home, address string) error
-}{
-	{"mcp-remote", callThroughRemote},
-	{"inspector", callInspector},
-	{"mcporter", callPorter},
+// signedInAt is a client program that signs in by itself, in a home of its own. call runs it
+// once: it calls the tool rec__look at an address.
+func signedInAt(t *testing.T, g *gate, ann *chromiumPerson, call func(ctx context.Context, t *testing.T, h home, address string) error) *signedIn {
+	t.Helper()
+	h, s := newHome(t), &signedIn{}
+	s.tokens = h.tokens
+	s.look = func(t *testing.T) {
+		t.Helper()
+		ctx, stop := context.WithTimeout(t.Context(), 2*timeout)
+		defer stop()
+		ended := make(chan error, 1)
+		go func() { ended <- call(ctx, t, h, g.Agents+"/mcp") }()
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			case <-tick.C:
+				if address := h.opened(); address != "" {
+					s.asked++
+					ann.consent(t, address)
+				}
+			}
+		}
+	}
+	return s
 }
 
 func callThroughRemote(ctx context.Context, t *testing.T, h home, address string) error {
@@ -134,71 +154,6 @@ func quiet(cmd *exec.Cmd) error {
 		return fmt.Errorf("%w: %s", err, out)
 	}
 	return nil
-}
-
-// TestClientsThatOpenABrowser: clients that sign in by themselves get from an address alone to a
-// governed call, with a person who signs in and consents in a real browser. They refresh
-// tokens that expired, and come back to the person when the grant has ended.
-func TestClientsThatOpenABrowser(t *testing.T) {
-	t.Parallel()
-	parts.Long(t, "starts whole programs")
-	browser := program.Chromium(t)
-	issuer := openAuthorizationServer(t, "10")
-	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "look"}}})
-	g := serveReady(t, guarded(t, issuer, scopedPay, httpOf("rec", rec, shared())))
-	ann := &chromiumPerson{browser: browser}
-	t.Run("all", func(t *testing.T) { // the subtests end before the gate does
-		for _, client := range openingClients {
-			t.Run(client.name, func(t *testing.T) {
-				t.Parallel()
-				h := newHome(t)
-				call := func(page func(t *testing.T, address string)) {
-					t.Helper()
-					awaitCall(t, h, page, func(ctx context.Context) error { return client.call(ctx, t, h, g.Agents+"/mcp") })
-				}
-				call(ann.consent)
-				first, _ := h.tokens(t)
-				g.outlives(t, first)
-				call(func(t *testing.T, _ string) { t.Error("the client asks a person in place of a refresh") })
-				access, refresh := h.tokens(t)
-				if access == first {
-					t.Error("the token was not refreshed")
-				}
-				revokeGrant(t, issuer, access, refresh)
-				g.revoke(t, access)
-				asked := false
-				call(func(t *testing.T, address string) { asked = true; ann.consent(t, address) })
-				if !asked {
-					t.Error("the client called without a person after the grant ended")
-				}
-			})
-		}
-	})
-	wantRuns(t, rec, `{}`, 3*len(openingClients))
-}
-
-// awaitCall waits for the end of a call of a client, and shows the pages that it opens.
-func awaitCall(t *testing.T, h home, page func(t *testing.T, address string), call func(ctx context.Context) error) {
-	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), 2*timeout)
-	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- call(ctx) }()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case err := <-ended:
-			if err != nil {
-				t.Fatal(err)
-			}
-			return
-		case <-tick.C:
-			if address := h.opened(); address != "" {
-				page(t, address)
-			}
-		}
-	}
 }
 
 // chromiumPerson is ann at a real browser. Clients use it one after the other.

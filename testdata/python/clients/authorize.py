@@ -2,7 +2,8 @@
 
 Each line of standard input is the name of a tool to call. It prints one JSON object a line: {"open": address} for a page
 that a person has to open, after which it reads the query with which the page comes back; {"error": ..., "token": ...,
-"refresh": ..., "expires": ...} for each call, with the time from which on it refreshes the token. CLIENT is the client that the authorization server knows it as.
+"refresh": ..., "expires": ...} for each call, with the time from which on it refreshes the token. Without a CLIENT it
+registers itself.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ def say(value):
 
 class Storage:
     tokens = None
+    info = OAuthClientInformationFull(client_id=client, redirect_uris=[redirect], token_endpoint_auth_method="none") if client else None
 
     async def get_tokens(self):
         return self.tokens
@@ -31,10 +33,10 @@ class Storage:
         self.tokens = tokens
 
     async def get_client_info(self):
-        return OAuthClientInformationFull(client_id=client, redirect_uris=[redirect], token_endpoint_auth_method="none")
+        return self.info
 
     async def set_client_info(self, info):
-        raise AssertionError("the client is known")
+        self.info = info
 
 
 async def opened(address):
