@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +21,8 @@ import (
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/docs/schemas"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/testkit/npm"
 	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/policy"
@@ -426,7 +429,12 @@ func driveConsole(t *testing.T, doc *document) {
 	tail := func(context.Context, int, bool) iter.Seq2[[]byte, error] {
 		return func(yield func([]byte, error) bool) { yield([]byte(`{"v":1}`), nil) }
 	}
-	opts := console.Options{Approvals: desk{}, Reconciler: desk{}, Feed: desk{}, Archive: desk{}, Audit: tail, Status: func() console.Status { return console.Status{Upstreams: servers} },
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "state.db"), store.Migrations())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	opts := console.Options{Store: db, Keys: keys.At(t.TempDir()), Approvals: desk{}, Reconciler: desk{}, Feed: desk{}, Archive: desk{}, Audit: tail, Status: func() console.Status { return console.Status{Upstreams: servers} },
 		Identify: func(_ context.Context, token string) (policy.Principal, error) {
 			if who, ok := people[token]; ok {
 				return who, nil
