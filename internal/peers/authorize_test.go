@@ -38,7 +38,7 @@ deny contains {"rule": "payments-missing", "reason": "the token may not pay", "s
 }`
 
 // openAuthorizationServer starts a third-party authorization server and returns its issuer.
-// Its access tokens are valid for some seconds.
+// The first access token of a sign-in is valid for some seconds, a refreshed one for 30.
 func openAuthorizationServer(t *testing.T, seconds string) string {
 	t.Helper()
 	address := program.FreeAddress(t)
@@ -179,7 +179,8 @@ func TestAddressIsAllThatAClientNeeds(t *testing.T) {
 // goAgent is a client of the official Go SDK with its tokens.
 type goAgent struct {
 	*auth.AuthorizationCodeHandler
-	asked []string // addresses that were opened for the person
+	asked   []string      // addresses that were opened for the person
+	granted *oauth2.Token // of the last sign-in, before any refresh
 }
 
 // newGoAgent returns a client that the issuer knows by an id, or one that registers itself for "".
@@ -195,6 +196,10 @@ func newGoAgent(t *testing.T, id string, consent func(address string, n int)) *g
 			consent(args.URL, len(a.asked))
 			query, err := url.ParseQuery(<-back)
 			return &auth.AuthorizationResult{Code: query.Get("code"), State: query.Get("state"), Iss: query.Get("iss")}, err
+		},
+		NewTokenSource: func(ctx context.Context, config *oauth2.Config, token *oauth2.Token) (oauth2.TokenSource, error) {
+			a.granted = token
+			return config.TokenSource(ctx, token), nil
 		},
 	}
 	if id != "" {
@@ -247,13 +252,16 @@ func callGo(t *testing.T, session *sdk.ClientSession, tool string) error {
 	return err
 }
 
-// revoke revokes a token at the gate.
+// revoke revokes a token at the gate, before it expires.
 func (g *gate) revoke(t *testing.T, token string) {
 	t.Helper()
 	if out, code := runCommand(t, g.Dir, "token", "revoke", fmt.Sprintf("%x", sha256.Sum256([]byte(token))), "--reason", "a test"); code != 0 {
 		t.Fatalf("revoking: %d %s", code, out)
 	}
 	program.Await(t, "the revoked token is refused", func() bool { return g.admits(t, token) == http.StatusUnauthorized })
+	if time.Now().After(time.Unix(claimsOf(t, token).Expiry, 0)) {
+		t.Fatal("the token expired before it was revoked")
+	}
 }
 
 // admits returns the status of a call with a token, to a tool that does not exist.

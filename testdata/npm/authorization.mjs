@@ -1,7 +1,7 @@
 // An authorization server for tests: node authorization.mjs PORT SECONDS. It knows the clients
 // known and refreshing, and others register themselves; everybody signs in with any password,
-// and the access tokens are JWTs for the resource that the client names (RFC 8707), valid for
-// SECONDS.
+// and the access tokens are JWTs for the resource that the client names (RFC 8707): the first
+// one of a sign-in is valid for SECONDS, a refreshed one for 30.
 import Provider from 'oidc-provider';
 
 const [port, seconds] = process.argv.slice(2);
@@ -25,7 +25,10 @@ const provider = new Provider(issuer, {
     revocation: { enabled: true },
     resourceIndicators: {
       enabled: true,
-      getResourceServerInfo: (_, resource) => ({ scope: scopes.join(' '), audience: resource, accessTokenFormat: 'jwt', accessTokenTTL: Number(seconds), jwt: { sign: { alg: 'RS256' } } }),
+      getResourceServerInfo: (ctx, resource) => ({
+        scope: scopes.join(' '), audience: resource, accessTokenFormat: 'jwt', jwt: { sign: { alg: 'RS256' } },
+        accessTokenTTL: ctx.oidc.params.grant_type === 'refresh_token' ? 30 : Number(seconds),
+      }),
       useGrantedResource: () => true,
     },
   },
