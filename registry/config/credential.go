@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/tree"
@@ -54,11 +55,12 @@ func (l *loader) finishCredential(s *Server, n *tree.Node) {
 	headers := at.Get("headers")
 	l.checkHeaders(headers)
 	if c.Type == CredentialStatic {
-		all := maps.Clone(s.Headers)
-		if all == nil {
-			all = map[string]string{}
+		all := maps.Clone(c.Headers)
+		for name, value := range s.Headers {
+			if !slices.ContainsFunc(headers.Each(), func(own *tree.Node) bool { return strings.EqualFold(own.Key, name) }) {
+				all[name] = value
+			}
 		}
-		maps.Copy(all, c.Headers)
 		s.Headers, s.Credential = all, nil
 		return
 	}

@@ -39,7 +39,7 @@ const (
 	maxToken     = 64 << 10         // bytes; a longer one is refused
 )
 
-// Options are for tests; the zero value is valid.
+// Options of a Source. The zero value is valid.
 type Options struct {
 	// Client asks the token endpoint; nil = one that follows no redirects.
 	Client *http.Client
