@@ -38,19 +38,19 @@ type ClientTLS struct {
 }
 
 // finishCredential checks what only code can say of how a server is called, and puts static
-// headers among the others.
-func (l *loader) finishCredential(s *Server, n *tree.Node) {
+// headers among the others. It returns their names: their values are secrets, whatever they are called.
+func (l *loader) finishCredential(s *Server, n *tree.Node) (names []string) {
 	if s.Type != TypeHTTP && s.Type != TypeSSE {
 		for _, name := range []string{"credential", "tls"} {
 			if at := n.Get(name); at != nil {
 				l.Fault(at, fmt.Sprintf("is for a server with a url, and this one is of type %s", s.Type), "give a command its secrets in env")
 			}
 		}
-		return
+		return nil
 	}
 	c, at := s.Credential, n.Get("credential")
 	if c == nil || at.Faulty {
-		return
+		return nil
 	}
 	headers := at.Get("headers")
 	l.checkHeaders(headers)
@@ -62,11 +62,12 @@ func (l *loader) finishCredential(s *Server, n *tree.Node) {
 			}
 		}
 		s.Headers, s.Credential = all, nil
-		return
+		return slices.Sorted(maps.Keys(c.Headers))
 	}
 	for name := range s.Headers {
 		if strings.EqualFold(name, "Authorization") {
 			l.Fault(at, "takes the place of the header Authorization, which the server's entry has", "remove one of the two")
 		}
 	}
+	return nil
 }

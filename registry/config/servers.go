@@ -45,10 +45,11 @@ func (l *loader) readServers() {
 		if s.ClientInfo == "client" && (s.Isolation == IsolationShared || s.Type == TypeNDJSON) {
 			l.Fault(own.Get("client_info"), "is client, and clients share the connection of this server", "use toolgate, or isolation session with a server that speaks MCP")
 		}
-		l.finishCredential(&s, own)
+		shown := l.finishCredential(&s, own)
 		s.Exclude = append(s.Exclude, excluded...)
 		s.Methods = append(s.Methods, l.cfg.Methods...)
 		l.checkSecrets(&s, own.Get("secrets"))
+		s.SecretNames = append(s.SecretNames, shown...)
 		l.cfg.Servers = append(l.cfg.Servers, s)
 	}
 }
