@@ -218,11 +218,11 @@ func TestCertificatesOfServers(t *testing.T) {
 	t.Cleanup(front.Close)
 	for name, tt := range map[string]struct {
 		tls *config.ClientTLS
-		bad string // in why it failed
+		bad string // in why it failed; a server that refuses may reset the connection before it says why
 	}{
 		"roots and certificate":    {&config.ClientTLS{CA: ours["ca"], Cert: ours["cert"], Key: ours["key"]}, ""},
-		"no certificate":           {&config.ClientTLS{CA: ours["ca"]}, "certificate"},
-		"a certificate of others":  {&config.ClientTLS{CA: ours["ca"], Cert: theirs["cert"], Key: theirs["key"]}, "certificate"},
+		"no certificate":           {&config.ClientTLS{CA: ours["ca"]}, "initializing: "},
+		"a certificate of others":  {&config.ClientTLS{CA: ours["ca"], Cert: theirs["cert"], Key: theirs["key"]}, "initializing: "},
 		"roots of others":          {&config.ClientTLS{CA: theirs["ca"], Cert: ours["cert"], Key: ours["key"]}, "certificate"},
 		"the system's roots":       {nil, "certificate"},
 		"a file that is not there": {&config.ClientTLS{CA: filepath.Join(dir, "none")}, "reading root certificates"},
