@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -392,4 +393,52 @@ func ticketOf(t testing.TB, result json.RawMessage) (status, ticket string) {
 		t.Fatalf("reading the result %s: %v", result, err)
 	}
 	return r.Meta.Approval.Status, r.Meta.Approval.Ticket
+}
+
+// answer is the outcome of a call in the background.
+type answer struct {
+	text []byte
+	err  error
+}
+
+// lastCallID numbers the calls of startCall, which run at the same time.
+var lastCallID atomic.Int64
+
+// startCall makes a call in the background.
+func startCall(t testing.TB, d *rawHTTP, tool, args string) <-chan answer {
+	t.Helper()
+	done := make(chan answer, 1)
+	ctx, stop := context.WithTimeout(context.Background(), timeout)
+	t.Cleanup(stop)
+	copied, id := *d, fmt.Sprint(1000+lastCallID.Add(1))
+	go func() {
+		text, err := copied.tryExchange(ctx, callMessage(id, tool, args))
+		done <- answer{text, err}
+	}()
+	return done
+}
+
+// mustText returns the answer and fails the test if the call failed.
+func (a answer) mustText(t testing.TB) []byte {
+	t.Helper()
+	if a.err != nil {
+		t.Fatal(a.err)
+	}
+	return a.text
+}
+
+const holdAll = `decision := {"effect": "hold", "rule": "always", "reason": "a person decides", "approval": {"roles": ["approver"]}}`
+
+// holdCall makes a call that is held and returns its ticket.
+func holdCall(t testing.TB, d rawClient, tool, args string) string {
+	t.Helper()
+	result, failure := call(t, d, tool, args)
+	if result == nil {
+		t.Fatalf("held call: %s", failure)
+	}
+	status, ticket := ticketOf(t, result)
+	if status != "pending" || ticket == "" {
+		t.Fatalf("held call: %s", result)
+	}
+	return ticket
 }
