@@ -1,8 +1,11 @@
 package config
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
@@ -30,11 +33,40 @@ type Credential struct {
 	Resource     string            `json:"resource"`      // asked for (RFC 8707); "" = none
 }
 
-// ClientTLS is what a server is shown, and what it is believed by. The paths are absolute.
+// ClientTLS names the files of a client of TLS, by absolute paths.
 type ClientTLS struct {
 	Cert string `json:"cert"` // PEM file with a certificate; "" = none
 	Key  string `json:"key"`  // PEM file with its private key
 	CA   string `json:"ca"`   // PEM file with root certificates; "" = the system's
+}
+
+// Open returns the configuration of connections; nil for a nil t, as the system has it. The
+// certificate is read at each connection, so that a renewed one counts.
+func (t *ClientTLS) Open() (*tls.Config, error) {
+	if t == nil {
+		return nil, nil
+	}
+	secure := &tls.Config{MinVersion: tls.VersionTLS12}
+	if t.CA != "" {
+		text, err := os.ReadFile(t.CA)
+		if err != nil {
+			return nil, fmt.Errorf("reading root certificates: %w", err)
+		}
+		secure.RootCAs = x509.NewCertPool()
+		if !secure.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("reading root certificates: %s has none in PEM", t.CA)
+		}
+	}
+	if t.Cert != "" {
+		secure.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+			if err != nil {
+				return nil, fmt.Errorf("reading the certificate for the server: %w", err)
+			}
+			return &pair, nil
+		}
+	}
+	return secure, nil
 }
 
 // finishCredential checks what only code can say of how a server is called, and puts static

@@ -2,16 +2,11 @@ package upstream
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 
 	"github.com/toolgate/toolgate/internal/keepalive"
-	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/credential"
 )
 
@@ -106,33 +101,4 @@ func newSource(s *Server) (*credential.Source, error) {
 		return nil, fmt.Errorf("credential: %w", err)
 	}
 	return source, nil
-}
-
-// clientTLS returns what a server is shown, and is believed by; nil for the system's. The
-// certificate is read at each connection, so that a renewed one counts.
-func clientTLS(t *config.ClientTLS) (*tls.Config, error) {
-	if t == nil {
-		return nil, nil
-	}
-	secure := &tls.Config{MinVersion: tls.VersionTLS12}
-	if t.CA != "" {
-		text, err := os.ReadFile(t.CA)
-		if err != nil {
-			return nil, fmt.Errorf("reading root certificates: %w", err)
-		}
-		secure.RootCAs = x509.NewCertPool()
-		if !secure.RootCAs.AppendCertsFromPEM(text) {
-			return nil, errors.New("reading root certificates: the file of tls.ca has none in PEM")
-		}
-	}
-	if t.Cert != "" {
-		secure.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
-			if err != nil {
-				return nil, fmt.Errorf("reading the certificate for the server: %w", err)
-			}
-			return &pair, nil
-		}
-	}
-	return secure, nil
 }

@@ -118,7 +118,7 @@ func Start(cfg config.Server, opts Options) *Server {
 		s.cfg.MaxTimeout = config.DefaultMaxTimeout
 	}
 	if cfg.Type == "http" || cfg.Type == "sse" {
-		secure, err := clientTLS(cfg.TLS)
+		secure, err := cfg.TLS.Open()
 		s.pool, s.unusable = newPool(secure), errors.Join(s.unusable, err)
 	}
 	s.era.Store(&spoken{})

@@ -33,10 +33,10 @@ func (a *App) openShared(ctx context.Context, cfg *config.Config) (err error) {
 }
 
 func openValkey(s *config.Shared) (*valkey.Client, error) {
-	roots, err := readRoots(s.CA)
+	secure, err := (&config.ClientTLS{CA: s.CA}).Open()
 	if err == nil {
 		var client *valkey.Client
-		if client, err = valkey.Open(s.URL, roots); err == nil {
+		if client, err = valkey.Open(s.URL, secure.RootCAs); err == nil {
 			return client, nil
 		}
 	}

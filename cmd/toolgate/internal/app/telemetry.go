@@ -3,10 +3,8 @@ package app
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net/url"
-	"os"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,20 +21,14 @@ func (a *App) openTelemetry(ctx context.Context, cfg *config.Config) error {
 	if t == nil || t.Endpoint == "" {
 		return nil
 	}
-	roots, err := readRoots(t.CA)
+	secure, err := (&config.ClientTLS{Cert: t.Cert, Key: t.Key, CA: t.CA}).Open()
 	if err != nil {
 		return configError(err)
 	}
-	secure := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	if t.Cert != "" {
-		show := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // with each connection, so that a renewed one counts
-			pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
-			return &pair, err
-		}
-		if _, err := show(nil); err != nil {
+		if _, err := tls.LoadX509KeyPair(t.Cert, t.Key); err != nil {
 			return configError(fmt.Errorf("toolgate.telemetry.cert: %w", err))
 		}
-		secure.GetClientCertificate = show
 	}
 	dropped := promauto.With(a.metrics.registry).NewCounterVec(prometheus.CounterOpts{
 		Name: "toolgate_telemetry_dropped_total", Help: "What the collector of telemetry did not receive: spans, and exports of metrics.",
@@ -70,21 +62,4 @@ func (a *App) measureSession(s span.Session) {
 	if a.telemetry != nil {
 		a.telemetry.EndSession(s)
 	}
-}
-
-// readRoots reads root certificates from a PEM file. The file "" has none, and the result
-// is nil.
-func readRoots(file string) (*x509.CertPool, error) {
-	if file == "" {
-		return nil, nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("reading root certificates: %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("reading root certificates: %s has none in PEM", file)
-	}
-	return roots, nil
 }
