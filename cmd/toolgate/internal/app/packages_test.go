@@ -40,6 +40,9 @@ func TestUnpinnedPackages(t *testing.T) {
 		{[]string{"uvx", "--from", "files==1.2", "serve"}, ""},
 		{[]string{"uvx", "--from=files", "serve"}, "files"},
 		{[]string{"uvx", "--from", "git+https://example.org/files", "serve"}, ""},
+		{[]string{"uvx", "--python", "3.12", "files@1.2"}, ""},
+		{[]string{"uvx", "-p", "3.12", "--with=more", "files"}, "files"},
+		{[]string{"npx", "-w", "web", "files@2"}, ""},
 		{[]string{"node", "files"}, ""},
 	} {
 		file := filepath.Join(t.TempDir(), "mcp.json")

@@ -176,30 +176,44 @@ func unpinnedPackages(cfg *config.Config) (found []Finding) {
 	return found
 }
 
-// unpinnedPackage returns the package that npx or uvx runs in its newest release, "" for none.
+// packageRunners are the programs that fetch a package and run it: their options whose value is
+// the package, and others that have a value.
+var packageRunners = map[string]struct{ names, values []string }{
+	"npx": {[]string{"-p", "--package"}, []string{"-c", "--call", "-w", "--workspace"}},
+	"uvx": {[]string{"--from"}, []string{"-p", "--python", "--with", "--index", "--default-index", "--index-url", "--extra-index-url"}},
+}
+
+// unpinnedPackage returns the package that a command runs in its newest release, "" for none.
 func unpinnedPackage(command string, args []string) string {
-	with := map[string]string{"npx": "--package", "uvx": "--from"}[command]
-	if with == "" {
+	runner, known := packageRunners[command]
+	if !known {
 		return ""
 	}
-	for i, arg := range args {
-		option, name, _ := strings.Cut(arg, "=")
+	for i := 0; i < len(args); i++ {
+		option, value, given := strings.Cut(args[i], "=")
+		names := slices.Contains(runner.names, option)
+		if (names || slices.Contains(runner.values, option)) && !given && i+1 < len(args) {
+			i++
+			value = args[i]
+		}
 		switch {
-		case option == with && name == "" && i+1 < len(args), arg == "-p" && command == "npx" && i+1 < len(args):
-			name = args[i+1]
-		case option == with:
-		case strings.HasPrefix(arg, "-"):
-			continue
-		default:
-			name = arg
+		case names:
+			return withoutVersion(value)
+		case !strings.HasPrefix(option, "-"):
+			return withoutVersion(args[i])
 		}
-		base := strings.TrimSuffix(name, "@latest")
-		if base == "" || strings.ContainsAny(base[1:], "@=<>~$:") || strings.ContainsAny(base[:1], "./$") { // a version, a path, a variable or an address
-			return ""
-		}
-		return base
 	}
 	return ""
+}
+
+// withoutVersion returns the name of a package, "" for one with a version, a path, a variable or
+// an address.
+func withoutVersion(text string) string {
+	name := strings.TrimSuffix(text, "@latest")
+	if name == "" || strings.ContainsAny(name[1:], "@=<>~$:") || strings.ContainsAny(name[:1], "./$") {
+		return ""
+	}
+	return name
 }
 
 // LogWarnings logs the findings that follow from configuration and policy
