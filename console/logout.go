@@ -49,8 +49,9 @@ func (c *Console) providerLogout(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// end ends the sessions that l names, and returns those that were good. With both a session and a person, a
-// session of the person without a name ends too. It fails when l was used before.
+// end ends the sessions that l names, and returns those that were valid. If l has a session and
+// a person, it also ends the person's sessions whose name is not known. The error says so if l
+// was used before.
 func (s *sessions) end(ctx context.Context, l Logout) ([]session, error) {
 	if l.ID == "" || l.Session == "" && len(l.Subjects) == 0 {
 		return nil, errors.New("ending sessions: the logout names none")

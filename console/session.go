@@ -82,8 +82,8 @@ func newSessions(o Options) (*sessions, error) {
 }
 
 // start begins session k in place of the browser's earlier one, and returns the value of
-// its cookie. The session ends with the credential if that ends sooner. Sessions that are
-// over are removed, and those unseen for longest when there is no room for another.
+// its cookie. The session ends with the credential if that ends sooner. start removes the
+// sessions that have ended, and the least recently used ones beyond maxSessions.
 func (s *sessions) start(ctx context.Context, k session, earlier string) (value string, err error) {
 	now := s.now()
 	value = rand.Text() + rand.Text()

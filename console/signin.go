@@ -33,7 +33,7 @@ type entry struct {
 	Closed     bool // no cookie would come back: the form is left out
 	URL        string
 	Subject    string // who is signed in; the form is the one to sign out
-	Elsewhere  string // the address at which to sign out too; there is no form
+	Elsewhere  string // address that ends the session of the provider; the page has no form then
 	SignedOut  bool   // there
 }
 

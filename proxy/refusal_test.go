@@ -82,7 +82,7 @@ func TestDenialSaysWhoAndWhy(t *testing.T) {
 	}
 }
 
-// TestStepUpHasTheScopesOfTheDecision is the table of the scopes that a client is told to get: those
+// TestStepUpHasTheScopesOfTheDecision holds which scopes the challenge of a denied call names: those
 // that the policy says it lacks and those it has, no other, and none where no token helps.
 func TestStepUpHasTheScopesOfTheDecision(t *testing.T) {
 	for _, tt := range []struct {

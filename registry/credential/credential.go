@@ -63,7 +63,7 @@ type Source struct {
 }
 
 // New returns the source of a credential of the type client_credentials (RFC 6749 section 4.4).
-// The error says what of it cannot be used.
+// The error names the member that cannot be used.
 func New(c config.Credential, opts Options) (*Source, error) {
 	if c.Type != config.CredentialClient {
 		return nil, fmt.Errorf("a credential of type %q has no tokens", c.Type)
@@ -180,7 +180,7 @@ func isBearer(t *oauth2.Token) bool {
 // b64token are the characters of a bearer token (RFC 6750 section 2.1).
 const b64token = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/="
 
-// explain returns why there is no token without what the endpoint or the request has of secrets.
+// explain returns the reason of err, without secrets of the request or of the answer.
 func explain(err error) error {
 	if err == nil {
 		return nil

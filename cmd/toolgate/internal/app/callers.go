@@ -22,9 +22,9 @@ type callers struct {
 	throttle *guard.Throttle // of both listeners
 }
 
-// Identify implements proxy.Identifier. A credential that cannot be looked up, because the store is
-// away, is not one that was refused. One that has expired or was revoked is no guess, and its
-// client gets another one when it sees 401: many behind one address do so at once.
+// Identify implements proxy.Identifier. It does not count a credential as refused while the store
+// is away. It does not throttle expired and revoked credentials: nobody guesses those, and
+// their clients ask for others when they get 401, many behind one address at once.
 func (c *callers) Identify(ctx context.Context, shown identity.Credential) (policy.Principal, error) {
 	who, err := c.Authenticator.Identify(ctx, shown)
 	if err == nil || store.Away(err) || !c.note(shown, err) || shown.Source == "" {
