@@ -276,7 +276,9 @@ func (s *Server) opened(sl *slot, sess *session, err error) {
 			s.profiles.known[sl.profile] = sess.profile.Load()
 		}
 	}
-	sl.s, sl.err = sess, err
+	if sl.s, sl.err = sess, err; err != nil {
+		s.dropLocked(sl) // the next request opens another
+	}
 	missed := sl.missed && sess != nil
 	close(sl.ready)
 	s.places.Settle()

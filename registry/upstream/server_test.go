@@ -383,6 +383,9 @@ func TestSessionHog(t *testing.T) {
 	if !strings.Contains(e.Error(), "max_sessions") {
 		t.Errorf("error %v does not say what to do", e)
 	}
+	if n := r.Waiting(); n != 0 {
+		t.Errorf("%d connections wait after the call for them has failed", n)
+	}
 	after.Store(&patient)
 
 	served := make(chan *upstream.Error, 1)
