@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/registry"
@@ -134,6 +135,9 @@ type origin struct {
 func (c *call) from(server string) registry.Downstream {
 	out := registry.Downstream{
 		Session: c.in.Session, Subject: c.principal.Subject, Tenant: c.principal.Tenant, Capabilities: c.in.Capabilities, ClientInfo: c.in.ClientInfo, Revision: c.in.Era, Level: c.in.Level, Bytes: c.in.Bytes,
+	}
+	if out.Issuer = c.principal.Issuer; out.Issuer != "" {
+		out.Token = text.Secret(c.in.Credential.Bearer)
 	}
 	if c.in.Peer == nil && c.in.Home == nil {
 		return out

@@ -22,6 +22,7 @@ import (
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/credential"
 	"github.com/toolgate/toolgate/registry/lock"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -56,6 +57,9 @@ type Options struct {
 	// Crowded is called for each notification of a server that is dropped because its client is
 	// too slow. It must not block. Nil discards.
 	Crowded func(server string)
+	// Credentials finds those of callers at servers where each has a credential of his own. Required
+	// with such a server.
+	Credentials credential.Finder
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/schema"
+	"github.com/toolgate/toolgate/registry/credential"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
 
@@ -112,6 +113,12 @@ type (
 	Answer     = upstream.Answer
 )
 
+// Whose credential a request is made with; see package credential.
+type (
+	Credential = credential.Credential
+	Missing    = credential.Missing
+)
+
 // TaskLifetime is how long to remember a task that says so much; see package
 // upstream.
 func TaskLifetime(ttl json.RawMessage) time.Duration { return upstream.TaskLifetime(ttl) }
@@ -135,6 +142,7 @@ const (
 	Cancelled   = upstream.Cancelled
 	TooLarge    = upstream.TooLarge
 	Quarantined = upstream.Quarantined
+	Unconnected = upstream.Unconnected
 )
 
 // ServerStatus is what one upstream looks like from here.

@@ -28,9 +28,12 @@ const (
 	// one that was judged. Sent is always false. Package registry/upstream
 	// reports it.
 	Quarantined
+	// Unconnected: the caller has no credential at the server, or none that still counts. The
+	// request was not sent, or was refused by the server. Package registry reports it.
+	Unconnected
 )
 
-var kindNames = [...]string{"unknown", "failed", "timeout", "unavailable", "cancelled", "too large", "quarantined"}
+var kindNames = [...]string{"unknown", "failed", "timeout", "unavailable", "cancelled", "too large", "quarantined", "not connected"}
 
 // String returns the kind in lower case.
 func (k ErrorKind) String() string {

@@ -203,6 +203,10 @@ type Server struct {
 	Results      string            `json:"results"`         // in place of Config.Results; "" = not said
 	Methods      []string          `json:"methods"`         // methods of extensions that are relayed, none of MCP's own but subscriptions/listen; notifications begin with "notifications/"
 
+	// BeforeConnection says whether the accepted tools of a server whose Credential is Personal
+	// are listed for a caller who has none: show or hide.
+	BeforeConnection string `json:"before_connection"`
+
 	// Origin is how mcp.json says that the server is reached, without secrets.
 	Origin lock.Origin
 }

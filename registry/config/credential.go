@@ -6,20 +6,30 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/toolgate/toolgate/internal/tree"
 )
 
 // The types of a Credential.
 const (
-	CredentialStatic = "static"
-	CredentialClient = "client_credentials"
+	CredentialStatic   = "static"
+	CredentialClient   = "client_credentials"
+	CredentialOAuth    = "oauth"
+	CredentialExchange = "exchange"
+	CredentialCommand  = "command"
 )
 
+// Personal reports whether each caller has a credential of his own.
+func (c *Credential) Personal() bool {
+	return c != nil && (c.Type == CredentialOAuth && !c.Shared || c.Type == CredentialExchange || c.Type == CredentialCommand)
+}
+
 // Credential is what toolgate shows a server with an address. It holds secrets (Headers,
-// ClientSecret, PrivateKey).
+// ClientSecret, PrivateKey, Actor, Command).
 type Credential struct {
 	Type         string            `json:"type"`          // one of the Credential constants
 	Headers      map[string]string `json:"headers"`       // static: sent with every request, in place of the entry's
@@ -31,6 +41,12 @@ type Credential struct {
 	Scopes       []string          `json:"scopes"`        // asked for
 	Audience     string            `json:"audience"`      // asked for; "" = none
 	Resource     string            `json:"resource"`      // asked for (RFC 8707); "" = none
+	Issuer       string            `json:"issuer"`        // oauth: the authorization server; "" = as the server says
+	Shared       bool              `json:"shared"`        // oauth: one grant, which an operator gives, serves all callers
+	Actor        string            `json:"actor"`         // exchange: toolgate's own token, as the actor; "" = none
+	Profile      string            `json:"profile"`       // exchange: token-exchange or id-jag; "" = token-exchange
+	Command      []string          `json:"command"`       // command: the program and its arguments
+	Timeout      time.Duration     `json:"timeout"`       // command: of one run; 0 = 10 s
 }
 
 // ClientTLS names the files of a client of TLS, by absolute paths.
@@ -95,6 +111,9 @@ func (l *loader) finishCredential(s *Server, n *tree.Node) (names []string) {
 		}
 		s.Headers, s.Credential = all, nil
 		return slices.Sorted(maps.Keys(c.Headers))
+	}
+	if len(c.Command) > 0 && strings.ContainsRune(c.Command[0], filepath.Separator) && !filepath.IsAbs(c.Command[0]) {
+		l.Fault(at.At("command", "0"), "is a relative path", "write an absolute path, or a name that is found in PATH")
 	}
 	for name := range s.Headers {
 		if strings.EqualFold(name, "Authorization") {

@@ -26,10 +26,10 @@ var (
 
 // hiddenMembers have nothing but values that are not shown: an operator may put a secret in
 // any of them.
-var hiddenMembers = []string{"env", "headers", "data"}
+var hiddenMembers = []string{"env", "headers", "data", "actor"}
 
 // Masked returns what mcp.json and the overlay say, without comments and without secrets:
-// values of env, headers and policy.Data, and of every member, flag and member of a query
+// values of env, headers, actor and policy.Data, and of every member, flag and member of a query
 // whose name looks like a secret's, passwords, paths of webhooks, defaults of variables,
 // and texts that look random. References to variables are shown and not expanded.
 //

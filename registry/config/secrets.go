@@ -41,12 +41,15 @@ func (s Server) Secrets() []string {
 			add(value)
 		}
 	}
+	args := slices.Clip(s.Args)
 	if c := s.Credential; c != nil {
 		add(c.ClientSecret)
 		add(c.PrivateKey)
+		add(c.Actor)
+		args = append(args, c.Command...)
 	}
-	for i, arg := range s.Args {
-		if _, value, ok := lock.SecretArg(s.Args, i); ok {
+	for i, arg := range args {
+		if _, value, ok := lock.SecretArg(args, i); ok {
 			add(value)
 		}
 		add(password(arg))

@@ -36,7 +36,7 @@ func (s Server) CommandHint() string {
 // Two servers with one Identity can share a connection, so a reload keeps it.
 func (s Server) Identity() string {
 	// Maps are encoded with sorted keys; strings cannot fail to encode.
-	data, _ := json.Marshal([]any{s.Type, s.Command, s.Args, s.Env, s.Dir, s.URL, s.Headers, s.Isolation, s.MaxSessions, s.Spare, s.Revision, s.ClientInfo, s.Sandbox, s.User, s.Network, s.RLimits, s.Resources, s.SecretNames, s.MaxMessage, s.MaxDepth})
+	data, _ := json.Marshal([]any{s.Type, s.Command, s.Args, s.Env, s.Dir, s.URL, s.Headers, s.Isolation, s.MaxSessions, s.Spare, s.Revision, s.ClientInfo, s.Sandbox, s.User, s.Network, s.RLimits, s.Resources, s.SecretNames, s.MaxMessage, s.MaxDepth, s.Credential, s.TLS})
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
 }

@@ -20,7 +20,7 @@ func (l *loader) readServers() {
 		s := Server{
 			Name: m.Key, Prefix: m.Key + "__", Isolation: IsolationSession, ClientInfo: "toolgate", MaxSessions: 256, Spare: true, MaxMessage: DefaultMaxMessage, MaxDepth: DefaultMaxDepth,
 			Timeout: DefaultTimeout, Pin: PinFirst, InputSchema: "enforce", OutputSchema: "warn", CaseVariants: "refuse", HiddenText: "report",
-			Sandbox: l.cfg.Sandbox, Network: "host", Resources: DefaultResources,
+			BeforeConnection: "show", Sandbox: l.cfg.Sandbox, Network: "host", Resources: DefaultResources,
 		}
 		l.decode(m, &s)
 		l.finishEntry(&s, m)

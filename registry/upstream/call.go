@@ -208,7 +208,7 @@ func (s *session) request(ctx context.Context, r *request) (json.RawMessage, *Er
 			return nil, e
 		case r.method == methodSetLevel:
 			s.levelMu.Lock()
-			s.level = text(r, "level")
+			s.level = textParam(r, "level")
 			s.levelMu.Unlock()
 		}
 		if !stateless || !asks(result) {

@@ -20,6 +20,7 @@ const (
 	Cancelled   = mcpclient.Cancelled
 	TooLarge    = mcpclient.TooLarge
 	Quarantined = mcpclient.Quarantined
+	Unconnected = mcpclient.Unconnected
 )
 
 // failed is the error of a request that the server had.

@@ -38,7 +38,7 @@ func (c *client) reserveSubscription(r *request) *Error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.subscriptions)+c.subscribing >= maxSubscriptions && c.indexLocked(text(r, "uri")) < 0 {
+	if len(c.subscriptions)+c.subscribing >= maxSubscriptions && c.indexLocked(textParam(r, "uri")) < 0 {
 		return &Error{Kind: Unavailable, Err: fmt.Errorf("the session is subscribed to %d resources of the server, which is the most\nhint: unsubscribe from some", maxSubscriptions)}
 	}
 	c.subscribing++
@@ -56,10 +56,10 @@ func (c *client) recordOutcome(r *request, done bool) {
 	if !done || c.over {
 		return
 	}
-	uri := text(r, "uri")
+	uri := textParam(r, "uri")
 	switch i := c.indexLocked(uri); {
 	case r.method == methodSetLevel:
-		c.level = text(r, "level")
+		c.level = textParam(r, "level")
 	case r.method == methodUnsubscribe && i >= 0:
 		c.subscriptions = slices.Delete(c.subscriptions, i, i+1)
 	case r.method == methodSubscribe && i >= 0:
@@ -89,8 +89,8 @@ func (c *client) subscribed() bool {
 	return len(held) > 0
 }
 
-// text returns the string that a request has as a parameter, "" for none.
-func text(r *request, name string) string {
+// textParam returns the string that a request has as a parameter, "" for none.
+func textParam(r *request, name string) string {
 	value, _ := jsonrpc.TextAt(r.params, name)
 	return value
 }

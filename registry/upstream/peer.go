@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 
 	"github.com/toolgate/toolgate/internal/share"
+	"github.com/toolgate/toolgate/internal/text"
 )
 
 // A Peer is the client on whose behalf a server is called. It receives what the
@@ -48,6 +49,11 @@ type Downstream struct {
 	Session string // keys the connection, "" = the shared one
 	// Subject and Tenant name the principal, whose share of the connections it is.
 	Subject, Tenant string
+	// Issuer is that of the principal's token, "" = a token of the configuration.
+	Issuer string
+	// Token is the principal's own bearer token of Issuer. No server receives it: a credential of
+	// the type exchange shows it to the token endpoint. "" = none.
+	Token text.Secret
 	// Capabilities is what the client can do, an object; the server of a
 	// connection that is the session's own is told it. Nil = nothing.
 	Capabilities json.RawMessage

@@ -209,7 +209,7 @@ func TestRoundsAndTime(t *testing.T) {
 }
 
 // A result asks when its own resultType says so, however long it is and whatever its
-// text says.
+// textParam says.
 func TestAsks(t *testing.T) {
 	long := strings.Repeat("x", 5000)
 	for _, tt := range []struct {

@@ -29,7 +29,7 @@ type stream struct {
 
 // subscribe handles resources/subscribe and resources/unsubscribe.
 func (s *session) subscribe(ctx context.Context, r *request) *Error {
-	uri := text(r, "uri")
+	uri := textParam(r, "uri")
 	if uri == "" {
 		return rpcFault("-32602", "params.uri must be a string", nil)
 	}
