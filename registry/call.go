@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
 
@@ -31,7 +32,7 @@ type View struct {
 // process too; for a server that was never seen its methods wait.
 func (r *Registry) View(ctx context.Context, route string, from Downstream) View {
 	v := View{r: r, ctx: ctx, from: from, route: route, now: r.catalogue.Load()}
-	if from.Session != "" {
+	if from.Session != "" || slices.ContainsFunc(v.now.running[route], (*entry).personal) {
 		v.servers = v.now.running[route]
 	}
 	return v
@@ -72,8 +73,11 @@ func (v View) Lookup(name string) (*Tool, bool) {
 			}
 		}
 	}
-	return t, !t.own
+	return t, !t.own || slices.ContainsFunc(v.now.running[t.Server], (*entry).personal)
 }
+
+// personal reports whether each caller has a credential of his own at the server.
+func (e *entry) personal() bool { return e.people != nil }
 
 // Withdrew reports whether a server has listed its tools and no longer lists one. Of a
 // tool that only connections of some clients may list, it reports false.
@@ -113,7 +117,7 @@ func (v View) discover(name string) (*Tool, bool) {
 }
 
 // profile returns what s offers the client, or nil when that is what s offers
-// every client. Where one Downstream stands for several servers, its peers have a
+// every client, or nothing is known because the client's person is not connected. Where one Downstream stands for several servers, its peers have a
 // method For that returns the peer for one server.
 func (v View) profile(s *entry) *upstream.Profile {
 	from := v.from
@@ -123,7 +127,15 @@ func (v View) profile(s *entry) *upstream.Profile {
 	if p, ok := from.Home.(perServer); ok {
 		from.Home = p.For(s.cfg.Name)
 	}
-	return s.server.Profile(v.ctx, from)
+	server, err := v.r.serverOf(v.ctx, s, from)
+	if err != nil {
+		return nil
+	}
+	p := server.Profile(v.ctx, from)
+	if p == nil && s.people != nil {
+		p = server.Listed(v.ctx)
+	}
+	return p
 }
 
 // perServer is a Peer that tells servers apart.
@@ -149,7 +161,7 @@ func (v View) List() ([]*Tool, *Catalogue) {
 	for i, s := range v.servers {
 		p := profiles[i]
 		if p == nil {
-			out = append(out, v.now.shared[s.cfg.Name]...)
+			out = append(out, v.now.before(s)...)
 			continue
 		}
 		c := v.r.learned(v.now, s, p)
@@ -162,6 +174,19 @@ func (v View) List() ([]*Tool, *Catalogue) {
 	return out, nil
 }
 
+// before returns the tools of a server for a client of which no connection is known: those that
+// every connection lists, and where each caller has a credential of his own, the accepted ones, if
+// the server's setting says so.
+func (c *Catalogue) before(s *entry) []*Tool {
+	switch {
+	case s.people == nil:
+		return c.shared[s.cfg.Name]
+	case s.cfg.BeforeConnection == config.BeforeHide:
+		return nil
+	}
+	return c.listed[s.cfg.Name]
+}
+
 // profiles gives what each server offers the client, nil when all of them
 // offer what they offer everybody.
 func (v View) profiles() []*upstream.Profile {
@@ -171,8 +196,8 @@ func (v View) profiles() []*upstream.Profile {
 		all.Go(func() { out[i] = v.profile(s) })
 	}
 	all.Wait()
-	for _, p := range out {
-		if p != nil {
+	for i, p := range out {
+		if p != nil || v.servers[i].people != nil {
 			return out
 		}
 	}
@@ -214,7 +239,7 @@ func (r *Registry) learned(c *Catalogue, s *entry, p *upstream.Profile) *Catalog
 	if !slices.ContainsFunc(p.Tools, func(o upstream.Offer) bool { return !s.knows(o, p) }) {
 		return c
 	}
-	r.learn(s.server, p)
+	r.learn(s, p)
 	return r.Catalogue()
 }
 
@@ -228,18 +253,23 @@ const maxOwn = 1000
 
 // learn adds to a server what only some connection lists. It stays until the
 // server lists something new.
-func (r *Registry) learn(server *upstream.Server, p *upstream.Profile) {
+func (r *Registry) learn(of *entry, p *upstream.Profile) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i := slices.IndexFunc(r.entries, func(e *entry) bool { return e.server == server })
+	i := slices.IndexFunc(r.entries, func(e *entry) bool { return e.server == of.server && e.people == of.people })
 	if i < 0 {
 		return
 	}
 	e, before := r.entries[i], len(r.entries[i].listed.Own)
 	for _, offer := range p.Tools {
-		if !e.knows(offer, p) && len(e.listed.Own) < maxOwn {
-			e.listed.Own = append(e.listed.Own, upstream.Variant{Condition: p.Condition, Definition: offer.Definition, Live: true})
+		if e.knows(offer, p) {
+			continue
 		}
+		v := upstream.Variant{Condition: p.Condition, Definition: offer.Definition, Live: true}
+		if e.people != nil {
+			v.Condition, v.Unproven = upstream.ConditionOfForm(offer.Definition), true
+		}
+		r.learnOwn(e, v)
 	}
 	if len(e.listed.Own) > before {
 		r.rebuildLocked(false, e)
@@ -252,7 +282,7 @@ func (r *Registry) learn(server *upstream.Server, p *upstream.Profile) {
 // starting is waited for first, so that what it lists now counts.
 func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.RawMessage, error) {
 	c := r.catalogue.Load()
-	if servers := c.running[t.Server]; len(servers) > 0 && !servers[0].fresh {
+	if servers := c.running[t.Server]; len(servers) > 0 && !servers[0].fresh && servers[0].server != nil {
 		servers[0].awaitStart(ctx, t.Timeout)
 		c = r.catalogue.Load()
 	}
@@ -270,9 +300,13 @@ func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.Raw
 	}
 	out.Tool, out.Fingerprint, out.Form = t.Name, t.Fingerprint, t.Form
 	out.Timeout, out.MaxTimeout = t.Timeout, t.MaxTimeout
-	result, err := servers[0].server.Do(ctx, out)
+	server, err := r.serverOf(ctx, servers[0], out.From)
 	if err != nil {
 		return nil, err
+	}
+	result, e := server.Do(ctx, out)
+	if e != nil {
+		return nil, e
 	}
 	return result, nil
 }
@@ -301,9 +335,13 @@ func (r *Registry) Ask(ctx context.Context, server string, ask Ask) (json.RawMes
 	if e == nil {
 		return nil, notRunning(server)
 	}
-	result, err := e.server.Ask(ctx, ask)
+	s, err := r.serverOf(ctx, e, ask.From)
 	if err != nil {
 		return nil, err
+	}
+	result, fault := s.Ask(ctx, ask)
+	if fault != nil {
+		return nil, fault
 	}
 	return result, nil
 }
@@ -312,6 +350,8 @@ func (r *Registry) Ask(ctx context.Context, server string, ask Ask) (json.RawMes
 // the one to server, or with "" all of them.
 func (r *Registry) Notify(server, session, method string, params json.RawMessage) {
 	for _, e := range r.Catalogue().running[server] {
-		e.server.Notify(session, method, params)
+		for _, s := range e.connections() {
+			s.Notify(session, method, params)
+		}
 	}
 }

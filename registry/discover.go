@@ -50,7 +50,7 @@ func (r *Registry) discover(e *entry) (tools []*Tool, warnings []string) {
 	}
 	for i, own := range e.listed.Own {
 		t := add(len(definitions)+i, own.Definition)
-		t.own, t.listedBy, t.live = true, own.Condition, own.Live
+		t.own, t.listedBy, t.live, t.unproven = true, own.Condition, own.Live, own.Unproven
 		seen[t.Name] = true
 	}
 	tools = r.pin(e, tools)

@@ -52,7 +52,9 @@ func sharable(declared json.RawMessage) json.RawMessage {
 // Offers gives the running servers, in configured order, that have not failed or of which
 // lists are kept. It waits as Settle does.
 func (r *Registry) Offers(ctx context.Context) []Offer {
-	return r.offers(ctx, "", func(e *entry) bool { return e.server.Status().State != upstream.StateFailed || e.server.Recalls() })
+	return r.offers(ctx, "", func(e *entry) bool {
+		return e.server == nil || e.server.Status().State != upstream.StateFailed || e.server.Recalls()
+	})
 }
 
 // offers returns the offers of those servers of a route, "" for all, that are wanted.
@@ -60,7 +62,7 @@ func (r *Registry) offers(ctx context.Context, route string, wanted func(*entry)
 	awaitUnseen(ctx, r.Catalogue().running[route], every)
 	var out []Offer
 	for i, e := range r.Catalogue().entries {
-		if e.server != nil && (route == "" || route == e.cfg.Name) && wanted(e) {
+		if !e.cfg.Disabled && (route == "" || route == e.cfg.Name) && wanted(e) {
 			out = append(out, offerOf(e.cfg, i, e.listed.Capabilities))
 		}
 	}

@@ -375,7 +375,10 @@ func (r *Registry) Fingerprints(ctx context.Context, server string) (lock.Server
 // Info returns how a server names itself, zero while it is not connected.
 func (r *Registry) Info(server string) (info lock.Info) {
 	for _, e := range r.Catalogue().running[server] {
-		raw := e.server.Info()
+		raw := e.listed.Info
+		if e.server != nil {
+			raw = e.server.Info()
+		}
 		info.Name, _ = jsonrpc.TextAt(raw, "name")
 		info.Version, _ = jsonrpc.TextAt(raw, "version")
 	}
@@ -433,8 +436,9 @@ func (p *Pins) news(cfg config.Server, pins map[pinKey]*Pin, tools []*Tool, lock
 			now = *pin
 		}
 		inLock := locked.Fingerprint(t.Name, string(t.Condition)) == t.Fingerprint
+		first := first && !t.unproven
 		switch {
-		case now.Accepted == t.Fingerprint && now.Offered == "", now.Offered == t.Fingerprint && !inLock:
+		case now.Accepted == t.Fingerprint && now.Offered == "", now.Offered == t.Fingerprint && !inLock && !first:
 			continue // as it is known
 		case now.Accepted == t.Fingerprint:
 		case inLock:

@@ -22,7 +22,6 @@ import (
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/registry/config"
-	"github.com/toolgate/toolgate/registry/credential"
 	"github.com/toolgate/toolgate/registry/lock"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -59,7 +58,7 @@ type Options struct {
 	Crowded func(server string)
 	// Credentials finds those of callers at servers where each has a credential of his own. Required
 	// with such a server.
-	Credentials credential.Finder
+	Credentials Credentials
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -95,8 +94,10 @@ type Registry struct {
 // entry is one configured server. The entries of the Registry are protected by
 // Registry.mu; a Catalogue has copies, which do not change.
 type entry struct {
-	server   *upstream.Server // nil when disabled
-	isolated bool             // Server.Isolated
+	server   *upstream.Server // nil when disabled, and with people
+	people   *people          // nil but where each caller has a credential of his own
+	shared   *sharedTokens    // nil but where one grant serves all callers
+	isolated bool             // connections may offer other tools than the shared one
 	since    time.Time        // when the entry was made
 
 	cfg      config.Server
@@ -223,10 +224,10 @@ func (r *Registry) start(cfg config.Server) *entry {
 	if cfg.Disabled {
 		return e
 	}
-	if l := r.recall(cfg); l != nil {
+	if l := r.recall(cfg); l != nil && !cfg.Credential.Personal() {
 		e.listed, e.seen = *l, true
 	}
-	e.server = upstream.Start(cfg, upstream.Options{
+	opts := upstream.Options{
 		Version: r.opts.Version, Executable: r.opts.Executable, Sandbox: r.opts.Sandbox, Logger: r.log, Now: r.opts.Now,
 		IdleTTL: r.opts.SessionTTL,
 		First: func() bool {
@@ -256,21 +257,37 @@ func (r *Registry) start(cfg config.Server) *entry {
 			r.opts.Ended(s)
 		},
 		Crowded: func() { r.opts.Crowded(cfg.Name) },
-	})
+	}
+	switch {
+	case cfg.Credential.Personal():
+		r.startPeople(e, opts)
+		return e
+	case cfg.Credential != nil && cfg.Credential.Shared:
+		e.shared = &sharedTokens{find: func(ctx context.Context) (*Credential, error) { return r.credential(ctx, cfg, Downstream{}) }}
+		opts.Tokens = e.shared
+	}
+	e.server = upstream.Start(cfg, opts)
 	e.isolated = e.server.Isolated()
 	return e
 }
 
 // retire lets a server's calls finish and stops it, in the background.
 func (r *Registry) retire(e *entry) {
-	if e.server == nil {
-		return
+	for _, server := range e.end() {
+		r.tasks.Go(func() {
+			ctx, stop := context.WithTimeout(r.life, e.cfg.Timeout)
+			defer stop()
+			server.Close(ctx)
+		})
 	}
-	r.tasks.Go(func() {
-		ctx, stop := context.WithTimeout(r.life, e.cfg.Timeout)
-		defer stop()
-		e.server.Close(ctx)
-	})
+}
+
+// end returns the servers of an entry that is over; the caller closes them.
+func (e *entry) end() []*upstream.Server {
+	if e.people != nil {
+		return e.people.close()
+	}
+	return e.connections()
 }
 
 // update changes what a server listed, and rebuilds its tools.
@@ -320,12 +337,14 @@ func namesOf(definitions []json.RawMessage, earlier map[string]bool) map[string]
 	return names
 }
 
-// poll looks at the pins again while one of them keeps a tool back.
+// poll looks at the pins again while one of them keeps a tool back, and for credentials that have
+// ended.
 func (r *Registry) poll() {
 	for wait.For(r.life, wait.Beat(pinPoll)) {
 		if r.Catalogue().waitsForPin() {
 			r.recheck()
 		}
+		r.endPeople(r.life)
 	}
 }
 
@@ -348,7 +367,7 @@ func every(*entry) bool { return true }
 // are any.
 func awaitUnseen(ctx context.Context, entries []*entry, wanted func(*entry) bool) (found bool) {
 	for _, e := range entries {
-		if e.seen || !wanted(e) {
+		if e.seen || e.server == nil || !wanted(e) {
 			continue
 		}
 		found = true
@@ -363,6 +382,9 @@ func awaitUnseen(ctx context.Context, entries []*entry, wanted func(*entry) bool
 // Settled reports whether every upstream has answered, failed or had a second.
 func (r *Registry) Settled() bool {
 	for _, e := range r.Catalogue().running[""] {
+		if e.server == nil {
+			continue
+		}
 		select {
 		case <-e.server.Settled():
 		default:
@@ -381,9 +403,15 @@ func (r *Registry) Restart(ctx context.Context, server string) (ServerStatus, er
 	if e == nil {
 		return ServerStatus{}, ErrNoServer
 	}
-	select {
-	case <-e.server.Restart():
-	case <-ctx.Done():
+	var started []<-chan struct{}
+	for _, s := range e.connections() {
+		started = append(started, s.Restart())
+	}
+	for _, done := range started {
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
 	}
 	all := r.Status()
 	i := slices.IndexFunc(all, func(s ServerStatus) bool { return s.Name == server })
@@ -397,7 +425,9 @@ func (r *Registry) Restart(ctx context.Context, server string) (ServerStatus, er
 // under way on them fail.
 func (r *Registry) EndSession(session string) {
 	for _, e := range r.Catalogue().running[""] {
-		e.server.EndSession(session)
+		for _, s := range e.connections() {
+			s.EndSession(session)
+		}
 	}
 }
 
@@ -411,7 +441,9 @@ func (r *Registry) Close(ctx context.Context) error {
 	if !again {
 		var servers sync.WaitGroup
 		for _, e := range r.Catalogue().running[""] {
-			servers.Go(func() { e.server.Close(ctx) })
+			for _, s := range e.end() {
+				servers.Go(func() { s.Close(ctx) })
+			}
 		}
 		servers.Wait()
 		r.end()
@@ -437,7 +469,8 @@ func (r *Registry) Status() []ServerStatus {
 func (r *Registry) Redacted() map[string]float64 {
 	out := make(map[string]float64)
 	for _, e := range r.Catalogue().running[""] {
-		out[e.cfg.Name] = float64(e.server.Redacted())
+		_, redacted := e.running()
+		out[e.cfg.Name] = float64(redacted)
 	}
 	return out
 }
@@ -454,22 +487,22 @@ func (r *Registry) Confinement(cfg config.Server) string {
 // status returns the state of one server with its tools, and with warnings about
 // their names.
 func (e *entry) status(tools []*Tool, shadows []string) ServerStatus {
-	if e.server == nil {
+	if e.cfg.Disabled {
 		return ServerStatus{Name: e.cfg.Name, State: "disabled", Since: e.since}
 	}
-	s := e.server.Status()
+	s, redacted := e.running()
 	out := ServerStatus{Name: e.cfg.Name, State: string(s.State), Since: s.Since, Dropped: s.Dropped, Revision: s.Revision, Sessions: s.Sessions, Warnings: slices.Concat(e.warnings, shadows)}
 	offer := offerOf(e.cfg, 0, e.listed.Capabilities)
 	out.Capabilities, out.Extensions = declaredIn(offer.Capabilities), declaredIn(offer.member("extensions"))
 	if s.Err != nil {
 		out.Error = s.Err.Error()
 	}
-	if e.cfg.Isolation == config.IsolationShared && e.server.Both() {
+	if e.cfg.Isolation == config.IsolationShared && e.server != nil && e.server.Both() {
 		out.Warnings = append(out.Warnings, "the server speaks MCP with sessions and without, and has a connection for each, although isolation is shared: "+
 			"clients of the two see no state of each other's\nhint: set revision to one that the server speaks")
 	}
-	if n := e.server.Redacted(); n > 0 {
-		out.Warnings = append(out.Warnings, text.Count(int(n), "message")+" of the server had a secret that it was given; agents do not see it")
+	if redacted > 0 {
+		out.Warnings = append(out.Warnings, text.Count(int(redacted), "message")+" of the server had a secret that it was given; agents do not see it")
 	}
 	if kinds := e.unseenInIntroduction(); kinds != nil {
 		out.Warnings = append(out.Warnings, "its title or instructions have hidden characters: "+strings.Join(kinds, ", "))

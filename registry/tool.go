@@ -67,6 +67,7 @@ type Tool struct {
 	own      bool               // only connections of some sessions list it
 	listedBy upstream.Condition // of an own one, the clients of the connection that listed it first
 	live     bool               // of an own one: a client's connection has listed it
+	unproven bool               // of an own one: it is not accepted as the first list
 	unplaced bool               // it has no pin, and cannot have one
 	former   string             // fingerprint in its pin, if that is another
 	source   json.RawMessage    // the definition that Fingerprint is about

@@ -1,7 +1,8 @@
 // Package guard holds the checks that every HTTP listener makes before it reads a
 // body: host and origin, against requests that a browser was tricked into
 // sending; media type, against bodies that two readers read differently; and the
-// accepted types of answers.
+// accepted types of answers. Its Outward checks the addresses that others have toolgate
+// connect to.
 package guard
 
 import (

@@ -68,7 +68,7 @@ var onlyIn = map[string][]string{
 	"github.com/santhosh-tekuri/jsonschema":  {"internal/schema"},
 	"modernc.org/sqlite":                     {"internal/store"},
 	"github.com/jackc/pgx":                   {"internal/store", "internal/testkit/postgres"},
-	"github.com/modelcontextprotocol/go-sdk": {}, // a peer for tests
+	"github.com/modelcontextprotocol/go-sdk": {"registry/credential"}, // its OAuth alone: the rest is a peer for tests
 	"github.com/hashicorp/go-hclog":          nil,
 	"github.com/prometheus/client_golang":    {app, "internal/telemetry"}, // internal/telemetry: the bridge takes a Gatherer
 	"go.opentelemetry.io":                    {"internal/telemetry", "internal/testkit/otlp"},

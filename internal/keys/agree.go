@@ -11,8 +11,8 @@ import (
 )
 
 // shared are the secrets that the replicas of one store have in common: what one of them
-// authenticates is verified by others.
-var shared = []string{Arguments, RequestState, Tickets}
+// authenticates or encrypts is verified or decrypted by others.
+var shared = []string{Arguments, Credentials, RequestState, Tickets}
 
 // storedID is the ID of a version of a secret, as the store has it.
 type storedID struct{ id string }
@@ -22,23 +22,49 @@ func (s *storedID) fields() []any { return []any{&s.id} }
 // Agree compares the secrets of the directory with those of the other replicas on a
 // store. The store has their IDs, never the secrets: whoever can write to it can forge
 // nothing. The first replica makes the secrets, and a directory with later versions adds
-// their IDs. A directory that lacks a secret of the others, or has another one, is an
+// their IDs. Credentials, which the replicas of an older version do not have, is not made
+// after the others: see Share. A directory that lacks a secret of the others, or has another one, is an
 // error. With a store in a file, Agree does nothing.
 func (d *Dir) Agree(ctx context.Context, db *store.DB) error {
 	if !db.Shared() {
 		return nil
 	}
-	return db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	return d.compare(ctx, db, shared...)
+}
+
+// Share is Agree for one secret that is made when it is first needed.
+func (d *Dir) Share(ctx context.Context, db *store.DB, name string) error {
+	if !db.Shared() {
+		return nil
+	}
+	return d.compare(ctx, db, name)
+}
+
+// compare is Agree for some secrets.
+func (d *Dir) compare(ctx context.Context, db *store.DB, names ...string) error {
+	err := db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if err := db.Lock(ctx, tx, "keys"); err != nil {
-			return fmt.Errorf("comparing keys with those of other replicas: %w", err)
+			return err
 		}
-		for _, name := range shared {
+		known, err := store.Select(ctx, tx, func(name *string) []any { return []any{name} }, "SELECT DISTINCT name FROM keys")
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			late := name == Credentials && len(names) > 1 && len(known) > 0 && !slices.Contains(known, name)
+			if late && !d.Has(name) {
+				continue
+			}
 			if err := d.agree(ctx, tx, name); err != nil {
-				return fmt.Errorf("comparing keys with those of other replicas: %w", err)
+				return err
 			}
 		}
 		return nil
 	})
+	if err != nil {
+		return fmt.Errorf("comparing keys with those of other replicas: %w", err)
+	}
+	return nil
 }
 
 func (d *Dir) agree(ctx context.Context, tx *sql.Tx, name string) error {

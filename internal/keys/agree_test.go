@@ -119,3 +119,35 @@ func TestOneReplicaBegins(t *testing.T) {
 		t.Errorf("%d replicas serve with keys of their own", n)
 	}
 }
+
+// The secret of credentials, which replicas of an older version do not have, is made when it is
+// first needed, and then is that of all.
+func TestCredentialsAreSharedLate(t *testing.T) {
+	address, old := postgres.Database(t), t.TempDir()
+	if err := agree(t, address, old); err != nil {
+		t.Fatal(err)
+	}
+	db, err := store.OpenPostgres(t.Context(), address, store.PostgresMigrations())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Write.ExecContext(t.Context(), "DELETE FROM keys WHERE name = ?", keys.Credentials); err != nil {
+		t.Fatal(err)
+	}
+	one, two := copyKeys(t, old, keys.Credentials), copyKeys(t, old, keys.Credentials)
+	for _, dir := range []string{one, two} {
+		if err := agree(t, address, dir); err != nil || open(t, dir).Has(keys.Credentials) {
+			t.Errorf("a replica that upgrades: %v, it has the key: %v", err, open(t, dir).Has(keys.Credentials))
+		}
+	}
+	if err := open(t, one).Share(t.Context(), db, keys.Credentials); err != nil || !open(t, one).Has(keys.Credentials) {
+		t.Errorf("the first that needs it: %v", err)
+	}
+	if err := open(t, two).Share(t.Context(), db, keys.Credentials); err == nil || !strings.Contains(err.Error(), "hint: copy the files credentials-*.key") {
+		t.Errorf("the second: %v", err)
+	}
+	if err := agree(t, address, two); err == nil || !strings.Contains(err.Error(), "hint: copy the files credentials-*.key") {
+		t.Errorf("the second at its next start: %v", err)
+	}
+}

@@ -43,10 +43,11 @@ const (
 	External     = "signer"        // public halves alone: of the keys of audit.signer
 	RequestState = "request_state" // secret: authenticates what clients of multi-round calls return
 	Arguments    = "arguments"     // secret: keyed digests of arguments in the audit trail
+	Credentials  = "credentials"   // secret: encrypts the credentials of people in the store
 )
 
 // Names are the names of all keys.
-var Names = []string{Arguments, Checkpoints, RequestState, Tickets}
+var Names = []string{Arguments, Checkpoints, Credentials, RequestState, Tickets}
 
 // SecretBytes is the length of a secret.
 const SecretBytes = 32

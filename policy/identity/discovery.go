@@ -5,13 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"strings"
-	"syscall"
-	"time"
 
 	"github.com/toolgate/toolgate/internal/guard"
 )
@@ -81,43 +78,18 @@ func getJSON(ctx context.Context, client *http.Client, address string, to any) e
 	return nil
 }
 
-// issuerTransport connects to public addresses alone: what an issuer or its name server
-// says must not make toolgate reach into its own network. An issuer that is configured by
+// errPrivate refuses an address in a private network.
+var errPrivate = errors.New("its address is not public (hint: \"private\": true for an issuer in a private network)")
+
+// issuerTransport connects to public addresses alone. An issuer that is configured by
 // a loopback address or localhost has its keys on this machine, one with private in a
 // private network or behind the proxy of the environment.
 func issuerTransport(issuer string, private bool) http.RoundTripper {
 	u, err := url.Parse(issuer)
 	local := err == nil && guard.Loopback(u.Hostname())
-	dialer := net.Dialer{Timeout: fetchDeadline, Control: func(_, address string, _ syscall.RawConn) error {
-		at, err := netip.ParseAddrPort(address)
-		if err != nil || !private && !(local && at.Addr().Unmap().IsLoopback()) && !public(at.Addr().Unmap()) {
-			return errors.New("its address is not public (hint: \"private\": true for an issuer in a private network)")
-		}
-		return nil
-	}}
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.DialContext, t.MaxIdleConns, t.IdleConnTimeout = dialer.DialContext, 1, 30*time.Second
-	if !private {
-		t.Proxy = nil // a proxy would look up and connect in place of the dialer
+	t := guard.Outward(func(a netip.Addr) bool { return private || local && a.IsLoopback() }, errPrivate)
+	if private {
+		t.Proxy = http.ProxyFromEnvironment
 	}
 	return t
-}
-
-// reserved are networks that are not public and that netip does not know as such.
-var reserved = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("198.18.0.0/15"),
-	netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"),
-}
-
-// public reports whether an address is reached over the internet.
-func public(a netip.Addr) bool {
-	if !a.IsGlobalUnicast() || a.IsPrivate() {
-		return false
-	}
-	for _, network := range reserved {
-		if network.Contains(a) {
-			return false
-		}
-	}
-	return true
 }

@@ -23,6 +23,9 @@ const (
 	CredentialCommand  = "command"
 )
 
+// BeforeHide is the value of before_connection that lists no tools of a server to people without a connection.
+const BeforeHide = "hide"
+
 // Personal reports whether each caller has a credential of his own.
 func (c *Credential) Personal() bool {
 	return c != nil && (c.Type == CredentialOAuth && !c.Shared || c.Type == CredentialExchange || c.Type == CredentialCommand)

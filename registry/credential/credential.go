@@ -1,10 +1,10 @@
 // Package credential gets the tokens that toolgate shows to servers with an address, and keeps
-// each until it ends. A token is toolgate's own at that server: no token of a caller is ever
-// used or passed on.
+// each until it ends. A token is toolgate's own at that server, or of the person who has
+// connected to it (see [Grants]): no token of a caller is ever used or passed on.
 //
 //	source, err := credential.New(*server.Credential, credential.Options{})
 //	token, err := source.Token(ctx)   // for "Authorization: Bearer"
-//	source.Refused(token)             // the server answered 401: the next Token is another one
+//	source.Refused(token, nil)        // the server answered 401: the next Token is another one
 package credential
 
 import (
@@ -35,6 +35,7 @@ import (
 const (
 	fetchTimeout = 10 * time.Second
 	fetchPause   = time.Second      // between two requests for a token
+	refusedPause = time.Minute      // before a server that refuses new tokens is shown another one
 	renewBefore  = 30 * time.Second // before a token ends, or a tenth of its life where that is less
 	maxToken     = 64 << 10         // bytes; a longer one is refused
 )
@@ -43,23 +44,45 @@ const (
 type Options struct {
 	// Client asks the token endpoint; nil = one that follows no redirects.
 	Client *http.Client
+	// Timeout bounds one request for a token; 0 = 10 s.
+	Timeout time.Duration
 	// Now is the clock; nil = time.Now.
 	Now func() time.Time
-	// Got receives each new token, before it is used; nil discards.
-	Got func(token string)
 }
 
-// Source has the token of one server. It is safe for concurrent use.
+// Source has the token of one server, or of one person at a server. It is safe for concurrent
+// use.
 type Source struct {
-	ask  func(ctx context.Context) (*oauth2.Token, error)
+	origin
 	opts Options
 
-	turn   chan struct{} // has one element, which whoever holds the fields below has taken
-	token  string
-	renew  time.Time // when another token is fetched; zero = never
-	end    time.Time // of token; zero = never
-	asked  time.Time // when the endpoint was last asked
-	failed error     // why it gave nothing then
+	turn    chan struct{} // has one element, which whoever holds the fields below has taken
+	token   string
+	renew   time.Time // when another token is fetched; zero = never
+	end     time.Time // of token; zero = never
+	next    time.Time // when the origin may be asked again
+	failed  error     // why it gave nothing last
+	refused time.Time // when a token was last refused
+}
+
+// origin is where the tokens of a Source come from.
+type origin struct {
+	// ask returns another token than the last one.
+	ask func(ctx context.Context) (issued, error)
+	// look returns a token that somebody else has put in place of the last one, the zero issued
+	// for none. Its error means that no token counts. nil = nobody does.
+	look func(ctx context.Context) (issued, error)
+	// want records that the server asks for scopes; nil = nobody can grant them.
+	want func(scopes []string)
+	// again is the error where a server refuses a second token within refusedPause; nil = another
+	// one is asked for.
+	again error
+}
+
+// issued is a token with its life.
+type issued struct {
+	token   string
+	at, end time.Time // end zero = does not end
 }
 
 // New returns the source of a credential of the type client_credentials (RFC 6749 section 4.4).
@@ -72,12 +95,7 @@ func New(c config.Credential, opts Options) (*Source, error) {
 		opts.Now = time.Now
 	}
 	if opts.Client == nil {
-		own := http.DefaultTransport.(*http.Transport).Clone()
-		own.Proxy, own.MaxIdleConns, own.IdleConnTimeout = nil, 1, fetchTimeout
-		opts.Client = &http.Client{Transport: own, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	}
-	if opts.Got == nil {
-		opts.Got = func(string) {}
+		opts.Client = newClient()
 	}
 	var signer jose.Signer
 	if c.PrivateKey != "" {
@@ -86,32 +104,48 @@ func New(c config.Credential, opts Options) (*Source, error) {
 			return nil, fmt.Errorf("reading private_key: %w", err)
 		}
 	}
-	s := &Source{opts: opts, turn: make(chan struct{}, 1)}
-	s.turn <- struct{}{}
 	asked := clientcredentials.Config{ClientID: c.ClientID, ClientSecret: c.ClientSecret, TokenURL: c.TokenURL, Scopes: c.Scopes, EndpointParams: url.Values{}}
 	for name, value := range map[string]string{"audience": c.Audience, "resource": c.Resource} {
 		if value != "" {
 			asked.EndpointParams.Set(name, value)
 		}
 	}
-	s.ask = asked.Token
 	if signer != nil {
 		asked.AuthStyle = oauth2.AuthStyleInParams
-		s.ask = func(ctx context.Context) (*oauth2.Token, error) {
-			text, err := s.assertion(c, signer)
-			if err != nil {
-				return nil, err
-			}
-			asked.EndpointParams.Set("client_assertion", text)
-			return asked.Token(ctx)
-		}
 		asked.EndpointParams.Set("client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:jwt-bearer")
 	}
-	return s, nil
+	return newSource(opts, origin{ask: func(ctx context.Context) (issued, error) {
+		if signer != nil {
+			text, err := assertion(c, signer, opts.Now())
+			if err != nil {
+				return issued{}, err
+			}
+			asked.EndpointParams.Set("client_assertion", text)
+		}
+		t, err := asked.Token(context.WithValue(ctx, oauth2.HTTPClient, opts.Client))
+		if err != nil {
+			return issued{}, err
+		}
+		return bearer(t, opts.Now())
+	}}), nil
+}
+
+// newClient returns a client for token endpoints. It follows no redirects and uses no proxy.
+func newClient() *http.Client {
+	own := http.DefaultTransport.(*http.Transport).Clone()
+	own.Proxy, own.MaxIdleConns, own.IdleConnTimeout = nil, 1, fetchTimeout
+	return &http.Client{Transport: own, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+// newSource returns a Source without a token.
+func newSource(opts Options, from origin) *Source {
+	s := &Source{origin: from, opts: opts, turn: make(chan struct{}, 1)}
+	s.turn <- struct{}{}
+	return s
 }
 
 // Token returns a token that has not ended. Where it has to ask for one it waits for that, until
-// ctx ends, and for at most ten seconds. It fails closed: without a token there is an error, which has no secrets.
+// ctx ends, and for at most Options.Timeout. It fails closed: without a token there is an error, which has no secrets.
 // The endpoint is asked once a second at most; in between, the last error stands.
 func (s *Source) Token(ctx context.Context) (string, error) {
 	select {
@@ -121,15 +155,24 @@ func (s *Source) Token(ctx context.Context) (string, error) {
 		return "", context.Cause(ctx)
 	}
 	now := s.opts.Now()
+	if s.look != nil {
+		found, err := s.look(ctx)
+		if err != nil {
+			return "", err
+		}
+		if found.token != "" {
+			s.keep(found)
+		}
+	}
 	good := s.token != "" && (s.end.IsZero() || now.Before(s.end))
 	if good && (s.renew.IsZero() || now.Before(s.renew)) {
 		return s.token, nil
 	}
-	if now.Sub(s.asked) >= fetchPause || s.asked.IsZero() {
+	if !now.Before(s.next) {
 		s.fetch(ctx, now)
 		good = good || s.failed == nil
 	}
-	if good { // also one that is about to end, while the endpoint is away
+	if _, ended := errors.AsType[*Missing](s.failed); good && !ended { // also one that is about to end, while the endpoint is away
 		return s.token, nil
 	}
 	return "", cmp.Or(s.failed, errPaused)
@@ -138,43 +181,63 @@ func (s *Source) Token(ctx context.Context) (string, error) {
 // errPaused refuses a token to a caller who comes too early for another one.
 var errPaused = errors.New("the server refused a token that is less than a second old")
 
-// Refused forgets a token that the server has refused, unless it has another one by now.
-func (s *Source) Refused(token string) {
+// Refused forgets a token that the server has refused, unless it has another one by now. challenge
+// are the values of the server's WWW-Authenticate: where they say that the token is good and its
+// scopes are too few (RFC 6750 section 3.1), it is kept, and the scopes that they name are asked
+// for when the person connects again.
+func (s *Source) Refused(token string, challenge []string) {
+	if scopes, few := insufficient(challenge); few && s.want != nil {
+		s.want(scopes)
+		return
+	}
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
-	if s.token == token {
-		s.token = ""
+	if s.token != token {
+		return
 	}
+	s.token = ""
+	now := s.opts.Now()
+	if s.again != nil && !s.refused.IsZero() && now.Sub(s.refused) < refusedPause {
+		s.failed, s.next = s.again, now.Add(refusedPause)
+		return
+	}
+	s.refused = now
 }
 
 // fetch asks for a token. The caller must have taken s.turn.
 func (s *Source) fetch(caller context.Context, now time.Time) {
-	ctx, stop := context.WithTimeout(context.WithValue(caller, oauth2.HTTPClient, s.opts.Client), fetchTimeout)
+	ctx, stop := context.WithTimeout(caller, cmp.Or(s.opts.Timeout, fetchTimeout))
 	defer stop()
-	t, err := s.ask(ctx)
-	if err == nil && !isBearer(t) {
-		err = errors.New("the answer has no bearer token")
-	}
+	found, err := s.ask(ctx)
 	if err != nil && ctx.Err() != nil && context.Cause(caller) != nil { // nobody waits for the answer, which says nothing of the endpoint
 		s.failed = context.Cause(caller)
 		return
 	}
-	if s.asked, s.failed = now, explain(err); err != nil {
-		return
+	s.next, s.failed = now.Add(fetchPause), explain(err)
+	if err == nil {
+		s.keep(found)
 	}
-	s.token, s.end, s.renew = t.AccessToken, time.Time{}, time.Time{}
-	if !t.Expiry.IsZero() {
-		life := time.Until(t.Expiry)
-		s.end = now.Add(life)
-		s.renew = s.end.Add(-min(renewBefore, life/10))
-	}
-	s.opts.Got(s.token)
 }
 
-// isBearer reports whether t can be shown to a server.
-func isBearer(t *oauth2.Token) bool {
-	ended := !t.Expiry.IsZero() && time.Until(t.Expiry) <= 0
-	return !ended && t.AccessToken != "" && len(t.AccessToken) <= maxToken && strings.Trim(t.AccessToken, b64token) == "" && strings.EqualFold(t.Type(), "Bearer")
+// keep has a token used from now on. The caller must have taken s.turn.
+func (s *Source) keep(t issued) {
+	s.token, s.end, s.renew, s.failed = t.token, t.end, time.Time{}, nil
+	if !t.end.IsZero() {
+		s.renew = t.end.Add(-min(renewBefore, t.end.Sub(t.at)/10))
+	}
+}
+
+// bearer returns the token in an answer that came at now. The error is for one that cannot be
+// shown to a server.
+func bearer(t *oauth2.Token, now time.Time) (issued, error) {
+	found, life := issued{token: t.AccessToken, at: now}, time.Until(t.Expiry)
+	if !t.Expiry.IsZero() {
+		found.end = now.Add(life)
+	}
+	if !found.end.IsZero() && life <= 0 || t.AccessToken == "" || len(t.AccessToken) > maxToken || strings.Trim(t.AccessToken, b64token) != "" || !strings.EqualFold(t.Type(), "Bearer") {
+		return issued{}, errors.New("the answer has no bearer token")
+	}
+	return found, nil
 }
 
 // b64token are the characters of a bearer token (RFC 6750 section 2.1).
@@ -184,6 +247,9 @@ const b64token = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789
 func explain(err error) error {
 	if err == nil {
 		return nil
+	}
+	if missing, ok := errors.AsType[*Missing](err); ok {
+		return missing
 	}
 	if refused, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
 		return fmt.Errorf("asking for a token: status %d %s", refused.Response.StatusCode, errorCode(refused.ErrorCode))
@@ -205,8 +271,7 @@ func errorCode(code string) string {
 
 // assertion returns what proves that toolgate is the client (RFC 7523 section 2.2). It is good once,
 // for a minute.
-func (s *Source) assertion(c config.Credential, signer jose.Signer) (string, error) {
-	now := s.opts.Now()
+func assertion(c config.Credential, signer jose.Signer, now time.Time) (string, error) {
 	return jwt.Signed(signer).Claims(jwt.Claims{
 		Issuer: c.ClientID, Subject: c.ClientID, Audience: jwt.Audience{c.TokenURL}, ID: rand.Text(),
 		IssuedAt: jwt.NewNumericDate(now), Expiry: jwt.NewNumericDate(now.Add(time.Minute)),

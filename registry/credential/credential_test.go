@@ -220,14 +220,14 @@ func TestRefusedToken(t *testing.T) {
 	e, now := serve(t, numbered), &clock{}
 	s := source(t, e.credential(), now)
 	want(t, s, "token-1")
-	s.Refused("another")
+	s.Refused("another", nil)
 	want(t, s, "token-1")
 	now.forward(time.Minute)
-	s.Refused("token-1")
+	s.Refused("token-1", nil)
 	want(t, s, "token-2")
-	s.Refused("token-1") // by a slower request
+	s.Refused("token-1", nil) // by a slower request
 	want(t, s, "token-2")
-	s.Refused("token-2")
+	s.Refused("token-2", nil)
 	want(t, s, "")
 	want(t, s, "")
 	if n := e.asked.Load(); n != 2 {

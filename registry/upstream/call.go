@@ -136,7 +136,7 @@ func (s *Server) send(ctx context.Context, r *request) (json.RawMessage, *Error)
 	if cl != nil && ofSession[r.method] {
 		cl.recordOutcome(r, e == nil)
 	}
-	return result, e
+	return result, needsPerson(e)
 }
 
 // sharedHandshake keys the second shared connection of a server that speaks both kinds of

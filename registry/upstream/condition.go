@@ -16,12 +16,15 @@ import (
 //	client:io.modelcontextprotocol/ui
 //	client:elicitation,roots,sampling
 //
+// or form: and what names one definition, which then is for those whose connection lists it.
+//
 // The word before the colon is the kind of the condition. A condition of a kind that this
 // version does not know admits nobody.
 type Condition string
 
 const (
 	aboutClient = "client:"
+	aboutForm   = "form:"
 	// maxCapabilities bounds the names of one Condition.
 	maxCapabilities = 16
 )
@@ -65,9 +68,18 @@ func (c Condition) names() []string {
 	return strings.Split(names, ",")
 }
 
+// ConditionOfForm returns the condition of those whose connection lists a definition.
+func ConditionOfForm(definition json.RawMessage) Condition {
+	return Condition(aboutForm + strings.TrimPrefix(Form(definition), "sha256:")[:32])
+}
+
 // Admits reports whether a definition with this condition is for clients whose own
-// condition is given.
+// condition is given. A definition for those who list it is for every client but those of
+// another definition.
 func (c Condition) Admits(client Condition) bool {
+	if strings.HasPrefix(string(c), aboutForm) {
+		return c == client || !strings.HasPrefix(string(client), aboutForm)
+	}
 	has := client.names()
 	return c == "" || slices.ContainsFunc(c.names(), func(name string) bool { return slices.Contains(has, name) })
 }
@@ -79,6 +91,8 @@ func (c Condition) Words() string {
 	switch last := len(names) - 1; {
 	case c == "":
 		return ""
+	case strings.HasPrefix(string(c), aboutForm):
+		return "for people who are offered this definition"
 	case last < 0:
 		return "under the condition " + string(c)
 	case last == 0:

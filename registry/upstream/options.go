@@ -12,6 +12,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/internal/span"
+	"github.com/toolgate/toolgate/registry/credential"
 )
 
 // Options say how servers are run. The zero value is valid.
@@ -62,6 +63,9 @@ type Options struct {
 	// available. It is called from one goroutine at a time and should not block. Nil
 	// discards.
 	ListChanged func(method string)
+	// Tokens are what the server is shown for whom it is run; nil = what the configuration says. A
+	// request that fails for want of a token has the kind Unconnected.
+	Tokens credential.Tokens
 	// Ended receives each connection that was a session of MCP and is over. Nil discards.
 	Ended func(span.Session)
 	// Crowded is called for each notification that is dropped because its client is too slow.

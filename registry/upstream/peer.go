@@ -54,6 +54,9 @@ type Downstream struct {
 	// Token is the principal's own bearer token of Issuer. No server receives it: a credential of
 	// the type exchange shows it to the token endpoint. "" = none.
 	Token text.Secret
+	// Credential is the ID of the principal's credential with which the request was judged: with
+	// another one it is not made. "" = with any of the principal's own.
+	Credential string
 	// Capabilities is what the client can do, an object; the server of a
 	// connection that is the session's own is told it. Nil = nothing.
 	Capabilities json.RawMessage

@@ -98,6 +98,7 @@ type Variant struct {
 	Condition  Condition
 	Definition json.RawMessage
 	Live       bool // a client's connection has listed it, and not only one for the first list
+	Unproven   bool // it is not accepted because it is in the first list
 }
 
 // listForCapable returns the definitions that the server lists for capable clients and not
@@ -193,6 +194,20 @@ func (s *Server) Profile(ctx context.Context, from Downstream) *Profile {
 		sl.missed = true
 	}
 	return p
+}
+
+// Listed returns what the shared connection lists, nil while it has listed nothing. It waits for a
+// server that is starting until ctx ends, for at most five seconds.
+func (s *Server) Listed(ctx context.Context) *Profile {
+	ctx, stop := context.WithTimeout(ctx, profilePatience)
+	defer stop()
+	select {
+	case <-s.Started():
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.listed
 }
 
 // knownProfile returns the profile of a client, and whether it is known without

@@ -56,9 +56,10 @@ type Server struct {
 	opts     Options
 	log      hclog.Logger
 	pool     *keepalive.Transport // nil for stdio
-	source   *credential.Source   // of tokens that the server is shown; nil = none
-	unusable error                // why credential or TLS settings cannot be used, nil = they can
-	secrets  *secrets             // that the server was given
+	tokens   credential.Tokens    // that the server is shown; nil = none
+	shown    atomic.Pointer[shown]
+	unusable error    // why credential or TLS settings cannot be used, nil = they can
+	secrets  *secrets // that the server was given
 	dropped  atomic.Int64
 	lastID   atomic.Int64 // of a request
 	era      atomic.Pointer[spoken]
@@ -103,8 +104,10 @@ func Start(cfg config.Server, opts Options) *Server {
 		profiles: profiles{known: make(map[profileKey]*Profile), opening: make(map[profileKey]*slot)},
 	}
 	s.secrets = newSecrets(cfg.Secrets())
-	if cfg.Credential != nil {
-		s.source, s.unusable = newSource(s)
+	s.shown.Store(&shown{})
+	if s.tokens, s.unusable = tokensOf(s); s.tokens != nil && s.secrets == nil {
+		s.secrets = &secrets{}
+		s.secrets.set(nil)
 	}
 	if s.cfg.StartWait <= 0 {
 		s.cfg.StartWait = config.DefaultStartWait

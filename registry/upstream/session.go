@@ -299,8 +299,8 @@ func (srv *Server) dial(ctx context.Context, c *conn, spare *child) error {
 		return srv.unusable
 	}
 	var base http.RoundTripper = srv.pool
-	if srv.source != nil {
-		base = &authorized{srv.pool, srv.source}
+	if srv.tokens != nil {
+		base = &authorized{srv.pool, srv}
 	}
 	switch cfg.Type {
 	case config.TypeHTTP:

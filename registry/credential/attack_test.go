@@ -1,0 +1,428 @@
+package credential_test
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/credential"
+)
+
+// TestDiscovery is the table of what a server and its authorization server may not say.
+func TestDiscovery(t *testing.T) {
+	t.Parallel()
+	member := func(name string, value any) func(map[string]any) {
+		return func(m map[string]any) { m[name] = value }
+	}
+	for name, tt := range map[string]struct {
+		resource, meta func(map[string]any)
+		says           string
+	}{
+		"another issuer":           {meta: member("issuer", "https://good.example"), says: "does not match"},
+		"PKCE without S256":        {meta: member("code_challenge_methods_supported", []string{"plain"}), says: "S256"},
+		"no PKCE":                  {meta: member("code_challenge_methods_supported", nil), says: "PKCE"},
+		"a token endpoint in http": {meta: member("token_endpoint", "http://good.example/token"), says: "HTTPS"},
+		"a script as a page":       {meta: member("authorization_endpoint", "javascript:alert(1)"), says: "scheme"},
+		"no page":                  {meta: member("authorization_endpoint", ""), says: "authorization_endpoint: it is no address"},
+		"a password in it":         {meta: member("token_endpoint", "https://a:b@good.example/token"), says: "token_endpoint: it is no address"},
+		"registration in http":     {meta: member("registration_endpoint", "http://good.example/r"), says: "HTTPS"},
+		"revocation in http":       {meta: member("revocation_endpoint", "http://good.example/r"), says: "revocation_endpoint: it is not reached over https"},
+		"a file as its issuer":     {resource: member("authorization_servers", []string{"file:///etc/passwd"}), says: "has no metadata"},
+		"another resource":         {resource: member("resource", "https://bank.example/mcp"), says: "has no metadata"}, // of its own origin
+		"a resource above it":      {resource: func(m map[string]any) { m["resource"] = strings.TrimSuffix(m["resource"].(string), "/mcp") }, says: "has no metadata"},
+	} {
+		w := newWorld(t)
+		if tt.resource != nil {
+			w.resource = tt.resource
+		}
+		if tt.meta != nil {
+			w.meta = tt.meta
+		}
+		address, err := w.replica().Begin(t.Context(), w.server(), ann)
+		if err == nil || address != "" || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: %q, %v; want %s", name, address, err, tt.says)
+		}
+		if w.count("POST /register") > 0 {
+			t.Errorf("%s: toolgate registered", name)
+		}
+	}
+}
+
+// TestRedirects: metadata are where they are looked for, and nowhere else.
+func TestRedirects(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a redirect is followed") }))
+	defer elsewhere.Close()
+	w.rs.Config.Handler = http.RedirectHandler(elsewhere.URL, http.StatusFound)
+	if _, err := w.replica().Plan(t.Context(), w.server(), ann); err == nil {
+		t.Error("a server that redirects has a plan")
+	}
+	w = newWorld(t)
+	w.as.Config.Handler = http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect)
+	if _, err := w.replica().Plan(t.Context(), w.server(), ann); err == nil || !strings.Contains(err.Error(), "307") {
+		t.Errorf("an authorization server that redirects: %v", err)
+	}
+	w = newWorld(t)
+	g := w.replica()
+	answer := w.begin(g, ann)
+	w.as.Config.Handler = http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect) // with the code and the verifier
+	if _, err := w.finish(g, ann, answer); err == nil || !strings.Contains(err.Error(), "307") {
+		t.Errorf("a token endpoint that redirects: %v", err)
+	}
+}
+
+// TestChallengedMetadata: whose metadata a challenge may name.
+func TestChallengedMetadata(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		path, resource string // "" = the server's own
+		good           bool
+	}{
+		"the server's, anywhere":            {"/elsewhere", "/mcp", true},
+		"the origin's, where it belongs":    {"/.well-known/oauth-protected-resource", "", true},
+		"the same with a slash":             {"/.well-known/oauth-protected-resource", "/", true},
+		"the origin's, anywhere":            {"/mcp/tenant", "", false},
+		"a neighbour's, where it belongs":   {"/.well-known/oauth-protected-resource/other", "/other", false},
+		"a longer name, where it belongs":   {"/.well-known/oauth-protected-resource/m", "/m", false},
+		"what is below, where it belongs":   {"/.well-known/oauth-protected-resource/mcp/a", "/mcp/a", false},
+		"the origin's, at the server's own": {"/.well-known/oauth-protected-resource/mcp", "", false},
+	} {
+		w := newWorld(t)
+		inner := w.rs.Config.Handler
+		w.rs.Config.Handler = http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case tt.path:
+				write(out, map[string]any{"resource": w.rs.URL + tt.resource, "authorization_servers": []string{w.as.URL}})
+			case "/mcp":
+				inner.ServeHTTP(out, r)
+			default:
+				http.NotFound(out, r)
+			}
+		})
+		w.challenge = fmt.Sprintf(`Bearer resource_metadata="%s%s"`, w.rs.URL, tt.path)
+		plan, err := w.replica().Plan(t.Context(), w.server(), ann)
+		if (err == nil) != tt.good || tt.good && plan.Resource != w.rs.URL+tt.resource {
+			t.Errorf("%s: %+v, %v", name, plan, err)
+		}
+	}
+}
+
+// TestPrivateAddresses: no packet goes to an address inside because a public server names it.
+func TestPrivateAddresses(t *testing.T) {
+	t.Parallel()
+	server := config.Server{Name: "mail", URL: "https://mail.example/mcp", Credential: &config.Credential{Type: config.CredentialOAuth}}
+	client, _, err := credential.NewReach(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range []string{"10.0.0.1", "127.0.0.1:1", "localhost:1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "[::1]:1", "[fd00::1]", "[::ffff:10.0.0.1]", "0.0.0.0:1"} {
+		res, err := client.Get("https://" + host + "/x")
+		if err == nil {
+			res.Body.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), "not public") {
+			t.Errorf("%s: %v", host, err)
+		}
+		if _, err := client.Get("http://" + host + "/x"); err == nil || !strings.Contains(err.Error(), "not reached over https") {
+			t.Errorf("%s over http: %v", host, err)
+		}
+	}
+	listener := httptest.NewUnstartedServer(http.NotFoundHandler())
+	listener.Config.ErrorLog = log.New(io.Discard, "", 0)
+	listener.StartTLS()
+	defer listener.Close()
+	server.Credential.Issuer = listener.URL // which the operator names
+	if client, _, err = credential.NewReach(server); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = client.Get(listener.URL); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("the configured issuer is not reached: %v", err)
+	}
+	server.Credential.Issuer = ""
+	for _, inside := range []string{"https://10.1.2.3/mcp", "http://localhost:8080/mcp", "https://mail/mcp", "https://mail.corp.internal"} {
+		server.URL = inside
+		client, _, err := credential.NewReach(server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = client.Get(listener.URL); err == nil || !strings.Contains(err.Error(), "certificate") {
+			t.Errorf("%s: what a private server names is not reached: %v", inside, err)
+		}
+	}
+}
+
+// TestFinishedAnswers is the table of the answers with which a person may not come back.
+func TestFinishedAnswers(t *testing.T) {
+	t.Parallel()
+	set := func(name string, values ...string) func(url.Values) {
+		return func(a url.Values) { a[name] = values }
+	}
+	for name, tt := range map[string]struct {
+		change func(url.Values)
+		who    credential.Person
+		says   string
+	}{
+		"another issuer":          {change: set("iss", "https://good.example"), says: "another authorization server"},
+		"nearly the issuer":       {change: func(a url.Values) { a.Set("iss", a.Get("iss")+"/") }, says: "another authorization server"},
+		"an empty issuer":         {change: set("iss", ""), says: "another authorization server"},
+		"two issuers":             {change: func(a url.Values) { a.Add("iss", a.Get("iss")) }, says: "cannot be read: iss"},
+		"no issuer":               {change: func(a url.Values) { a.Del("iss") }, says: "does not say of which"},
+		"no code":                 {change: func(a url.Values) { a.Del("code") }, says: "no code"},
+		"two codes":               {change: set("code", "a", "b"), says: "cannot be read: code"},
+		"a long code":             {change: set("code", strings.Repeat("x", 5000)), says: "cannot be read: code"},
+		"another code":            {change: set("code", canary), says: "invalid_grant"},
+		"declined":                {change: set("error", "access_denied"), says: "declined"},
+		"a text as an error":      {change: set("error", canary+"<script>\x1b[31m"), says: "not known"},
+		"an error of another":     {change: func(a url.Values) { a.Set("error", "access_denied"); a.Set("iss", "https://good.example") }, says: "another authorization server"},
+		"no state":                {change: func(a url.Values) { a.Del("state") }, says: "nobody has begun"},
+		"another state":           {change: set("state", "x"), says: "nobody has begun"},
+		"two states":              {change: func(a url.Values) { a.Add("state", "x") }, says: "nobody has begun"},
+		"another person":          {who: bob, says: "somebody else has begun it"},
+		"nobody":                  {who: credential.Person{}, says: ""},
+		"her name elsewhere":      {who: credential.Person{Issuer: "https://other.example", Subject: "ann"}, says: "somebody else"},
+		"her name in a tenant":    {who: credential.Person{Issuer: ann.Issuer, Tenant: "t", Subject: "ann"}, says: "somebody else"},
+		"a person without issuer": {who: credential.Person{Subject: "ann"}, says: "somebody else"},
+	} {
+		w := newWorld(t)
+		g := w.replica()
+		answer := w.begin(g, ann)
+		good := url.Values{}
+		for k, v := range answer {
+			good[k] = v
+		}
+		if tt.change != nil {
+			tt.change(answer)
+		}
+		who := tt.who
+		if who == (credential.Person{}) && name != "nobody" {
+			who = ann
+		}
+		made, err := w.finish(g, who, answer)
+		if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), canary) || strings.Contains(err.Error(), "script") {
+			t.Errorf("%s: %+v, %v; want %s", name, made, err, tt.says)
+		}
+		w.lacks(g, ann, "no connection")
+		w.lacks(g, bob, "no connection")
+		if !strings.Contains(tt.says, "nobody") { // the state is spent
+			if made, err := w.finish(g, ann, good); err == nil || !strings.Contains(err.Error(), "nobody has begun") {
+				t.Errorf("%s, and then as it was: %+v, %v", name, made, err)
+			}
+		}
+	}
+}
+
+// TestStates: a state counts once, for ten minutes, and a person has sixteen at most.
+func TestStates(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	one, two := w.replica(), w.replica()
+	answer := w.begin(one, ann)
+	if _, err := w.finish(two, ann, answer); err != nil {
+		t.Errorf("at another replica: %v", err)
+	}
+	if _, err := w.finish(one, ann, answer); err == nil || !strings.Contains(err.Error(), "nobody has begun") {
+		t.Errorf("replayed: %v", err)
+	}
+	late := w.begin(one, bob)
+	w.clock.forward(10 * time.Minute)
+	if _, err := w.finish(one, bob, late); err == nil || !strings.Contains(err.Error(), "ten minutes") {
+		t.Errorf("after ten minutes: %v", err)
+	}
+	first := w.begin(one, ann)
+	other := w.begin(one, bob)
+	for range 16 {
+		w.clock.forward(time.Second)
+		w.begin(one, ann)
+	}
+	if _, err := w.finish(one, ann, first); err == nil {
+		t.Error("the oldest of seventeen counts")
+	}
+	if _, err := w.finish(one, bob, other); err != nil {
+		t.Errorf("another person's state is gone: %v", err)
+	}
+}
+
+// TestStolenCode: a code is worth nothing in another person's session.
+func TestStolenCode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	g := w.replica()
+	victim, thief := w.begin(g, ann), w.begin(g, bob)
+	thief.Set("code", victim.Get("code"))
+	if made, err := w.finish(g, bob, thief); err == nil || !strings.Contains(err.Error(), "invalid_grant") || strings.Contains(err.Error(), canary) {
+		t.Errorf("%+v, %v", made, err)
+	}
+	w.lacks(g, bob, "no connection")
+}
+
+// TestChangedStore: whoever can write to the store gives nobody the tokens of another.
+func TestChangedStore(t *testing.T) {
+	t.Parallel()
+	for name, statement := range map[string]string{
+		"sealed of another":  "UPDATE credential_grants SET version = version + 1, sealed = (SELECT sealed FROM credential_grants WHERE subject = 'ann') WHERE subject = 'bob'",
+		"a row of another":   "UPDATE credential_grants SET version = version + 1, subject = CASE subject WHEN 'ann' THEN 'bob' ELSE 'eve' END",
+		"an issuer":          "UPDATE credential_grants SET version = version + 1, person_issuer = 'x' WHERE subject = 'ann'",
+		"an id":              "UPDATE credential_grants SET version = version + 1, id = 'grant-x' WHERE subject = 'bob'",
+		"a cut text":         "UPDATE credential_grants SET version = version + 1, sealed = substr(sealed, 1, 40)",
+		"a state of another": "UPDATE credential_starts SET subject = 'bob'",
+	} {
+		w := newWorld(t)
+		g := w.replica()
+		w.connect(g, ann)
+		w.connect(g, bob)
+		answer := w.begin(g, ann)
+		tokens := map[string]bool{w.families[0].access: true, w.families[1].access: false}
+		if strings.Contains(statement, "CASE") {
+			w.exec("UPDATE credential_grants SET subject = 'carl' WHERE subject = 'bob'")
+		}
+		w.exec(statement)
+		w.clock.forward(2 * time.Second)
+		for _, who := range []credential.Person{bob, {Issuer: "x", Subject: "ann"}, {Issuer: ann.Issuer, Subject: "eve"}} {
+			found, err := g.Find(t.Context(), w.server(), who)
+			if err != nil {
+				continue
+			}
+			if token, err := found.Tokens.Token(t.Context()); err == nil && (tokens[token] || who != bob) {
+				t.Errorf("%s: %v has the token of another", name, who)
+			}
+		}
+		if strings.Contains(statement, "starts") {
+			if made, err := w.finish(g, bob, answer); err == nil {
+				t.Errorf("%s: %+v", name, made)
+			}
+		}
+	}
+}
+
+// TestMovedServer: who began to connect to one address gives no grant to another.
+func TestMovedServer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	g := w.replica()
+	moved := w.server()
+	moved.URL += "/other"
+	static := w.server()
+	static.Credential = nil
+	for name, server := range map[string]config.Server{"another address": moved, "another credential": static} {
+		made, err := g.Finish(t.Context(), ann, false, w.begin(g, ann), func(string) (config.Server, bool) { return server, true })
+		if err == nil || !strings.Contains(err.Error(), "has changed since") {
+			t.Errorf("%s: %+v, %v", name, made, err)
+		}
+	}
+	if made, err := g.Finish(t.Context(), ann, false, w.begin(g, ann), func(string) (s config.Server, ok bool) { return s, false }); err == nil {
+		t.Errorf("no server: %+v", made)
+	}
+}
+
+// TestAnswersOfTokens: what a token endpoint may not answer to a code.
+func TestAnswersOfTokens(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	g := w.replica()
+	for name, change := range map[string]func(map[string]any){
+		"a long refresh token": func(m map[string]any) { m["refresh_token"] = strings.Repeat("x", 65<<10) },
+		"a long token":         func(m map[string]any) { m["access_token"] = strings.Repeat("x", 65<<10) },
+		"a line in it":         func(m map[string]any) { m["access_token"] = canary + "\nX: y" },
+		"another type":         func(m map[string]any) { m["token_type"] = "DPoP" },
+		"an ended token":       func(m map[string]any) { m["expires_in"] = -1 },
+	} {
+		w.set(func() { w.answer = change })
+		if made, err := w.finish(g, ann, w.begin(g, ann)); err == nil || strings.Contains(err.Error(), canary) {
+			t.Errorf("%s: %+v, %v", name, made, err)
+		}
+	}
+	w.lacks(g, ann, "no connection")
+	w.set(func() {
+		w.answer = func(m map[string]any) { m["id_token"], m["scope"] = canary+".x.y", strings.Repeat("s ", 100)+"a\"b" }
+	})
+	if made := w.connect(g, ann); made.Account != "" || !slices.Equal(made.Scopes, []string{"s"}) {
+		t.Errorf("%+v", made)
+	}
+}
+
+// TestClientSecretEnds: a client whose secret has ended is registered again.
+func TestClientSecretEnds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	g := w.replica()
+	w.begin(g, ann)
+	end := w.clock.now().Add(time.Hour)
+	w.exec("UPDATE credential_clients SET until = " + strconv.FormatInt(end.UnixNano(), 10))
+	if w.begin(g, ann); w.count("POST /register") != 1 {
+		t.Errorf("registered %d times", w.count("POST /register"))
+	}
+	w.clock.forward(time.Hour)
+	if w.begin(g, ann); w.count("POST /register") != 2 {
+		t.Errorf("registered %d times", w.count("POST /register"))
+	}
+}
+
+// TestRotatedKey: what was encrypted with an older version of the key still counts, and a renewal
+// encrypts with the newest.
+func TestRotatedKey(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	running := w.replica()
+	w.connect(running, ann)
+	sealedWith := func() (id string) {
+		var sealed []byte
+		if err := w.db.Read.QueryRowContext(t.Context(), "SELECT sealed FROM credential_grants").Scan(&sealed); err != nil {
+			t.Fatal(err)
+		}
+		id, _, _ = strings.Cut(string(sealed), ":")
+		return id
+	}
+	first := sealedWith()
+	second, err := w.keys.Rotate(keys.Credentials)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.clock.forward(590 * time.Second)
+	if w.bearer(running, ann); sealedWith() != first {
+		t.Errorf("a process that started before, whose key the others have, encrypts with %s", sealedWith())
+	}
+	g := w.replica()
+	if before := w.bearer(g, ann); before != w.families[0].access || sealedWith() != first {
+		t.Errorf("after the rotation: %s", before)
+	}
+	w.clock.forward(590 * time.Second)
+	if after := w.bearer(g, ann); after != w.families[0].access || sealedWith() != second {
+		t.Errorf("renewed with the key %s, want %s", sealedWith(), second)
+	}
+	w.keys, err = keys.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, err := w.replica().Find(t.Context(), w.server(), ann); err == nil || !strings.Contains(err.Error(), "hint: copy the files credentials-*.key") {
+		t.Errorf("without the key: %+v, %v", found, err)
+	}
+}
+
+// FuzzFinish: any answer is an error for whoever has not begun, and repeats nothing.
+func FuzzFinish(f *testing.F) {
+	f.Add("state=x&code=y&iss=z")
+	f.Add("error=%00%1b&state=a&state=b")
+	f.Add("code=&iss=&error=access_denied")
+	f.Fuzz(func(t *testing.T, query string) {
+		answer, err := url.ParseQuery(query)
+		if err != nil {
+			return
+		}
+		if code, err := credential.CodeOf(answer, "https://as.example"); err == nil && (answer.Get("iss") != "https://as.example" || answer.Has("error") || code != answer.Get("code") || code == "") {
+			t.Errorf("%q: the code is %q", query, code)
+		} else if err != nil && strings.ContainsFunc(err.Error(), func(r rune) bool { return r < ' ' || r > '~' }) {
+			t.Errorf("%q: %q", query, err)
+		}
+	})
+}

@@ -1,0 +1,240 @@
+package credential
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
+	"golang.org/x/oauth2"
+
+	"github.com/toolgate/toolgate/internal/text"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+const (
+	maxAddress = 2048 // bytes of an address that others name
+	maxReason  = 200  // bytes of a library's error, which may repeat what others have said
+	offline    = "offline_access"
+
+	protectedResource = "/.well-known/oauth-protected-resource"
+)
+
+// Plan is what a person is asked to agree to.
+type Plan struct {
+	Issuer   string   // the authorization server to which the browser goes
+	Resource string   // that the tokens are for (RFC 8707)
+	Scopes   []string // that are asked for; empty = what the authorization server gives by itself
+}
+
+// found is what discovery has found.
+type found struct {
+	Plan
+	meta   *oauthex.AuthServerMeta
+	asking *http.Client
+}
+
+// Plan returns what Begin would ask for. The error says which part of the server's authorization
+// cannot be used.
+func (g *Grants) Plan(ctx context.Context, server config.Server, who Person) (Plan, error) {
+	f, err := g.discover(ctx, server, who)
+	return f.Plan, err
+}
+
+// discover finds the authorization server of a server: by its answer to a request without a token,
+// by the metadata of the protected resource (RFC 9728), and by those of the authorization server
+// (RFC 8414, OpenID Connect Discovery 1.0), as MCP 2025-11-25, Authorization, has it. It fails
+// closed: metadata of another resource or issuer count as none.
+func (g *Grants) discover(ctx context.Context, server config.Server, who Person) (f found, err error) {
+	ctx, stop := context.WithTimeout(ctx, 2*fetchTimeout)
+	defer stop()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("finding the authorization server of %s: %w", server.Name, err)
+		}
+	}()
+	asking, r, err := newReach(server)
+	if err != nil {
+		return f, err
+	}
+	f.asking = asking
+	if err := r.checkText(server.URL); err != nil {
+		return f, fmt.Errorf("the server's own address: %w", err)
+	}
+	challenge := probe(ctx, asking, server)
+	resource := resourceOf(ctx, asking, r, server, challenge["resource_metadata"])
+	f.Issuer, f.Resource = server.Credential.Issuer, cmp.Or(server.Credential.Resource, resource.Resource)
+	if f.Issuer == "" && len(resource.AuthorizationServers) > 0 {
+		f.Issuer = resource.AuthorizationServers[0]
+	}
+	if err := r.checkText(f.Issuer); err != nil {
+		return f, fmt.Errorf("the address of the authorization server: %w", err)
+	}
+	if f.meta, err = auth.GetAuthServerMetadata(ctx, f.Issuer, asking); err != nil {
+		return f, fmt.Errorf("the metadata of %s: %w", f.Issuer, plain(err))
+	}
+	if f.meta == nil {
+		return f, fmt.Errorf("%s has no metadata (RFC 8414)", f.Issuer)
+	}
+	if err := checkMeta(f.meta, r); err != nil {
+		return f, fmt.Errorf("the metadata of %s: %w", f.Issuer, err)
+	}
+	f.Issuer = f.meta.Issuer // as it is written there, for its answers are compared with that
+	f.Scopes, err = g.scopes(ctx, server, who, challenge["scope"], resource.ScopesSupported, f.meta.ScopesSupported)
+	return f, err
+}
+
+// probe asks a server without a token, and returns the parameters of its challenge, nil for none.
+func probe(ctx context.Context, asking *http.Client, server config.Server) map[string]string {
+	method, body := http.MethodPost, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}` // some let everybody initialize
+	if server.Type == config.TypeSSE {
+		method, body = http.MethodGet, ""
+	}
+	req, err := http.NewRequestWithContext(ctx, method, server.URL, strings.NewReader(body))
+	if err != nil {
+		return nil
+	}
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	req.Header.Set("Content-Type", "application/json")
+	for name, value := range server.Headers {
+		req.Header.Set(name, value)
+	}
+	res, err := asking.Do(req)
+	if err != nil { // discovery goes on without a challenge
+		return nil
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusUnauthorized {
+		return nil
+	}
+	return bearerChallenge(res.Header.Values("WWW-Authenticate"))
+}
+
+// resourceOf returns the metadata of a server as a protected resource. Where it has none, its own
+// origin is the authorization server, as in MCP 2025-03-26.
+func resourceOf(ctx context.Context, asking *http.Client, r *reach, server config.Server, challenged string) *oauthex.ProtectedResourceMetadata {
+	for _, p := range resourcePlaces(challenged, server.URL) {
+		if r.checkText(p.address) != nil {
+			continue
+		}
+		if found, err := oauthex.GetProtectedResourceMetadata(ctx, p.address, p.resource, asking); err == nil {
+			return found
+		}
+	}
+	none := &oauthex.ProtectedResourceMetadata{Resource: server.URL}
+	if at, err := url.Parse(server.URL); err == nil {
+		none.AuthorizationServers = []string{at.Scheme + "://" + at.Host}
+	}
+	return none
+}
+
+// resourcePlace is where metadata of a resource may be.
+type resourcePlace struct{ address, resource string }
+
+// resourcePlaces returns where the metadata of a server may be, and of which resource they have to
+// be there. They are of the very address of the server, or of a resource above it whose own
+// well-known address they have (RFC 9728 sections 3.1 and 3.3): other servers on the same host
+// cannot put them there, and so gain no tokens for what is above them.
+func resourcePlaces(challenged, server string) (places []resourcePlace) {
+	at, err := url.Parse(server)
+	if err != nil {
+		return nil
+	}
+	origin := at.Scheme + "://" + at.Host
+	addresses := []string{challenged, origin + protectedResource + strings.TrimSuffix(at.EscapedPath(), "/"), origin + protectedResource}
+	for i, address := range addresses {
+		if address == "" || slices.Contains(addresses[:i], address) {
+			continue
+		}
+		if i < 2 {
+			places = append(places, resourcePlace{address, server})
+		}
+		above, ok := strings.CutPrefix(address, origin+protectedResource)
+		if !ok || strings.ContainsAny(above, "?#") || !strings.HasPrefix(strings.TrimSuffix(at.EscapedPath(), "/")+"/", strings.TrimSuffix(above, "/")+"/") {
+			continue
+		}
+		for _, resource := range []string{origin + above, origin + strings.TrimSuffix(above, "/") + "/"} {
+			if p := (resourcePlace{address, resource}); !slices.Contains(places, p) {
+				places = append(places, p)
+			}
+		}
+	}
+	return places
+}
+
+// checkMeta checks what package oauthex leaves open: it compares the issuer but for a slash, and
+// asks for any method of PKCE.
+func checkMeta(m *oauthex.AuthServerMeta, r *reach) error {
+	if !slices.Contains(m.CodeChallengeMethodsSupported, "S256") {
+		return errors.New("it does not offer PKCE with S256")
+	}
+	for name, address := range map[string]string{"authorization_endpoint": m.AuthorizationEndpoint, "token_endpoint": m.TokenEndpoint} {
+		if err := r.checkText(address); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	for name, address := range map[string]string{"registration_endpoint": m.RegistrationEndpoint, "revocation_endpoint": m.RevocationEndpoint} {
+		if err := r.checkText(address); address != "" && err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// scopes returns what is asked for: what is configured, else what the challenge names, else what the
+// resource has; and in addition what the server asked for since the person last connected, with what
+// was granted then.
+func (g *Grants) scopes(ctx context.Context, server config.Server, who Person, challenged string, ofResource, ofIssuer []string) ([]string, error) {
+	asked := server.Credential.Scopes
+	if len(asked) == 0 {
+		if asked = strings.Fields(challenged); len(asked) == 0 {
+			asked = ofResource
+		}
+		if slices.Contains(ofIssuer, offline) {
+			asked = append([]string{offline}, asked...)
+		}
+	}
+	o, ok := ownerOf(server, who)
+	if !ok {
+		return nil, errors.New("the person has no name")
+	}
+	before, err := g.read(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if before == nil || len(before.Wanted) == 0 {
+		return union(asked), nil
+	}
+	return union(asked, before.Wanted, before.Scopes), nil
+}
+
+// style returns how toolgate shows its secret at a token endpoint (RFC 8414 section 2: Basic where
+// the metadata do not say).
+func style(secret string, methods []string) oauth2.AuthStyle {
+	if secret != "" && (len(methods) == 0 || slices.Contains(methods, methodBasic)) {
+		return oauth2.AuthStyleInHeader
+	}
+	return oauth2.AuthStyleInParams
+}
+
+const (
+	methodNone  = "none"
+	methodBasic = "client_secret_basic"
+	methodPost  = "client_secret_post"
+)
+
+// plain returns an error of a library as a text on one line, within bounds: it may repeat what
+// others have said, and wraps nothing.
+func plain(err error) error {
+	if at, ok := errors.AsType[*url.Error](err); ok {
+		err = at.Err
+	}
+	quoted := fmt.Sprintf("%+q", text.Clip(err.Error(), maxReason, "…"))
+	return errors.New(quoted[1 : len(quoted)-1])
+}
