@@ -79,6 +79,16 @@ type Principal struct {
 	Tenant  string   `json:"tenant,omitempty"`
 }
 
+// Credential names what a call's requests to its server are made with. It holds no secret.
+type Credential struct {
+	ID      string    `json:"id"`
+	Type    string    `json:"type"`              // oauth, exchange or command
+	Issuer  string    `json:"issuer,omitempty"`  // of the authorization server; "" = not known
+	Account string    `json:"account,omitempty"` // of the person at the server; "" = not known
+	Scopes  []string  `json:"scopes,omitempty"`  // that were granted; nil = not known
+	Until   time.Time `json:"until,omitzero"`    // when it ends unless it is renewed; zero = not known
+}
+
 // Policy is the policy's decision on a call.
 type Policy struct {
 	Effect   string `json:"effect"`             // allow, hold or deny; "" = the policy was not asked
@@ -128,6 +138,11 @@ const (
 	EventRetired       = "replica_retired"       // a replica is gone for good; Removed names it, and the last record of each of its chains
 	EventRestarted     = "server_restarted"      // a person restarted a server, or was refused to
 	EventProfile       = "profile_taken"         // a person took the profile of toolgate that Added names, or was refused to
+
+	EventConnect        = "connection_begun"   // a person went to connect an account at a server
+	EventConnected      = "connection_made"    // and came back
+	EventConnectRefused = "connection_refused" // a connection was not begun, or not made
+	EventDisconnect     = "connection_revoked" // a person ended the connection that Removed names
 
 	EventCredentialRefused = "credential_refused" // a credential named nobody; the reason is an identity.Kind
 	EventCallsRefused      = "calls_refused"      // a call was refused beyond limits.refused; the reason is its kernel code
@@ -218,6 +233,10 @@ type Record struct {
 	ArgumentsKept string `json:"arguments_kept,omitempty"`
 	ArgumentsHMAC string `json:"arguments_hmac,omitempty"`
 	ArgumentsKey  string `json:"arguments_key,omitempty"`
+
+	// Credential is what the request was made with, or would have been, where callers have
+	// credentials of their own at the server; nil elsewhere.
+	Credential *Credential `json:"credential,omitempty"`
 
 	Policy Policy `json:"policy,omitzero"`
 	// Input is an object with the policy's input, except for the members that the

@@ -21,6 +21,11 @@ const (
 	ActTrailRead     = "trail_read"
 	ActServerRestart = "server_restarted"
 	ActProfile       = "profile_taken"
+
+	ActConnect        = "connection_begun"
+	ActConnected      = "connection_made"
+	ActConnectRefused = "connection_refused"
+	ActDisconnect     = "connection_revoked"
 )
 
 // An Act is something that a person did or tried at this listener and that changed no
@@ -33,8 +38,12 @@ type Act struct {
 	Ticket     string           // that the act is about, "" = none
 	Server     string           // that the act is about, "" = none
 	Profile    string           // that was taken, "" = none
+	Connection string           // that was revoked, "" = none
 	Reason     string           // why it was refused, "" = it was not
 }
+
+// codeUnrecorded is the code of what is not done because it cannot be recorded.
+const codeUnrecorded = "AUDIT_UNAVAILABLE"
 
 // record records an act of the sender of r. What must not happen without a record fails
 // with its error; for refusals the log has the cause.
@@ -47,7 +56,7 @@ func (c *Console) record(r *http.Request, a Act) error {
 	}
 	if err := c.opts.Record(a); err != nil {
 		c.opts.Log.Error("recording an act", "act", a.Name, "subject", a.Principal.Subject, "error", err)
-		return problem{Status: http.StatusServiceUnavailable, Code: "AUDIT_UNAVAILABLE", Detail: "this cannot be recorded, so it is not done", Hint: "the log says why"}
+		return problem{Status: http.StatusServiceUnavailable, Code: codeUnrecorded, Detail: "this cannot be recorded, so it is not done", Hint: "the log says why"}
 	}
 	return nil
 }

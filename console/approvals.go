@@ -53,7 +53,9 @@ type Ticket struct {
 	Expires        time.Time       `json:"expires"`
 	DecisionID     string          `json:"decision_id"`
 	TraceID        string          `json:"trace_id"`
-	Transport      string          `json:"transport,omitempty"` // how the call came in
+	RunsAs         *Account        `json:"runs_as,omitempty"`     // absent = as the configuration says
+	Unconnected    string          `json:"unconnected,omitempty"` // why the state is needs_connection
+	Transport      string          `json:"transport,omitempty"`   // how the call came in
 	Era            string          `json:"era,omitempty"`
 	Execute        bool            `json:"execute_on_approve"`
 	Approvals      int             `json:"approvals"`       // of quorum
@@ -67,6 +69,16 @@ type Ticket struct {
 	MayReconcile   bool            `json:"may_reconcile"` // likewise, once the outcome is unknown
 	Votes          []Ballot        `json:"votes,omitempty"`
 	History        []Change        `json:"history,omitempty"`
+}
+
+// An Account is what a call is made with at its server: a credential that its requester has there.
+type Account struct {
+	ID      string    `json:"id"`
+	Type    string    `json:"type"`
+	Issuer  string    `json:"issuer,omitempty"`
+	Account string    `json:"account,omitempty"`
+	Scopes  []string  `json:"scopes,omitempty"`
+	Until   time.Time `json:"until,omitzero"`
 }
 
 // A Ballot is one vote on a ticket.
@@ -97,10 +109,16 @@ func view(k approval.Ticket, p policy.Principal) Ticket {
 		ArgumentsText: argumentsText(k), ArgumentBytes: k.ArgumentBytes,
 		Revision: k.Revision, Rule: Visible(k.Rule), Reason: Visible(k.Reason), Roles: k.Roles, Quorum: k.Quorum, Each: k.Each, Given: k.Given,
 		Created: k.Created, Expires: k.Expires, DecisionID: Visible(k.DecisionID), TraceID: Visible(k.TraceID),
-		DecidedBy: Visible(k.DecidedBy), DecisionReason: Visible(k.DecisionReason), Note: Visible(k.Note), ToolError: k.ToolFailed(), Attached: k.Attached,
+		Unconnected: Visible(k.Unconnected), DecidedBy: Visible(k.DecidedBy), DecisionReason: Visible(k.DecisionReason), Note: Visible(k.Note), ToolError: k.ToolFailed(), Attached: k.Attached,
 		Transport: k.Transport, Era: k.Era, Execute: k.Execute, Approvals: k.Approvals,
 		MayDecide:    k.State == approval.StateProposed && k.MayDecide(p),
 		MayReconcile: k.State == approval.StateUnknown && k.MayDecide(p),
+	}
+	if as := k.RunsAs; as != nil {
+		t.RunsAs = &Account{ID: as.ID, Type: as.Type, Issuer: Visible(as.Issuer), Account: Visible(as.Account), Until: as.Until}
+		for _, scope := range as.Scopes {
+			t.RunsAs.Scopes = append(t.RunsAs.Scopes, Visible(scope))
+		}
 	}
 	for _, actor := range k.Principal.Actors {
 		t.Actors = append(t.Actors, Visible(actor))

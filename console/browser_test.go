@@ -193,6 +193,7 @@ func TestInABrowser(t *testing.T) {
 		"unknown outcome":      unknownOutcome,
 		"status page":          statusPage,
 		"signing out":          signingOut,
+		"connecting":           connectingInABrowser,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, browser) })
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"net/http"
 	"net/url"
 	"time"
@@ -79,6 +80,12 @@ type Options struct {
 	// EndSession returns the address at which a browser signs out at Provider, and from which
 	// it comes back with state; "" or nil = nowhere.
 	EndSession func(ctx context.Context, back, state string) (address string, err error)
+	// Anonymous identifies a caller without a credential; nil or an error = it is nobody. It may see and
+	// make its connections, and nothing else.
+	Anonymous func(ctx context.Context) (policy.Principal, error)
+	// Connections and Connector are two sides of the accounts of people at servers; nil = there are none.
+	Connections Connections
+	Connector   Connector
 	// URL is where browsers find this listener, without a slash at its end. With
 	// https, TLS ends at a proxy in front. "" = they use its address.
 	URL string
@@ -102,7 +109,8 @@ type Options struct {
 	// Profiles reports whether a principal may take profiles of toolgate; nil = nobody.
 	Profiles func(p policy.Principal) bool
 	// Record records an act; nil = nothing is recorded. Without their record, nobody
-	// signs in, nobody reads the trail, and no server is restarted and no profile taken.
+	// signs in, nobody reads the trail, no server is restarted, no profile taken, and no connection
+	// begun, made or revoked.
 	Record func(a Act) error
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
@@ -194,7 +202,11 @@ func New(opts Options) (*Console, error) {
 	if c.throttle = opts.Throttle; c.throttle == nil {
 		c.throttle = guard.NewThrottle(opts.Now)
 	}
-	for pattern, methods := range c.routes() {
+	routes := c.routes()
+	if opts.Connections != nil {
+		maps.Copy(routes, c.connectionRoutes())
+	}
+	for pattern, methods := range routes {
 		c.mux.Handle(pattern, c.serve(methods))
 	}
 	return c, nil
@@ -240,6 +252,19 @@ func (c *Console) routes() map[string]map[string]handler {
 		"/v1/audit/tail":                    {http.MethodGet: c.as(c.audit)},
 		"/v1/servers/{name}/restart":        {http.MethodPost: c.as(c.restart)},
 		"/debug/pprof/{name}":               {http.MethodGet: c.as(c.profile)},
+	}
+}
+
+// connectionRoutes are the routes of connections. Their pages are at addresses that agents pass on
+// to people.
+func (c *Console) connectionRoutes() map[string]map[string]handler {
+	return map[string]map[string]handler{
+		connectionsPath:                          {http.MethodGet: c.visitAs(c.anybody, c.connectionsPage)},
+		connectionsPath + "/{server}":            {http.MethodGet: c.connectPage, http.MethodPost: c.submitAs(c.anybody, c.connect)},
+		connectionsPath + "/{server}/disconnect": {http.MethodPost: c.submitAs(c.anybody, c.disconnect)},
+		connectionsPath + "/callback":            {http.MethodGet: c.finishConnection},
+		"/v1/connections":                        {http.MethodGet: c.asAnybody(c.listConnections)},
+		"/v1/connections/{id}":                   {http.MethodGet: c.asAnybody(c.showConnection), http.MethodDelete: c.asAnybody(c.revokeConnection)},
 	}
 }
 

@@ -16,6 +16,10 @@
 //	POST /v1/approvals/{id}/deny     {"reason", "digest"?}
 //	     …/{id}/reconcile            {"outcome": "done"|"failed", "reason"}
 //	GET  /v1/audit/tail              ?n= &follow=1, JSON lines
+//	     /connections[/{server}]     the pages where people connect accounts, with a session
+//	GET  /connections/callback       where authorization servers send browsers back
+//	GET  /v1/connections             ?all=true &subject=, those of the caller or of everybody
+//	     /v1/connections/{id}        one connection; DELETE revokes it
 //	POST /v1/servers/{name}/restart  ends the connections of a server and starts it again
 //
 // Requests under /v1 need a bearer token (RFC 6750); a session does not count there.

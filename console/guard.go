@@ -87,6 +87,19 @@ func (c *Console) as(h asker) handler {
 	}
 }
 
+// asAnybody is as and, where no caller needs a credential, serves those without one as
+// Options.Anonymous.
+func (c *Console) asAnybody(h asker) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if r.Header["Authorization"] == nil && c.opts.Anonymous != nil {
+			if p, err := c.opts.Anonymous(r.Context()); err == nil && p.Valid() {
+				return h(w, r, p)
+			}
+		}
+		return c.as(h)(w, r)
+	}
+}
+
 // identify fails closed: a missing token, several tokens, another scheme, an
 // error and an invalid principal are all refused with 401, and with 503 while nobody can be
 // looked up.

@@ -17,17 +17,20 @@ const (
 	mostAwaiting = 99
 )
 
-// shell is what every page of the approvals has around it.
+// shell is what every page for visitors has around it.
 type shell struct {
-	Title, View   string // View is "mine", "team", "history" or, on a ticket, ""
+	Title, View   string // View is "mine", "team", "history", "connections" or, on a ticket, ""
 	Path          string // of the page itself, to fetch it anew
 	Subject, CSRF string
-	Awaiting      int // tickets that wait for the visitor's vote
+	Alone         bool // nobody has to sign in, and nobody decides
+	Connects      bool // there are services
+	Awaiting      int  // tickets that wait for the visitor's vote
 }
 
 func (c *Console) shell(ctx context.Context, v visitor, title, view, path string) (shell, error) {
 	waiting, err := c.opts.Approvals.List(ctx, approval.Filter{Awaiting: v.Principal, Limit: mostAwaiting})
-	return shell{Title: title, View: view, Path: path, Subject: Visible(v.Subject), CSRF: v.csrf, Awaiting: len(waiting)}, err
+	connects := c.opts.Connections != nil && len(c.opts.Connections.Services()) > 0
+	return shell{Title: title, View: view, Path: path, Subject: Visible(v.Subject), CSRF: v.csrf, Alone: v.alone, Connects: connects, Awaiting: len(waiting)}, err
 }
 
 // face is what people see of a ticket first.
@@ -48,7 +51,7 @@ func (c *Console) face(k approval.Ticket, v visitor) face {
 	return face{
 		Look: look,
 		Said: sentence(k), Standing: describeState(k), Left: timeLeft(now, k.Expires), Seconds: int(k.Expires.Sub(now) / time.Second),
-		Open: k.State == approval.StateProposed || k.State == approval.StateApproved,
+		Open: k.State == approval.StateProposed || k.State == approval.StateApproved || k.State == approval.StateNeedsConnection,
 		Own:  k.Principal.Tenant == v.Tenant && v.SameParty(k.Principal),
 	}
 }
@@ -125,7 +128,7 @@ func inboxQuery(u *url.URL, v visitor) (view string, f approval.Filter, path str
 	case "mine":
 		f.Awaiting = v.Principal
 	case "team":
-		f.Viewer, f.States = v.Principal, []approval.State{approval.StateProposed, approval.StateApproved, approval.StateDispatching}
+		f.Viewer, f.States = v.Principal, []approval.State{approval.StateProposed, approval.StateApproved, approval.StateNeedsConnection, approval.StateDispatching}
 	case "history":
 		f.Viewer, f.States = v.Principal, []approval.State{approval.StateDenied, approval.StateExpired, approval.StateSuperseded,
 			approval.StateDone, approval.StateFailed, approval.StateUnknown}

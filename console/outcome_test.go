@@ -63,3 +63,38 @@ func TestReconcilePage(t *testing.T) {
 		t.Errorf("a ticket that is in no doubt: %d %s", w.Code, w.Body)
 	}
 }
+
+// The page of a ticket says as whom its call runs, and why it does not.
+func TestRunsAs(t *testing.T) {
+	l := newListener(t, nil)
+	h := held(`{"n":1}`)
+	h.RunsAs = &approval.Account{
+		ID: "crd_1", Type: "oauth", Issuer: "https://as.example.org", Account: "ann<b>\u202e", Scopes: []string{"read", "write"}, Until: time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC),
+	}
+	k := l.holds(h)
+	l.approves(k.ID)
+	b := newBrowser(l).signIn("t-ann")
+	page := b.do("GET", "/console/approvals/"+k.ID, nil).Body.String()
+	want := `<dt>Runs as</dt><dd><b>ann&lt;b&gt;\u202e</b> at standard, by https://as.example.org (oauth), with read, write, until 2026-03-02 12:00 UTC <span class="hint">crd_1</span></dd>`
+	if !strings.Contains(page, want) {
+		t.Errorf("the page does not say %s:\n%s", want, page)
+	}
+	h.RunsAs, h.Unconnected = nil, "ann is <not> connected"
+	if c, err := l.tickets.Claim(t.Context(), h); err != nil || c.Outcome != approval.Unconnected {
+		t.Fatalf("%s, %v", c.Outcome, err)
+	}
+	for _, path := range []string{"/console/approvals/" + k.ID, "/console/approvals?view=team"} {
+		page := b.do("GET", path, nil).Body.String()
+		if !strings.Contains(page, "has not run: its requester has to connect") || strings.Contains(path, k.ID) && !strings.Contains(page, "<p>ann is &lt;not&gt; connected</p>") {
+			t.Errorf("%s: %s", path, page)
+		}
+	}
+	got := accepted(t, l.ask("GET", "/v1/approvals/"+k.ID, "", as("t-ann")...))
+	runs, _ := got["runs_as"].(map[string]any)
+	if got["state"] != "needs_connection" || got["unconnected"] != "ann is <not> connected" || runs["account"] != `ann<b>\u202e` || runs["id"] != "crd_1" {
+		t.Errorf("got %v", got)
+	}
+	if found := accepted(t, l.ask("GET", "/v1/approvals?state=needs_connection", "", as("t-ann")...)); len(found["approvals"].([]any)) != 1 {
+		t.Errorf("listed %v", found)
+	}
+}

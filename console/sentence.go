@@ -96,15 +96,16 @@ func whenRun(k approval.Ticket) string {
 
 // standings describe the states of a ticket; % is who decided.
 var standings = map[approval.State]string{
-	approval.StateProposed:    "waits for a decision",
-	approval.StateApproved:    "approved by %, has not run yet",
-	approval.StateDenied:      "denied by %",
-	approval.StateExpired:     "expired: nothing was sent",
-	approval.StateSuperseded:  "superseded: nothing was sent",
-	approval.StateDispatching: "approved by %, running now",
-	approval.StateDone:        "has run",
-	approval.StateFailed:      "has failed",
-	approval.StateUnknown:     "may or may not have run: somebody has to find out",
+	approval.StateProposed:        "waits for a decision",
+	approval.StateApproved:        "approved by %, has not run yet",
+	approval.StateNeedsConnection: "approved by %, has not run: its requester has to connect",
+	approval.StateDenied:          "denied by %",
+	approval.StateExpired:         "expired: nothing was sent",
+	approval.StateSuperseded:      "superseded: nothing was sent",
+	approval.StateDispatching:     "approved by %, running now",
+	approval.StateDone:            "has run",
+	approval.StateFailed:          "has failed",
+	approval.StateUnknown:         "may or may not have run: somebody has to find out",
 }
 
 // describeState describes the state of k, and how its tool failed.

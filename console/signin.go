@@ -52,11 +52,20 @@ func (c *Console) signInPage(w http.ResponseWriter, r *http.Request) error {
 // askWho shows the sign-in form with a token for this browser.
 func (c *Console) askWho(w http.ResponseWriter, r *http.Request, status int, s entry) error {
 	s.Closed, s.URL, s.Provider = !c.private(r), c.opts.URL, c.opts.Provider != nil
-	if s.CSRF = cookie(r, entryCookie); s.CSRF == "" && !s.Closed {
-		s.CSRF = rand.Text()
-		setCookie(w, entryCookie, s.CSRF)
+	if !s.Closed {
+		s.CSRF = entrySecret(w, r)
 	}
 	return render(w, pageCSP, status, "login.html", s)
+}
+
+// entrySecret returns the field csrf for a browser without a session, which gets it as a cookie.
+func entrySecret(w http.ResponseWriter, r *http.Request) string {
+	value := cookie(r, entryCookie)
+	if value == "" {
+		value = rand.Text()
+		setCookie(w, entryCookie, value)
+	}
+	return value
 }
 
 // signIn begins a session for a token. Only its hash is kept, so that a token
@@ -156,11 +165,16 @@ func (c *Console) private(r *http.Request) bool {
 // next is where to go after signing in: only ever a page of ours.
 func next(to string) string {
 	u, err := url.Parse(to)
-	if err != nil || len(to) > maxNextBytes || u.IsAbs() || u.Host != "" || u.User != nil || u.Opaque != "" || !strings.HasPrefix(u.Path, "/console/") || path.Clean(u.Path) != strings.TrimSuffix(u.Path, "/") ||
+	if err != nil || len(to) > maxNextBytes || u.IsAbs() || u.Host != "" || u.User != nil || u.Opaque != "" || !ours(u.Path) || path.Clean(u.Path) != strings.TrimSuffix(u.Path, "/") ||
 		strings.ContainsAny(to, "\\\r\n\t") || strings.HasPrefix(u.Path, "/console/log") {
 		return home
 	}
 	return (&url.URL{Path: u.Path, RawQuery: u.RawQuery}).String()
+}
+
+// ours reports whether a path is that of a page.
+func ours(path string) bool {
+	return strings.HasPrefix(path, "/console/") || path == connectionsPath || strings.HasPrefix(path, connectionsPath+"/")
 }
 
 // readForm reads the fields of a form into r.PostForm.
@@ -216,12 +230,8 @@ func (c *Console) beginProviderSignIn(w http.ResponseWriter, r *http.Request) er
 		return c.refusePage(w, r, noProvider)
 	case !c.throttle.Allow(r.RemoteAddr):
 		return c.tooOften(w, r, entry{Next: to})
-	case !c.atHome(r.Host) && r.URL.Query().Has("moved"):
-		return c.refusePage(w, r, problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this address is not the one in toolgate.console.url",
-			Hint: "a proxy in front has to pass the Host header on as it came"})
 	case !c.atHome(r.Host):
-		http.Redirect(w, r, c.opts.URL+"/console/login/provider?moved=1&next="+url.QueryEscape(to), http.StatusSeeOther)
-		return nil
+		return c.moveHome(w, r)
 	case !c.private(r):
 		return c.askWho(w, r, http.StatusForbidden, entry{Next: to})
 	}
@@ -233,6 +243,18 @@ func (c *Console) beginProviderSignIn(w http.ResponseWriter, r *http.Request) er
 	}
 	setCookie(w, journeyCookie, secret+"|"+url.QueryEscape(to))
 	http.Redirect(w, r, address, http.StatusSeeOther)
+	return nil
+}
+
+// moveHome sends a browser from another host to the same page at the host of Options.URL.
+func (c *Console) moveHome(w http.ResponseWriter, r *http.Request) error {
+	query := r.URL.Query()
+	if query.Has("moved") {
+		return c.refusePage(w, r, problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this address is not the one in toolgate.console.url",
+			Hint: "a proxy in front has to pass the Host header on as it came"})
+	}
+	query.Set("moved", "1")
+	http.Redirect(w, r, c.opts.URL+r.URL.EscapedPath()+"?"+query.Encode(), http.StatusSeeOther)
 	return nil
 }
 

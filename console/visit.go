@@ -15,16 +15,24 @@ type visitor struct {
 	policy.Principal
 	csrf    string // the hidden field "csrf" of every form
 	session session
+	alone   bool // nobody has to sign in
 }
 
 // A page is a handler for visitors. A page that returns an error must not have
 // written anything; the error is shown as a page.
 type page func(w http.ResponseWriter, r *http.Request, v visitor) error
 
+// An identifier identifies the sender of r. The error is signedOut, or that of a store or of keys
+// that cannot be read.
+type identifier func(w http.ResponseWriter, r *http.Request) (visitor, error)
+
 // visit serves signed-in visitors and sends others to the sign-in page.
-func (c *Console) visit(h page) handler {
+func (c *Console) visit(h page) handler { return c.visitAs(c.visitor, h) }
+
+// visitAs is visit for those whom identify knows.
+func (c *Console) visitAs(identify identifier, h page) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		v, err := c.visitor(w, r)
+		v, err := identify(w, r)
 		if errors.Is(err, signedOut) && r.Header.Get("HX-Request") == "" { // an open page that fetches itself again stays as it is
 			http.Redirect(w, r, "/console/login?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 			return nil
@@ -41,9 +49,12 @@ func (c *Console) visit(h page) handler {
 
 // submit takes forms of signed-in visitors that carry the session's csrf field.
 // ServeHTTP has refused other origins before.
-func (c *Console) submit(h page) handler {
+func (c *Console) submit(h page) handler { return c.submitAs(c.visitor, h) }
+
+// submitAs is submit for those whom identify knows.
+func (c *Console) submitAs(identify identifier, h page) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		v, err := c.visitor(w, r)
+		v, err := identify(w, r)
 		if err == nil {
 			err = readForm(w, r)
 		}
@@ -64,8 +75,7 @@ func (c *Console) submit(h page) handler {
 // signedOut is the refusal of a visitor without a session.
 var signedOut = problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "you are no longer signed in; nothing was changed"}
 
-// visitor identifies the sender of r. The error is signedOut, or that of a store or of keys
-// that cannot be read.
+// visitor is the identifier of those who have signed in.
 func (c *Console) visitor(w http.ResponseWriter, r *http.Request) (visitor, error) {
 	value := cookie(r, sessionCookie)
 	if value == "" {
@@ -79,6 +89,20 @@ func (c *Console) visitor(w http.ResponseWriter, r *http.Request) (visitor, erro
 		setCookie(w, sessionCookie, "")
 	}
 	return v, err
+}
+
+// anybody is visitor and, where no caller needs a credential, it knows a browser without a session
+// as Options.Anonymous. Such a browser shows that a form is its own by the cookie of the sign-in page.
+func (c *Console) anybody(w http.ResponseWriter, r *http.Request) (visitor, error) {
+	v, err := c.visitor(w, r)
+	if !errors.Is(err, signedOut) || c.opts.Anonymous == nil || !c.private(r) {
+		return v, err
+	}
+	p, unknown := c.opts.Anonymous(r.Context())
+	if unknown != nil || !p.Valid() {
+		return v, err
+	}
+	return visitor{Principal: p, csrf: entrySecret(w, r), alone: true}, nil
 }
 
 // identifyAgain identifies v again during a long request; for errors see visitor. The session of

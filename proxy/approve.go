@@ -53,6 +53,8 @@ func (t *toolCall) approve(ctx context.Context) *Failure {
 		return t.chargeHeld(ctx)
 	case approval.Pending, approval.InFlight:
 		return t.pending(claim)
+	case approval.Unconnected:
+		return t.disconnected(claim.Ticket)
 	case approval.Replay:
 		return t.replyStored(ctx, claim.Ticket)
 	case approval.TooMany:
@@ -100,13 +102,13 @@ func (t *toolCall) claim(ctx context.Context) (approval.Claim, *Failure) {
 
 // away refuses a call that needs the state while the server of the state is away. What a
 // commit of unknown outcome has spent stays spent, for the server may have it.
-func (t *toolCall) away(err error) *Failure {
+func (c *call) away(err error) *Failure {
 	reason, then := "the state of toolgate cannot be reached, so the call was not made", "call again a little later"
 	if errors.Is(err, store.ErrOutcome) {
 		reason = "the call was not made; whether its approval or usage was spent is unknown, because the state of toolgate was lost meanwhile"
 		then = "call again a little later: a call whose approval was spent is refused, and a person can settle its ticket"
 	}
-	return t.fail(signal.CodeStoreUnavailable, reason).after(retryUsed).remedy(then)
+	return c.fail(signal.CodeStoreUnavailable, reason).after(retryUsed).remedy(then)
 }
 
 // held is the call as its ticket binds it.
@@ -115,7 +117,7 @@ func (t *toolCall) held() approval.Held {
 		Principal: t.principal, Server: t.tool.Server, Tool: t.tool.Name, Exposed: t.tool.Exposed,
 		Fingerprint: t.tool.Fingerprint, Arguments: t.body, Digest: t.digest,
 		Revision: t.decision.Revision, Rule: t.decision.Rule, Reason: t.decision.Reason,
-		Approval: *t.decision.Approval, DecisionID: t.decisionID, TraceID: t.traceID,
+		RunsAs: t.runsAs(), Approval: *t.decision.Approval, DecisionID: t.decisionID, TraceID: t.traceID,
 		Transport: t.in.Transport, Era: t.in.Era, Session: t.in.Session, Tags: t.in.Tags,
 		Execute: t.decision.Approval.ExecuteOnApprove || t.knowsTasks() || slices.Contains(t.gate.settings.Load().Execute, t.tool.Exposed),
 	}
@@ -126,7 +128,7 @@ func (t *toolCall) held() approval.Held {
 const pollRate = "1/9s"
 
 // repeats reports whether a held call costs no quota: it comes back for its ticket no
-// sooner than it was told, or the ticket is approved and the call spends its grant. An
+// sooner than it was told, or the ticket is approved and the call spends its grant, or would. An
 // error of the store means no.
 func (t *toolCall) repeats(ctx context.Context) bool {
 	if t.gate.opts.Repeats == nil || t.decision.Approval == nil {
@@ -136,7 +138,7 @@ func (t *toolCall) repeats(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	return ticket.State == approval.StateApproved ||
+	return ticket.State == approval.StateApproved || ticket.State == approval.StateNeedsConnection ||
 		t.gate.polls.Spend(t.start, t.principal, t.subject, &policy.Limit{Rate: pollRate, Key: ticket.ID}) == nil
 }
 
@@ -202,6 +204,9 @@ func (t *toolCall) claimAgain(ctx context.Context, c approval.Claim) (approval.C
 		if t.contradicts(ctx, f, c.Ticket) {
 			t.gate.supersede(ctx, c.Ticket.ID, "the call would be refused by now: "+f.Reason)
 		}
+		return c, f
+	}
+	if f := t.connect(ctx); f != nil { // while it waited, its connection may have ended
 		return c, f
 	}
 	switch {
@@ -371,18 +376,23 @@ const (
 // The link is shown for the call that made the ticket, not for those that find
 // it. The client's answer decides nothing and is not read.
 func (t *toolCall) notifyClient(ctx context.Context, ticket approval.Ticket) (done func()) {
-	shows := t.gate.approvalPage(ticket) != "" && ticket.Attached == 0 && t.in.Peer != nil && t.declared("elicitation", "url")
+	p := page{key: keyApproval, id: ticket.ID, url: t.gate.approvalPage(ticket)}
+	shows := p.url != "" && ticket.Attached == 0 && t.in.Peer != nil && t.declared(elicits, "url")
+	if shows {
+		p.message = fill("The call of {tool} waits for a person with role {roles} (rule {rule}: {reason}). The page shows what would be done; approvers decide there.", ticket, t.name)
+	}
 	switch {
 	case shows && t.in.Era == eraRounds:
 		// For a client that does not come back, or cannot be asked, the call is answered
 		// as pending: it must not be made if it is approved later, because nobody waits
 		// for it. That fails only where no result of ours can be given; then the call is
 		// held, and its result kept in the ticket.
-		if t.hold.visited = true; !t.showPage(ctx, ticket) {
+		if t.hold.visited = true; t.showPage(ctx, p) == "" {
 			_ = t.pending(approval.Claim{Ticket: ticket, Outcome: approval.Pending})
 		}
 	case shows && t.in.Era == eraAsking && t.holdTime() > 0:
-		return t.showLink(ctx, ticket)
+		done := t.showLink(ctx, p, func(string) {})
+		return func() { done(t.ticket.ID != ticket.ID || t.ticket.State != approval.StateProposed) }
 	}
 	return func() {}
 }
@@ -397,33 +407,49 @@ func (g *Gate) approvalPage(t approval.Ticket) string {
 	return base + "/console/approvals/" + t.ID
 }
 
-// showLink shows the link while the call is held. A question that is still open
-// when the hold ends is withdrawn; if people have decided by then, the client is
-// notified.
-func (t *toolCall) showLink(ctx context.Context, ticket approval.Ticket) (done func()) {
+// page is what a client is asked to show a person (MCP, elicitation of mode url).
+type page struct {
+	key          string // of the question in inputRequests
+	id           string
+	url, message string
+}
+
+// The capability of clients that show pages, and the answer of a person who goes there.
+const elicits, accepted = "elicitation", "accept"
+
+// params returns p as params of elicitation/create.
+func (p page) params() json.RawMessage {
+	return marshal(map[string]string{"mode": "url", "elicitationId": p.id, "url": p.url, "message": p.message})
+}
+
+// showLink shows p while the request waits, and calls answered with what showPage returns. The
+// function that it returns ends that: a question that is still open is withdrawn; where what p is
+// for is over by then, the client is notified.
+func (c *call) showLink(ctx context.Context, p page, answered func(action string)) (done func(over bool)) {
 	ctx, stop := context.WithCancel(ctx)
 	shown := make(chan struct{})
 	go func() {
 		defer close(shown)
-		defer t.survive("showing where to approve")
-		t.showPage(ctx, ticket)
+		defer c.survive("showing a page")
+		answered(c.showPage(ctx, p))
 	}()
-	return func() {
+	return func(over bool) {
 		stop()
 		<-shown
-		if now := t.ticket; now.ID != ticket.ID || now.State != approval.StateProposed {
-			t.in.Peer.Tell("notifications/elicitation/complete", marshal(map[string]string{"elicitationId": ticket.ID}))
+		if over {
+			c.in.Peer.Tell("notifications/elicitation/complete", marshal(map[string]string{"elicitationId": p.id}))
 		}
 	}
 }
 
-// showPage asks the client to open the page, and reports whether it answered:
-// its answer says nothing else.
-func (t *toolCall) showPage(ctx context.Context, ticket approval.Ticket) bool {
-	message := fill("The call of {tool} waits for a person with role {roles} (rule {rule}: {reason}). The page shows what would be done; approvers decide there.", ticket, t.name)
-	params := marshal(map[string]string{"mode": "url", "elicitationId": ticket.ID, "url": t.gate.approvalPage(ticket), "message": message})
-	answers := t.in.Peer.Ask(ctx, []registry.Question{{Key: keyApproval, Method: "elicitation/create", Params: params, Anew: true}})
-	return len(answers) == 1 && answers[0].Error == nil
+// showPage asks the client to open p and returns the action of its answer: accept, decline, cancel,
+// or some other text; "" = it did not answer.
+func (c *call) showPage(ctx context.Context, p page) string {
+	answers := c.in.Peer.Ask(ctx, []registry.Question{{Key: p.key, Method: elicitation, Params: p.params(), Anew: true}})
+	if len(answers) != 1 || answers[0].Error != nil {
+		return ""
+	}
+	return cmp.Or(textMember(answers[0].Result, "action"), "none")
 }
 
 // defaultHold is how long a held call waits when neither policy, settings nor
@@ -441,16 +467,23 @@ func (t *toolCall) holdTime() time.Duration {
 	if t.gate.opts.Waiter == nil {
 		return 0
 	}
-	s, profile := t.gate.settings.Load(), t.profile()
+	hold := t.patience(t.decision.Approval.Hold)
+	if t.hold.visited {
+		hold = max(hold, minHoldAfterPage)
+	}
+	return hold
+}
+
+// patience is how long the caller's client waits for a person: own takes precedence over the
+// settings, nil = it says nothing.
+func (c *call) patience(own *time.Duration) time.Duration {
+	s, profile := c.gate.settings.Load(), c.profile()
 	hold := defaultHold
-	if said := cmp.Or(t.decision.Approval.Hold, s.Hold, profile.Hold); said != nil {
+	if said := cmp.Or(own, s.Hold, profile.Hold); said != nil {
 		hold = *said
 	}
 	if profile.Longest != nil {
 		hold = min(hold, *profile.Longest)
-	}
-	if t.hold.visited {
-		hold = max(hold, minHoldAfterPage)
 	}
 	return hold
 }

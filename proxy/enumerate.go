@@ -87,10 +87,13 @@ func (w *gathering) addPage(ctx context.Context) *Failure {
 	next := ""
 	if f == nil {
 		page, err := w.gate.enquire(ctx, o.Server, registry.Ask{Method: method, Params: params, From: w.from(o.Server)})
-		if err != nil {
+		switch {
+		case err == nil:
+			if f = w.add(ctx, o, page); f == nil {
+				next = textMember(page, "nextCursor")
+			}
+		case forwardError(err).Kind != registry.Unconnected: // clients list by themselves: no reason to ask a person to connect
 			f = w.askFailure(ctx, err)
-		} else if f = w.add(ctx, o, page); f == nil {
-			next = textMember(page, "nextCursor")
 		}
 	}
 	if len(next) > cursorBytes && w.in.Route != "" {

@@ -58,7 +58,7 @@ func (t *toolCall) forward(ctx context.Context) *Failure {
 		f.Kernel.RetryEligible = true
 		f = f.remedy("the tool only reads: call it again")
 	}
-	t.sent = fe.Sent
+	t.sent = fe.Sent && fe.Kind != registry.Unconnected
 	t.ends(approval.StateUnknown, nil, f.Reason)
 	if fe.Kind == registry.Failed && fe.RPC != nil {
 		t.hold.end = approval.StateFailed
@@ -130,14 +130,22 @@ type origin struct {
 	who  policy.Principal
 }
 
+// person returns whose requests the road makes.
+func (c *call) person() registry.Downstream {
+	out := registry.Downstream{Issuer: c.principal.Issuer, Tenant: c.principal.Tenant, Subject: c.principal.Subject}
+	if out.Issuer != "" {
+		out.Token = text.Secret(c.in.Credential.Bearer)
+	}
+	return out
+}
+
 // from returns the client that the road forwards for, with the gate between server
 // and the client's peers.
 func (c *call) from(server string) registry.Downstream {
-	out := registry.Downstream{
-		Session: c.in.Session, Subject: c.principal.Subject, Tenant: c.principal.Tenant, Capabilities: c.in.Capabilities, ClientInfo: c.in.ClientInfo, Revision: c.in.Era, Level: c.in.Level, Bytes: c.in.Bytes,
-	}
-	if out.Issuer = c.principal.Issuer; out.Issuer != "" {
-		out.Token = text.Secret(c.in.Credential.Bearer)
+	out := c.person()
+	out.Session, out.Capabilities, out.ClientInfo, out.Revision, out.Level, out.Bytes = c.in.Session, c.in.Capabilities, c.in.ClientInfo, c.in.Era, c.in.Level, c.in.Bytes
+	if c.credential != nil {
+		out.Credential = c.credential.ID
 	}
 	if c.in.Peer == nil && c.in.Home == nil {
 		return out

@@ -167,7 +167,7 @@ type Settings struct {
 }
 
 // Options are the parts of a Gate. All but Refused, Fold, Usage, Waiter, Book,
-// Servers, Artifacts, Bus, Tracer, Observe, Log, Now and Settings are required.
+// Servers, Artifacts, Bus, Tracer, Credentials, Observe, Log, Now and Settings are required.
 type Options struct {
 	Identifier Identifier
 	Policy     Policy
@@ -188,7 +188,9 @@ type Options struct {
 	Bus       Bus       // nil: nobody listens
 	Tracer    Tracer    // nil: nothing is traced
 	Baggage   []string  // keys of the caller's W3C Baggage in params._meta that servers receive; nil = none
-	Settings  Settings
+	// Credentials finds those of callers at servers where each needs one; nil: there is no such server.
+	Credentials Credentials
+	Settings    Settings
 	// Observe is called with every closed call; it must not block.
 	Observe func(Observation)
 	Log     hclog.Logger
@@ -362,6 +364,10 @@ type Failure struct {
 	Errors     string          // of the client's profile: result, a dialect, or "" = as the route does
 	Status     int             // of HTTP; 0 = that of the table
 	Scopes     []string        // that the caller's token has to have, sorted; nil = a token changes nothing
+	// Elicitations are the URL elicitations that a person has to complete first, a JSON array; nil =
+	// none. Elicits says that the client declared such elicitations.
+	Elicitations json.RawMessage
+	Elicits      bool
 }
 
 // Error says what went wrong in one line.

@@ -37,7 +37,7 @@ func (c *call) newRecord(judged bool) *audit.Record {
 		Principal: audit.Principal{Subject: who.Subject, Person: who.Person, Roles: who.Roles, Client: who.Client, Tenant: who.Tenant},
 		Transport: c.in.Transport, Era: c.in.Era, Route: c.in.Route, Session: c.in.Session, RequestID: c.id, Tags: c.in.Tags,
 		Method: c.method, Server: c.server, Exposed: c.name, About: c.body, ArgumentsSHA256: strings.TrimPrefix(c.digest, "sha256:"),
-		Ticket: c.ticket.ID, Task: c.task, Stage: c.source.Function,
+		Credential: c.recordedCredential(), Ticket: c.ticket.ID, Task: c.task, Stage: c.source.Function,
 		Policy: audit.Policy{
 			Effect: string(c.decision.Effect), Rule: c.decision.Rule,
 			Reason: c.decision.Reason, Remedy: c.decision.Remedy, Revision: c.decision.Revision,
@@ -54,6 +54,15 @@ func (c *call) newRecord(judged bool) *audit.Record {
 		}
 	}
 	return r
+}
+
+// recordedCredential is what requests to the server are made with, as records have it.
+func (c *call) recordedCredential() *audit.Credential {
+	if c.credential == nil {
+		return nil
+	}
+	as := audit.Credential(*c.runsAs())
+	return &as
 }
 
 // The words for refusals: that of its code, else that of its category, else failed.

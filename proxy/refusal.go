@@ -186,6 +186,11 @@ func (c *call) upstreamFailure(ctx context.Context, fe *registry.ForwardError, l
 		down := signal.ExternalError("nothing was sent", upstreams, true, nil)
 		return c.wrap(signal.CodeUpstreamUnavailable, down, "server "+c.server+" is not available").
 			remedy("call again later; other servers are not affected")
+	case registry.Unconnected: // the server did nothing
+		if missing, ok := errors.AsType[*registry.Missing](fe); ok {
+			return c.unconnected(missing)
+		}
+		return c.unconnected(&registry.Missing{Reason: "the server refuses the caller's credential", Connects: true})
 	case registry.Quarantined:
 		return c.fail(signal.CodeToolQuarantined, "the server offers another definition of this tool than the one that was accepted").
 			remedy(useAnother)

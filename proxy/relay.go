@@ -30,6 +30,7 @@ var relayRoad = []stage[*relayed]{
 	{"identify", (*relayed).identify},
 	{"resolve", (*relayed).resolve},
 	{"decide", (*relayed).decide},
+	{"connect", (*relayed).connect},
 	{"limit", (*relayed).limit},
 	{"record", (*relayed).record},
 	{"forward", (*relayed).forward},
@@ -42,6 +43,7 @@ var relayRoad = []stage[*relayed]{
 //	identify   the credential names a principal
 //	resolve    the server is that of the route, or the one that has it; a task is the session's
 //	decide     the policy allows it; what it would hold is denied
+//	connect    the caller has a credential at the server, where each caller needs one
 //	limit      every bucket that applies gives a token
 //	record     the decision is in the audit trail
 //	forward    the judged bytes go to the upstream

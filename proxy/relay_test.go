@@ -273,3 +273,13 @@ func TestEnumerateFailsClosed(t *testing.T) {
 		t.Errorf("got %s, %v", got, f)
 	}
 }
+
+// Somebody who is not connected to a server has none of its lists, and is not refused: clients list by
+// themselves.
+func TestEnumerateWithoutConnection(t *testing.T) {
+	l := newLibrary(t)
+	l.err = &registry.ForwardError{Kind: registry.Unconnected, Err: &registry.Missing{Server: "web"}}
+	if got, f := l.Enumerate(t.Context(), relayed(t, "web", "prompts/list", `{}`), l.who); f != nil || string(got) != `{"prompts":[]}` {
+		t.Errorf("got %s, %v", got, f)
+	}
+}

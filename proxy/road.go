@@ -31,6 +31,7 @@ var road = []stage[*toolCall]{
 	{"identify", (*toolCall).identify},
 	{"resolve", (*toolCall).resolve},
 	{"decide", (*toolCall).decide},
+	{"connect", (*toolCall).connect},
 	{"limit", (*toolCall).limit},
 	{"validate", (*toolCall).validate},
 	{"approve", (*toolCall).approve},
@@ -61,15 +62,17 @@ type call struct {
 	events []span.Event // in its course
 
 	principal policy.Principal
-	method    string           // "" for tools/call
-	name      string           // of the tool, prompt, resource or task, as the caller gave it
-	server    string           // "" until it is known, or for all
-	tool      *registry.Tool   // that is called, or of the call that a task came of; nil until it is known
-	ticket    *approval.Ticket // of a held call, or of the task that a ticket is; else noTicket
-	body      json.RawMessage  // the judged bytes: a tool's arguments, the params of other requests
-	digest    string           // "sha256:<hex>" of body
-	task      json.RawMessage  // params.task: the caller wants a task instead of a result
-	meta      json.RawMessage  // the caller's _meta without the members of this hop
+	method    string         // "" for tools/call
+	name      string         // of the tool, prompt, resource or task, as the caller gave it
+	server    string         // "" until it is known, or for all
+	tool      *registry.Tool // that is called, or of the call that a task came of; nil until it is known
+	// What requests to the server are made with; nil = with what the configuration says.
+	credential *registry.Credential
+	ticket     *approval.Ticket // of a held call, or of the task that a ticket is; else noTicket
+	body       json.RawMessage  // the judged bytes: a tool's arguments, the params of other requests
+	digest     string           // "sha256:<hex>" of body
+	task       json.RawMessage  // params.task: the caller wants a task instead of a result
+	meta       json.RawMessage  // the caller's _meta without the members of this hop
 
 	engine      Policy
 	decision    policy.Decision
@@ -111,6 +114,7 @@ type toolCall struct {
 //	identify   the credential names a principal
 //	resolve    the name is a tool that this principal can see
 //	decide     the policy allows it, holds it or denies it
+//	connect    the caller has a credential at the server, where each caller needs one
 //	limit      every bucket that applies gives a token; a call that is not held is counted
 //	validate   the arguments fit the tool's schema
 //	approve    a held call has a grant, spent here, and is counted

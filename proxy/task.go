@@ -280,7 +280,7 @@ func (t *toolCall) replyTask(c approval.Claim) *Failure {
 
 // underWay reports whether something may still become of t.
 func underWay(t approval.Ticket) bool {
-	return t.State == approval.StateProposed || t.State == approval.StateApproved || t.State == approval.StateDispatching
+	return t.State == approval.StateProposed || t.State == approval.StateApproved || t.State == approval.StateNeedsConnection || t.State == approval.StateDispatching
 }
 
 // taskState is t as the state of a task, in the form of the caller's revision.
@@ -307,6 +307,8 @@ func (c *call) taskState(t approval.Ticket) json.RawMessage {
 	message := ticketText(t)
 	if link := c.gate.approvalPage(t); link != "" && t.State == approval.StateProposed {
 		message += " Approvers decide at " + link
+	} else if link := c.gate.connectionURL(t.Server); link != "" && t.State == approval.StateNeedsConnection && connects(t) {
+		message += " The person connects at " + link
 	}
 	return marshal(map[string]any{
 		"taskId": t.ID, "status": status, "statusMessage": message,

@@ -39,6 +39,7 @@ type workerGate struct {
 	ended   []string         // waits for people
 	askers  []string         // for whom tickets were made
 	begun   time.Time
+	grants  people // of callers
 }
 
 var annAndLocal = identity.Config{
@@ -74,6 +75,7 @@ func newWorkerGate(t *testing.T, db *store.DB, secrets *keys.Dir, s proxy.Settin
 	}
 	m.Gate, err = proxy.New(proxy.Options{
 		Identifier: m.auth, Policy: m, Limiter: m, Tickets: m.tickets, Waiter: m.tickets, Book: m.tickets, Recorder: m, Upstreams: m, Settings: s,
+		Credentials: &m.grants,
 	})
 	if err != nil {
 		t.Fatal(err)

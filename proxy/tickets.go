@@ -31,11 +31,14 @@ func (g *Gate) Review(ctx context.Context, t approval.Ticket) bool {
 }
 
 // Resume takes the call of an approved ticket that stands down the road of every call; it may
-// spend this ticket only. It returns the ticket afterwards: approved as before if nothing was
+// spend this ticket only. One that needs a connection is left alone until its requester has it. It returns the ticket afterwards: approved as before if nothing was
 // sent, else in its end state. Without a Book no call is made.
 func (g *Gate) Resume(ctx context.Context, t approval.Ticket) (approval.Ticket, error) {
 	if g.opts.Book == nil {
 		return t, errors.New("making an approved call: the gate has no book")
+	}
+	if t.State == approval.StateNeedsConnection && !g.connected(ctx, t) {
+		return t, nil
 	}
 	if !g.Review(ctx, t) {
 		return g.opts.Book.Get(ctx, t.ID)
@@ -56,6 +59,21 @@ func (g *Gate) Resume(ctx context.Context, t approval.Ticket) (approval.Ticket, 
 		g.opts.Log.Info("made an approved call", "ticket", t.ID, "tool", t.Exposed, "decision", reply.DecisionID)
 	}
 	return g.opts.Book.Get(ctx, t.ID)
+}
+
+// connected reports whether the call of a ticket would run as approved, as far as its requester's
+// credential goes.
+func (g *Gate) connected(ctx context.Context, t approval.Ticket) bool {
+	in, err := callOf(t)
+	if err != nil {
+		return false
+	}
+	c := g.newCall(in)
+	c.server, c.principal = t.Server, t.Principal
+	if _, f := c.findCredential(ctx); f != nil {
+		return false
+	}
+	return t.Disconnected(approval.Held{Principal: t.Principal, RunsAs: c.runsAs()}) == ""
 }
 
 // callOf returns the call that a ticket was made for: the stored bytes, and the
@@ -302,7 +320,11 @@ var words = map[approval.State]wording{
 		text: "waiting for a person with role {roles} to approve it (rule {rule}: {reason}); nothing has been done yet, and the request expires at {expires}",
 		next: "when it is approved, {again} and it is made", runs: "it is made as soon as it is approved",
 	},
-	approval.StateApproved:    {text: "approved", next: "to have it made, {again} before {expires}", runs: "it is about to be made: ask again in a moment for its result"},
+	approval.StateApproved: {text: "approved", next: "to have it made, {again} before {expires}", runs: "it is about to be made: ask again in a moment for its result"},
+	approval.StateNeedsConnection: {
+		text: "approved, and not made, because its requester is not connected to server {server} as approved: {unconnected}",
+		next: "a person has to connect; then {again} before {expires}", runs: "a person has to connect; then it is made, before {expires}",
+	},
 	approval.StateDispatching: {word: "running", text: "approved, and being made now", next: "ask again in a moment for its result"},
 	approval.StateDone:        {text: "approved and made", next: "ask for this ticket to have the result"},
 	approval.StateDenied:      {code: signal.CodeApprovalDenied, text: "{denial}; nothing was done", next: "the same call gets the same answer: change it as the approver says, or do without it"},
@@ -323,7 +345,7 @@ var words = map[approval.State]wording{
 func fill(text string, t approval.Ticket, name string) string {
 	again := "all " + name + " again with exactly the same arguments"
 	return strings.NewReplacer(
-		"{ticket}", t.ID, "{tool}", t.Exposed, "{roles}", strings.Join(t.Roles, " or "), "{rule}", t.Rule, "{reason}", t.Reason, "{note}", t.Note,
+		"{ticket}", t.ID, "{tool}", t.Exposed, "{roles}", strings.Join(t.Roles, " or "), "{rule}", t.Rule, "{reason}", t.Reason, "{note}", t.Note, "{server}", t.Server, "{unconnected}", t.Unconnected,
 		"{denial}", strings.TrimSuffix("an approver denied this call: "+t.DecisionReason, ": "), "{expires}", t.Expires.UTC().Format(time.RFC3339),
 		"{again}", "c"+again, "{Again}", "C"+again, "{soon}", strconv.Itoa(int(retryPending.Seconds())),
 	).Replace(text)
@@ -352,6 +374,9 @@ func (c *call) describeTicket(status string, t approval.Ticket) map[string]any {
 	}
 	if link := c.gate.approvalPage(t); link != "" && (underWay(t) || t.State == approval.StateDone) {
 		view["approval_url"] = link
+	}
+	if link := c.gate.connectionURL(t.Server); link != "" && t.State == approval.StateNeedsConnection && connects(t) {
+		view["connect_url"] = link
 	}
 	return view
 }

@@ -24,6 +24,7 @@ const (
 	CodeApprovalDenied      = "T5_APPROVAL_DENIED"            // a person said no
 	CodeApprovalExpired     = "T5_APPROVAL_EXPIRED"           // nobody answered in time
 	CodeApprovalPending     = "T5_APPROVAL_PENDING"           // people have not decided yet
+	CodeConnectionRequired  = "T5_CONNECTION_REQUIRED"        // the caller has no credential at the server
 	CodeRateLimited         = "T4_RATE_LIMIT_EXCEEDED"        // a bucket is empty
 	CodeOverloaded          = "T4_GATE_OVERLOADED"            // too much at once
 	CodeToolQuarantined     = "T4_TOOL_QUARANTINED"           // definition changed or refused
@@ -83,7 +84,7 @@ var meanings = map[traits][]string{
 	{Resource, Transient, true}:    {CodeRateLimited, CodeOverloaded, KernelSpawnResources},
 	{Resource, Degraded, false}:    {KernelCachePressure},
 	{Resource, Fatal, false}:       {KernelBudgetExhausted},
-	{Policy, Transient, true}:      {CodeApprovalExpired, CodeApprovalPending},
+	{Policy, Transient, true}:      {CodeApprovalExpired, CodeApprovalPending, CodeConnectionRequired},
 	{Policy, Fatal, false}:         {CodePolicyDenied, CodeApprovalDenied, CodeToolQuarantined, CodeUnauthenticated},
 }
 

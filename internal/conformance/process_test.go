@@ -50,6 +50,12 @@ decision := {"effect": "allow", "rule": "conformance"}
 // describes it, with further settings, and returns the URL of /mcp/{server}.
 func startToolgate(t testing.TB, server, settings string) string {
 	t.Helper()
+	return startGate(t, server, settings).Agents + "/mcp/everything"
+}
+
+// startGate is startToolgate for those who need both listeners.
+func startGate(t testing.TB, server, settings string) *program.Gate {
+	t.Helper()
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "policy"), 0o700); err != nil {
 		t.Fatal(err)
@@ -59,7 +65,7 @@ func startToolgate(t testing.TB, server, settings string) string {
 			t.Fatal(err)
 		}
 	}
-	return program.ServeReady(t, dir).Agents + "/mcp/everything"
+	return program.ServeReady(t, dir)
 }
 
 // Environment variables of TestClientThroughToolgate: the third-party client, and

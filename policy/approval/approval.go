@@ -2,23 +2,27 @@
 // asked for, what people decided, and how the call ended. A ticket is a state machine.
 // The table lists all of its moves; each is one conditional update in the store:
 //
-//	from         to           when
-//	(none)       proposed     a held call finds no ticket that answers it
-//	proposed     approved     enough approvers said yes
-//	proposed     denied       one approver said no
-//	proposed     expired      nobody decided in time
-//	proposed     superseded   the same call came under another policy, tool definition or obligation, or it would no longer be held on these terms
-//	approved     dispatching  the next identical call spent the grant, before anything is sent
-//	approved     expired      no identical call came in time
-//	approved     superseded   as above, or an approver no longer has the role when the grant is to be spent
-//	dispatching  approved     it is certain that nothing was sent; the old expiry stays
-//	dispatching  done         the upstream answered
-//	dispatching  failed       the upstream answered with an error
-//	dispatching  unknown      whether it ran is not known: timeout, crash, lost connection
-//	proposed, approved, dispatching
-//	             unknown      something other than toolgate changed the store, or it is older than the audit trail
-//	unknown      done         a person found that it took effect
-//	unknown      failed       a person found that it did not
+//	from              to                when
+//	(none)            proposed          a held call finds no ticket that answers it
+//	proposed          approved          enough approvers said yes
+//	proposed          denied            one approver said no
+//	proposed          expired           nobody decided in time
+//	proposed          superseded        the same call came under another policy, tool definition or obligation, or it would no longer be held on these terms
+//	approved          dispatching       the next identical call spent the grant, before anything is sent
+//	approved          needs_connection  the call was to be made, and its requester's credential at the server is missing or not as approved
+//	approved          expired           no identical call came in time
+//	approved          superseded        as above, or an approver no longer has the role when the grant is to be spent
+//	needs_connection  approved          the requester's credential is as approved; the old expiry stays
+//	needs_connection  expired           the requester did not connect in time
+//	needs_connection  superseded        as above
+//	dispatching       approved          it is certain that nothing was sent; the old expiry stays
+//	dispatching       done              the upstream answered
+//	dispatching       failed            the upstream answered with an error
+//	dispatching       unknown           whether it ran is not known: timeout, crash, lost connection
+//	proposed, approved, needs_connection, dispatching
+//	                  unknown           something other than toolgate changed the store, or it is older than the audit trail
+//	unknown           done              a person found that it took effect
+//	unknown           failed            a person found that it did not
 //
 // The other states are final. An approved call therefore runs at most once,
 // and one that may have run never runs again.
@@ -45,28 +49,30 @@ type State string
 
 // The states of a ticket.
 const (
-	StateProposed    State = "proposed"    // waits for people
-	StateApproved    State = "approved"    // the next identical call may run, once
-	StateDenied      State = "denied"      // final
-	StateExpired     State = "expired"     // final
-	StateSuperseded  State = "superseded"  // final
-	StateDispatching State = "dispatching" // the call is running, or was when its process died
-	StateDone        State = "done"        // final, with the stored result
-	StateFailed      State = "failed"      // final
-	StateUnknown     State = "unknown"     // the call may or may not have run: waits for a person to find out
+	StateProposed        State = "proposed"         // waits for people
+	StateApproved        State = "approved"         // the next identical call may run, once
+	StateNeedsConnection State = "needs_connection" // likewise, once its requester is connected: see [Ticket.Unconnected]
+	StateDenied          State = "denied"           // final
+	StateExpired         State = "expired"          // final
+	StateSuperseded      State = "superseded"       // final
+	StateDispatching     State = "dispatching"      // the call is running, or was when its process died
+	StateDone            State = "done"             // final, with the stored result
+	StateFailed          State = "failed"           // final
+	StateUnknown         State = "unknown"          // the call may or may not have run: waits for a person to find out
 )
 
 // States lists every state in the order of a ticket's life.
 func States() []State {
-	return []State{StateProposed, StateApproved, StateDenied, StateExpired, StateSuperseded, StateDispatching, StateDone, StateFailed, StateUnknown}
+	return []State{StateProposed, StateApproved, StateNeedsConnection, StateDenied, StateExpired, StateSuperseded, StateDispatching, StateDone, StateFailed, StateUnknown}
 }
 
 // moves are the changes of state that the package comment lists.
 var moves = map[State][]State{
-	StateProposed:    {StateApproved, StateDenied, StateExpired, StateSuperseded},
-	StateApproved:    {StateDispatching, StateExpired, StateSuperseded},
-	StateDispatching: {StateApproved, StateDone, StateFailed, StateUnknown},
-	StateUnknown:     {StateDone, StateFailed},
+	StateProposed:        {StateApproved, StateDenied, StateExpired, StateSuperseded},
+	StateApproved:        {StateDispatching, StateNeedsConnection, StateExpired, StateSuperseded},
+	StateNeedsConnection: {StateApproved, StateExpired, StateSuperseded},
+	StateDispatching:     {StateApproved, StateDone, StateFailed, StateUnknown},
+	StateUnknown:         {StateDone, StateFailed},
 }
 
 // ToolError begins the note of a call that ran and that its tool answered with an error, a
@@ -217,6 +223,12 @@ type Held struct {
 	// Approval has the Roles, the Quorum and Each of the ticket. In a call, TTL 0 means
 	// Options.TTL and Quorum 0 means 1.
 	policy.Approval
+	// RunsAs is what the requests of the call to its server are made with; nil = with what the
+	// configuration says, the same for all callers. Not part of the binding.
+	RunsAs *Account
+	// Unconnected, in a call: why the caller has no credential at the server. Claim then makes no
+	// ticket and gives no grant. In a ticket: why its state is [StateNeedsConnection]. "" otherwise.
+	Unconnected string
 	// How the call was received (see policy.Request), and by which downstream session
 	// ("" = none), for people; not part of the binding.
 	Transport, Era, Session string
@@ -241,7 +253,10 @@ const (
 	Unknown  ClaimOutcome = "unknown"   // it may have run
 	Denied   ClaimOutcome = "denied"    // a person said no: see Ticket.DecisionReason
 	Expired  ClaimOutcome = "expired"   // answered once; the next identical call gets a new ticket
-	TooMany  ClaimOutcome = "too_many"  // the requester has MaxLive calls waiting; no ticket was made
+	// Unconnected: the call may not run with the credential that the requester has now, if any. Of
+	// an approved ticket the grant is kept, in StateNeedsConnection. Ticket is zero where there is none.
+	Unconnected ClaimOutcome = "unconnected"
+	TooMany     ClaimOutcome = "too_many" // the requester has MaxLive calls waiting; no ticket was made
 )
 
 // Claim is a ticket and its answer. Ticket is zero for TooMany.

@@ -37,9 +37,13 @@ func (t *Tickets) Claim(ctx context.Context, held Held) (Claim, error) {
 			c.Ticket, err = t.lock(w, load{result: true}, found)
 		}
 		if err == nil && found != "" {
-			c.Outcome, err = t.answer(w, &c.Ticket, held.Execute)
+			c.Outcome, err = t.answer(w, &c.Ticket, held)
 		}
-		if err == nil && c.Outcome == "" {
+		switch {
+		case err != nil || c.Outcome != "":
+		case held.Unconnected != "":
+			c = Claim{Outcome: Unconnected}
+		default:
 			c, err = t.propose(w, bound, held)
 		}
 		return err
@@ -53,7 +57,7 @@ func (t *Tickets) Claim(ctx context.Context, held Held) (Claim, error) {
 		}
 		return Claim{}, fmt.Errorf("claiming a ticket: %w", err)
 	}
-	if c.Outcome != TooMany {
+	if c.Ticket.ID != "" {
 		c.Ticket.Arguments = slices.Clone(held.Arguments)
 	}
 	return c, nil
@@ -94,10 +98,10 @@ func (h *Held) complete(ttl time.Duration) error {
 }
 
 // answer returns the answer of the latest ticket of a binding; "" means that it no
-// longer answers calls and a new ticket is due. When execute is set, a waiting ticket
+// longer answers calls and a new ticket is due. When held.Execute is set, a waiting ticket
 // keeps it.
-func (t *Tickets) answer(w *writer, k *Ticket, execute bool) (ClaimOutcome, error) {
-	if k.doubt != "" || k.State == StateApproved {
+func (t *Tickets) answer(w *writer, k *Ticket, held Held) (ClaimOutcome, error) {
+	if k.doubt != "" || k.granted() {
 		trusted, err := t.trust(w, k)
 		if err != nil {
 			return "", err
@@ -107,11 +111,15 @@ func (t *Tickets) answer(w *writer, k *Ticket, execute bool) (ClaimOutcome, erro
 			return Unknown, nil
 		}
 	}
+	switch {
+	case k.granted():
+		return t.grant(w, k, held)
+	case held.Unconnected != "":
+		return Unconnected, nil
+	}
 	switch k.State {
 	case StateProposed:
-		return Pending, w.attach(k, execute)
-	case StateApproved:
-		return t.spend(w, k)
+		return Pending, w.attach(k, held.Execute)
 	case StateDispatching:
 		return InFlight, nil
 	case StateExpired:
@@ -143,6 +151,22 @@ func (w *writer) attach(k *Ticket, execute bool) error {
 // final maps the final states to their answers until the ticket's expiry. A state that
 // is not listed does not answer.
 var final = map[State]ClaimOutcome{StateDone: Replay, StateFailed: Failed, StateUnknown: Unknown, StateDenied: Denied}
+
+// grant spends the grant of a ticket if its call would run as the ticket says. If not, the grant
+// is kept until the ticket is over, or the call would.
+func (t *Tickets) grant(w *writer, k *Ticket, held Held) (ClaimOutcome, error) {
+	switch why := k.Disconnected(held); {
+	case why != "" && k.State == StateApproved:
+		return Unconnected, w.move(k, change{to: StateNeedsConnection, reason: why})
+	case why != "":
+		return Unconnected, nil
+	case k.State == StateNeedsConnection:
+		if err := w.move(k, change{to: StateApproved, reason: "the requester is connected again"}); err != nil {
+			return "", err
+		}
+	}
+	return t.spend(w, k)
+}
 
 // spend gives the grant of an approved ticket if its approvers may still approve it.
 // If not, the ticket is superseded, and people are asked again.
@@ -201,7 +225,7 @@ func (t *Tickets) supersede(w *writer, bound string, h Held) error {
 		if err != nil {
 			return err
 		}
-		if k.doubt != "" || k.State != StateProposed && k.State != StateApproved {
+		if k.doubt != "" || !k.waits() {
 			continue // settle or trust moves it, or somebody has
 		}
 		if err := w.move(&k, change{to: StateSuperseded, reason: otherTerms, note: otherTerms}); err != nil {

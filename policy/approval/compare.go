@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
@@ -210,6 +211,9 @@ func (t *Tickets) compareOne(w *writer, id, behind string) error {
 	return err
 }
 
+// underGrant are the states in which the call of a ticket is approved and may not have been sent.
+var underGrant = []State{StateApproved, StateNeedsConnection, StateDispatching}
+
 // trust reports whether the store can be relied on for k: toolgate wrote the row and its
 // votes, and the audit trail has no later change of the ticket. A live ticket that it cannot be
 // relied on for becomes unknown. trust fails closed: when the trail cannot be read, that
@@ -232,8 +236,8 @@ func (t *Tickets) trust(w *writer, k *Ticket) (bool, error) {
 		case err != nil:
 			return false, err
 		case last.Seq <= k.version:
-		case last.Unsent && !t.db.Shared() && k.State == StateApproved && last.State == StateDispatching:
-			return true, w.note(k, StateDispatching, "", "the grant was recorded and not stored: nothing was sent")
+		case last.Unsent && !t.db.Shared() && k.granted() && k.State != last.State && slices.Contains(underGrant, last.State):
+			return true, w.note(k, last.State, "", "the grant was recorded and not stored: nothing was sent")
 		case last.Unsent && !t.db.Shared() && k.State == StateProposed && (last.State == StateProposed || last.State == StateApproved):
 			return true, w.note(k, StateProposed, "", "a decision was recorded and not stored: it does not count")
 		default:
@@ -261,8 +265,8 @@ func (t *Tickets) distrust(w *writer, k *Ticket) error {
 	if k.State != StateUnknown {
 		return nil
 	}
-	k.runner, k.resultDigest = "", ""
-	err := w.one("UPDATE approvals SET state = ?, instance = '', result = NULL, result_digest = '', note = ? WHERE id = ? AND state = ?", k.State, k.Note, k.ID, k.stored)
+	k.runner, k.resultDigest, k.Unconnected = "", "", ""
+	err := w.one("UPDATE approvals SET state = ?, unconnected = '', instance = '', result = NULL, result_digest = '', note = ? WHERE id = ? AND state = ?", k.State, k.Note, k.ID, column{&k.stored})
 	if err != nil {
 		return err
 	}

@@ -202,7 +202,7 @@ func (k *Ticket) checkFinding(f Finding) error {
 // neither waiting nor approved.
 func (t *Tickets) Supersede(ctx context.Context, id, who, reason string) error {
 	err := t.alter(ctx, id, func(w *writer, k *Ticket) (refusal, err error) {
-		if k.State != StateProposed && k.State != StateApproved {
+		if !k.waits() {
 			return fmt.Errorf("%w: it is %s", ErrNotLive, k.State), nil
 		}
 		return nil, w.move(k, change{to: StateSuperseded, who: who, reason: reason, note: reason})

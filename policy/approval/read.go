@@ -84,6 +84,9 @@ func (t *Tickets) list(ctx context.Context, l load, tail string, args ...any) (t
 
 const hasRole = "EXISTS (SELECT 1 FROM json_each(roles) WHERE value IN (SELECT value FROM json_each(?)))"
 
+// shownState is the state of a row, where the column is as [column] says.
+const shownState = "CASE WHEN unconnected = '' THEN state ELSE 'needs_connection' END"
+
 // where returns f as SQL and the values of its parameters.
 func (f Filter) where() (string, []any) {
 	terms, args := []string{"TRUE"}, []any{}
@@ -92,10 +95,14 @@ func (f Filter) where() (string, []any) {
 		args = append(args, values...)
 	}
 	if f.State != "" {
-		add("state = ?", f.State)
+		f.States = []State{f.State}
 	}
 	if f.States != nil {
-		add("state IN (SELECT value FROM json_each(?))", jsonList(f.States))
+		stored := slices.Clone(f.States)
+		if slices.Contains(stored, StateNeedsConnection) {
+			stored = append(stored, StateApproved)
+		}
+		add("state IN (SELECT value FROM json_each(?)) AND "+shownState+" IN (SELECT value FROM json_each(?))", jsonList(stored), jsonList(f.States))
 	}
 	if f.Principal != "" {
 		add("subject = ?", f.Principal)
@@ -193,7 +200,7 @@ func Counts(ctx context.Context, db *store.DB) (map[State]int, error) {
 		state State
 		n     int
 	}
-	rows, err := store.Select(ctx, db.Read, func(c *count) []any { return []any{&c.state, &c.n} }, "SELECT state, count(*) FROM approvals GROUP BY state")
+	rows, err := store.Select(ctx, db.Read, func(c *count) []any { return []any{&c.state, &c.n} }, "SELECT "+shownState+", count(*) FROM approvals GROUP BY 1")
 	counts := make(map[State]int, len(rows))
 	for _, c := range rows {
 		counts[c.state] = c.n

@@ -3,6 +3,7 @@ package approval
 import (
 	"context"
 	"crypto/sha256"
+	"database/sql/driver"
 	"encoding/hex"
 	"fmt"
 	"maps"
@@ -24,23 +25,23 @@ var whole = load{arguments: math.MaxInt32, result: true}
 // ticketColumns are the columns that never change after the insert, in the order of
 // ticketFields.
 const ticketColumns = `id, state, principal, server, tool, exposed, fingerprint, digest, revision, rule, reason,
- roles, quorum, each_role, created, expires, deadline, decision_id, trace_id, transport, era, session, made_by, until, execute, tags`
+ roles, quorum, each_role, created, expires, deadline, decision_id, trace_id, transport, era, session, made_by, until, execute, tags, runs_as`
 
 // sealedColumns are the columns that the MAC of a ticket authenticates, in the order of
 // sealedFields. Its arguments and its result are authenticated by their digests.
-const sealedColumns = ticketColumns + `, binding, subject, tenant, parties, decided_by, decision_reason, instance, note, result_digest, version`
+const sealedColumns = ticketColumns + `, binding, subject, tenant, parties, decided_by, decision_reason, instance, note, result_digest, version, unconnected`
 
 func (k *Ticket) sealedFields() []any {
-	return append(k.ticketFields(), &k.binding, &k.subject, &k.tenant, store.JSON{To: &k.parties}, &k.DecidedBy, &k.DecisionReason, &k.runner, &k.Note, &k.resultDigest, &k.version)
+	return append(k.ticketFields(), &k.binding, &k.subject, &k.tenant, store.JSON{To: &k.parties}, &k.DecidedBy, &k.DecisionReason, &k.runner, &k.Note, &k.resultDigest, &k.version, &k.Unconnected)
 }
 
 // ticketFields returns the fields of k that ticketColumns store, as arguments of an
 // INSERT or destinations of a SELECT.
 func (k *Ticket) ticketFields() []any {
-	return []any{&k.ID, &k.State, store.JSON{To: &k.Principal}, &k.Server, &k.Tool, &k.Exposed, &k.Fingerprint, &k.Digest, &k.Revision, &k.Rule, &k.Reason,
+	return []any{&k.ID, column{&k.State}, store.JSON{To: &k.Principal}, &k.Server, &k.Tool, &k.Exposed, &k.Fingerprint, &k.Digest, &k.Revision, &k.Rule, &k.Reason,
 		store.JSON{To: &k.Roles}, &k.Quorum, store.JSON{To: &k.Each}, store.Time{To: &k.Created}, store.Time{To: &k.Expires}, &k.deadline, &k.DecisionID, &k.TraceID,
 		&k.Transport, &k.Era, &k.Session, &k.Instance, store.Time{To: &k.Principal.Until}, &k.Execute,
-		store.JSON{To: &k.Tags}}
+		store.JSON{To: &k.Tags}, store.JSON{To: &k.RunsAs}}
 }
 
 // selectTicket reads the columns of Ticket.fields, in its order. Its two parameters are
@@ -48,6 +49,24 @@ func (k *Ticket) ticketFields() []any {
 const selectTicket = `SELECT ` + sealedColumns + `, mac, length(arguments), CASE WHEN length(arguments) <= ? THEN arguments END,
  CASE WHEN ? = 1 THEN result END, attached, reported,
  (SELECT '[' || string_agg(roles, ',') || ']' FROM approval_votes WHERE ticket = approvals.id AND approve = 1) FROM approvals `
+
+// column is the column of a state. One that needs a connection is approved there, and its column
+// unconnected says more: indexes and checks of the table name the states.
+type column struct{ *State }
+
+// Value implements [driver.Valuer].
+func (c column) Value() (driver.Value, error) {
+	if *c.State == StateNeedsConnection {
+		return string(StateApproved), nil
+	}
+	return string(*c.State), nil
+}
+
+// Scan implements [sql.Scanner].
+func (c column) Scan(from any) error {
+	*c.State = State(fmt.Sprintf("%s", from))
+	return nil
+}
 
 func (k *Ticket) fields() []any {
 	return append(k.sealedFields(), &k.mac, &k.ArgumentBytes, (*[]byte)(&k.Arguments), (*[]byte)(&k.Result), &k.Attached, &k.reported, store.JSON{To: &k.approvers})
@@ -63,6 +82,9 @@ func (s *sealer) query(ctx context.Context, q store.Querier, l load, tail string
 	for i := range records {
 		k := &records[i]
 		k.people = s.people
+		if k.Unconnected != "" {
+			k.State = StateNeedsConnection
+		}
 		k.countApprovals(k.approvers)
 		if err := s.judgeRow(k); err != nil {
 			return nil, fmt.Errorf("reading ticket %s: %w", k.ID, err)

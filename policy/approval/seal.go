@@ -165,8 +165,14 @@ func (k *Ticket) withhold() {
 
 // live reports whether the ticket waits, is approved or runs.
 func (k *Ticket) live() bool {
-	return k.State == StateProposed || k.State == StateApproved || k.State == StateDispatching
+	return k.waits() || k.State == StateDispatching
 }
+
+// waits reports whether the ticket waits for people or for its call.
+func (k *Ticket) waits() bool { return k.State == StateProposed || k.granted() }
+
+// granted reports whether the call of the ticket is approved and not yet made.
+func (k *Ticket) granted() bool { return k.State == StateApproved || k.State == StateNeedsConnection }
 
 // sealTicket stores the MAC of k, whose fields are those of its row.
 func (w *writer) sealTicket(k *Ticket) (err error) {

@@ -18,7 +18,7 @@ func TestTheDrawnMovesAreTheMoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	drawn := map[approval.State][]approval.State{}
-	for _, m := range regexp.MustCompile(`(?m)^//\t([a-z]+) +([a-z]+) {2,}\S`).FindAllSubmatch(source, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^//\t([a-z_]+) +([a-z_]+) {2,}\S`).FindAllSubmatch(source, -1) {
 		if from := approval.State(m[1]); from != "from" {
 			drawn[from] = append(drawn[from], approval.State(m[2]))
 		}

@@ -234,7 +234,7 @@ func (t *Tickets) over(ctx context.Context, q store.Querier, now int64) (over []
 // has certainly ended counts as dead; errUnsure reports that this could not be determined.
 func (t *Tickets) isOver(ctx context.Context, k *Ticket, now int64) (bool, error) {
 	switch {
-	case k.stored == StateProposed || k.stored == StateApproved:
+	case k.stored == StateProposed || k.stored == StateApproved || k.stored == StateNeedsConnection:
 		return k.deadline <= now, nil
 	case k.State != StateDispatching:
 		return k.stored == StateDispatching, nil // in doubt
@@ -258,6 +258,8 @@ func (t *Tickets) settle(w *writer, k *Ticket) error {
 		return w.move(k, change{to: StateExpired, reason: "nobody decided in time"})
 	case k.State == StateApproved:
 		return w.move(k, change{to: StateExpired, reason: "the approved call did not come in time"})
+	case k.State == StateNeedsConnection:
+		return w.move(k, change{to: StateExpired, reason: "the requester did not connect in time"})
 	}
 	why := "the process that ran it died before the outcome was stored"
 	if k.runner == t.opts.Instance {

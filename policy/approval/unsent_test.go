@@ -24,6 +24,8 @@ func TestTicketsBehindTheTrail(t *testing.T) {
 		"a grant that was not spent":    {true, approval.StateDispatching, true, approval.Granted},
 		"a grant that may be spent":     {true, approval.StateDispatching, false, approval.Unknown},
 		"a run that ended":              {true, approval.StateDone, true, approval.Unknown},
+		"a connection that was missed":  {true, approval.StateNeedsConnection, true, approval.Granted},
+		"a connection, perhaps a run":   {true, approval.StateNeedsConnection, false, approval.Unknown},
 		"a vote that was not stored":    {false, approval.StateApproved, true, approval.Pending},
 		"a vote and perhaps a run":      {false, approval.StateApproved, false, approval.Unknown},
 		"a denial that was not stored":  {false, approval.StateDenied, true, approval.Unknown},

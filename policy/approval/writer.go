@@ -229,7 +229,7 @@ type change struct {
 	note        string
 }
 
-const moveTicket = `UPDATE approvals SET state = ?, instance = ?, result = ?, result_digest = ?, note = ?, decided_by = ?, decision_reason = ?
+const moveTicket = `UPDATE approvals SET state = ?, unconnected = ?, instance = ?, result = ?, result_digest = ?, note = ?, decided_by = ?, decision_reason = ?
  WHERE id = ? AND state = ? AND instance = ? AND (? = 1 OR deadline > ?)`
 
 // move is the only way to change the state of a ticket: one conditional update, and a
@@ -244,15 +244,18 @@ func (w *writer) move(k *Ticket, c change) error {
 		by, why = c.who, c.reason
 	}
 	late := c.to != StateDispatching && (c.to != StateApproved || from == StateDispatching)
-	stored := ""
+	stored, unconnected := "", ""
+	if c.to == StateNeedsConnection {
+		unconnected = c.reason
+	}
 	if c.result != nil {
 		stored = digest(c.result)
 	}
-	err := w.one(moveTicket, c.to, c.instance, c.result, stored, c.note, by, why, k.ID, from, k.runner, late, w.now)
+	err := w.one(moveTicket, column{&c.to}, unconnected, c.instance, c.result, stored, c.note, by, why, k.ID, column{&from}, k.runner, late, w.now)
 	if err != nil {
 		return err
 	}
-	k.resultDigest = stored
+	k.resultDigest, k.Unconnected = stored, unconnected
 	k.State, k.runner, k.Result, k.Note, k.DecidedBy, k.DecisionReason = c.to, c.instance, c.result, c.note, by, why
 	return w.note(k, from, c.who, c.reason)
 }

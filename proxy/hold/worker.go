@@ -51,8 +51,8 @@ type Ledger interface {
 type Gate interface {
 	// Review supersedes a live ticket whose terms are gone, and reports whether the ticket stands.
 	Review(ctx context.Context, t approval.Ticket) bool
-	// Resume makes the call of an approved ticket, if the ticket stands, and returns the ticket
-	// afterwards.
+	// Resume makes the call of an approved ticket, if the ticket stands and its requester is
+	// connected as approved, and returns the ticket afterwards.
 	Resume(ctx context.Context, t approval.Ticket) (approval.Ticket, error)
 }
 
@@ -195,15 +195,18 @@ func (w *Worker) dispatch(ctx context.Context) {
 }
 
 // run makes the call of an approved ticket, and makes it again as long as the ticket
-// stays approved and ctx lasts.
+// stays approved and ctx lasts. One that needs a connection is tried again with the next dispatch.
 func (w *Worker) run(ctx context.Context, t approval.Ticket) {
 	defer w.begun.Delete(t.ID)
-	var err error
-	for after := grace; err == nil && t.State == approval.StateApproved && wait.For(ctx, after); after = min(lastRetry, 2*after) {
+	for after := grace; wait.For(ctx, after); after = min(lastRetry, 2*after) {
 		if w.slots.Acquire(ctx, 1) != nil {
 			return
 		}
-		t, err = w.opts.Gate.Resume(w.life, t)
+		next, err := w.opts.Gate.Resume(w.life, t)
 		w.slots.Release(1)
+		if err != nil || next.State != approval.StateApproved {
+			return
+		}
+		t = next
 	}
 }

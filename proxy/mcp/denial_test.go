@@ -1,6 +1,7 @@
 package mcp_test
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -10,7 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/mcp"
+	"github.com/toolgate/toolgate/signal"
 )
 
 // refusal is what a client can tell of an error answer.
@@ -212,4 +215,49 @@ func (h *far) status(method, body string) int {
 	h.t.Helper()
 	res, _ := h.do(h.request(method, body))
 	return res.StatusCode
+}
+
+// A client that declared URL elicitation gets the error of the protocol, on every endpoint; on that
+// of one server everybody does.
+func TestConnectionRequired(t *testing.T) {
+	const list = `[{"mode":"url","elicitationId":"dec_1","url":"https://console.example.org/connections/demo","message":"connect"}]`
+	for name, tt := range map[string]struct {
+		path    string
+		elicits bool
+		want    int
+	}{
+		"all servers":          {"/mcp", false, -32600},
+		"all servers, elicits": {"/mcp", true, -32042},
+		"one server":           {"/mcp/demo", false, -32042},
+		"one server, elicits":  {"/mcp/demo", true, -32042},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGate()
+			g.behave["echo"] = func(_ context.Context, g *fakeGate, _ *proxy.Call, _ json.RawMessage) (json.RawMessage, *proxy.Failure) {
+				f := g.fail(signal.CodeConnectionRequired, "you are not connected")
+				f.Elicitations, f.Elicits = json.RawMessage(list), tt.elicits
+				return nil, f
+			}
+			tool := "echo"
+			if tt.path == "/mcp" {
+				tool = "demo__echo"
+			}
+			rec := serve(newDoor(t, g, nil), sessionless("alice", tt.path, "tools/call", `"name":"`+tool+`"`))
+			var m struct {
+				Error struct {
+					Code int
+					Data struct {
+						Code         string
+						Elicitations json.RawMessage
+					}
+				}
+			}
+			if err := json.Unmarshal(rec.Body.Bytes(), &m); err != nil || rec.Code != http.StatusOK {
+				t.Fatalf("%d %v: %s", rec.Code, err, rec.Body)
+			}
+			if m.Error.Code != tt.want || m.Error.Data.Code != "CONNECTION_REQUIRED" || (string(m.Error.Data.Elicitations) == list) != (tt.want == -32042) {
+				t.Errorf("got %s", rec.Body)
+			}
+		})
+	}
 }

@@ -422,9 +422,46 @@ func (desk) Follow(context.Context, int64) iter.Seq2[approval.Event, error] {
 	}
 }
 
+// wallet has the connections gr_1 and, which nobody can revoke, gr_broken and gr_unrecorded, all of ann.
+type wallet struct{ broken bool }
+
+func (w *wallet) Services() []console.Service { return nil }
+
+func (w *wallet) List(context.Context) (all []console.Connection, err error) {
+	if w.broken {
+		return nil, errors.New("planted")
+	}
+	for id, server := range map[string]string{"gr_1": "web", "gr_broken": "web", "gr_unrecorded": "unrecorded"} {
+		all = append(all, console.Connection{
+			ID: id, Server: server, Issuer: "https://as.example", Account: "octo-ann", Scopes: []string{"repo"}, Created: time.Unix(1e9, 0).UTC(), Until: time.Unix(2e9, 0).UTC(),
+			State: "live", Person: console.Person{Subject: "ann"},
+		})
+	}
+	return all, nil
+}
+
+func (w *wallet) Revoke(_ context.Context, id string) error {
+	if id == "gr_broken" {
+		return errors.New("planted")
+	}
+	return nil
+}
+
+func connectionProbes() []probe {
+	const one, all = "/v1/connections/gr_1", "/v1/connections"
+	return []probe{
+		{200, "ann", "GET", all, "", nil}, {200, "oda", "GET", all + "?subject=ann", "", nil}, {400, "oda", "GET", all + "?all=1", "", nil},
+		{401, "", "GET", all, "", nil}, {403, "ann", "GET", all + "?all=true", "", nil},
+		{200, "ann", "GET", one, "", nil}, {401, "", "GET", one, "", nil}, {404, "eve", "GET", one, "", nil},
+		{200, "ann", "DELETE", one, "", nil}, {401, "", "DELETE", one, "", nil}, {404, "eve", "DELETE", one, "", nil},
+		{500, "ann", "DELETE", "/v1/connections/gr_broken", "", nil}, {503, "ann", "DELETE", "/v1/connections/gr_unrecorded", "", nil},
+	}
+}
+
 // driveConsole holds the admin listener to its part of the document.
 func driveConsole(t *testing.T, doc *document) {
 	people := map[string]policy.Principal{"ann-token": {Subject: "ann", Roles: []string{"approver"}}, "eve-token": {Subject: "eve"}, "oda-token": {Subject: "oda", Roles: []string{"operator"}}}
+	accounts := new(wallet)
 	servers := []console.Upstream{{Name: "web", State: "ready", Transport: "stdio"}, {Name: "broken"}, {Name: "unrecorded"}}
 	tail := func(context.Context, int, bool) iter.Seq2[[]byte, error] {
 		return func(yield func([]byte, error) bool) { yield([]byte(`{"v":1}`), nil) }
@@ -449,6 +486,7 @@ func driveConsole(t *testing.T, doc *document) {
 			}
 			return servers[0], nil
 		},
+		Connections: accounts,
 		Record: func(a console.Act) error {
 			if a.Server == "unrecorded" {
 				return errors.New("disk full")
@@ -470,7 +508,12 @@ func driveConsole(t *testing.T, doc *document) {
 	srv := httptest.NewServer(c)
 	defer srv.Close()
 	d := &door{t: t, url: srv.URL}
-	for _, p := range consoleProbes() {
+	probes := append(consoleProbes(), connectionProbes()...)
+	for _, path := range []string{"/v1/connections", "/v1/connections/gr_1"} { // once the list is broken
+		probes = append(probes, probe{500, "ann", "GET", path, "", nil})
+	}
+	for i, p := range probes {
+		accounts.broken = i >= len(probes)-2
 		got := d.do(p.who, p.method, p.path, p.body, p.headers...)
 		if err := doc.check(p.method, p.path, got); err != nil || got.status != p.status {
 			t.Errorf("%s %s: status %d, want %d: %v", p.method, p.path, got.status, p.status, err)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	stdjson "encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,6 +37,11 @@ type Failure struct {
 	Errors     string              // how it is shown: ErrorsAsResult, a dialect, or "" = as the route does
 	Status     int                 // of HTTP; 0 = that of the table
 	Scopes     []string            // that the caller's token has to have; nil = a token changes nothing
+	// Elicitations are the URL elicitations that a person has to complete first, a JSON array of the
+	// params of elicitation/create (MCP 2025-11-25); nil = none. Elicits says that the client declared
+	// such elicitations, so that it acts on the error that has them.
+	Elicitations stdjson.RawMessage
+	Elicits      bool
 }
 
 // ErrorsAsResult is the value of Failure.Errors for a client that shows its model the
@@ -57,7 +63,8 @@ type Reply struct {
 // data is error.data, the same in all dialects.
 type data struct {
 	facts
-	Detail jsontext.Value `json:"detail"`
+	Detail       jsontext.Value `json:"detail"`
+	Elicitations jsontext.Value `json:"elicitations,omitzero"` // where the code is elicitationRequired
 }
 
 // facts are the members of a failure that every form of answer contains.
@@ -124,6 +131,8 @@ func answer(d Dialect, row Row, f Failure) (Reply, error) {
 		reply.Silent = true
 	case upstream != nil && passes(d, f, upstream):
 		reply.Error = stdjson.RawMessage(upstream)
+	case f.Elicits && f.Elicitations != nil && (d == MCP || d == Gateway): // as for those of an upstream, see passes
+		reply.Error, err = errorObject(MCP, row, f, upstream)
 	case !f.Plain && (f.Errors == ErrorsAsResult || d == MCP && row.Form == AsResult):
 		reply.Result, err = result(row, f, upstream)
 	default:
@@ -145,7 +154,7 @@ func passes(d Dialect, f Failure, upstream jsontext.Value) bool {
 // on its code and data, so the error is passed on.
 func elicits(upstream jsontext.Value) bool {
 	code, _ := jsonrpc.Get(stdjson.RawMessage(upstream), "code")
-	return string(code) == "-32042"
+	return string(code) == strconv.Itoa(elicitationRequired)
 }
 
 // object returns raw on one line when it is one JSON object with a single
@@ -161,14 +170,17 @@ func object(raw stdjson.RawMessage) jsontext.Value {
 // errorObject is the error of seed 002 with the code that the row has in the dialect,
 // and in data what describe says: the detail is a member there.
 func errorObject(d Dialect, row Row, f Failure, upstream jsontext.Value) (stdjson.RawMessage, error) {
-	code := row.RPC.In(d)
-	if d == MCP && row.Form == AsResult {
+	code, about := row.RPC.In(d), describe(row, f, upstream)
+	switch {
+	case d == MCP && row.Form == AsResult, code == elicitationRequired && f.Elicitations == nil:
 		code = row.RPC.Gateway
+	case code == elicitationRequired:
+		about.Elicitations = jsontext.Value(f.Elicitations)
 	}
 	out := signal.ErrorToJSONRPC(&signal.KernelError{Category: row.Category, Message: message(d, row, f)})
 	out.Code = cmp.Or(code, out.Code)
 	var err error
-	if out.Data, err = encode(describe(row, f, upstream)); err != nil {
+	if out.Data, err = encode(about); err != nil {
 		return nil, err
 	}
 	return encode(out)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -29,12 +30,20 @@ func failure(t *testing.T, r wire.Row) wire.Failure {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var first json.RawMessage
+	if r.Code == wire.ConnectionRequired {
+		first = json.RawMessage(toDoFirst)
+	}
 	return wire.Failure{
-		Kernel: e, RetryAfter: 1500*time.Millisecond + 1, Reason: "why <it> failed", Remedy: "do this instead",
+		Elicitations: first,
+		Kernel:       e, RetryAfter: 1500*time.Millisecond + 1, Reason: "why <it> failed", Remedy: "do this instead",
 		Context:    "rule r, agent-7 with role observer",
 		DecisionID: "dec_1", TraceID: "trc_1", Upstream: json.RawMessage(`{"code":-32050,"message":"own words","data":{"b":1e2,"a":1}}`),
 	}
 }
+
+// toDoFirst is the elicitations of failure.
+const toDoFirst = `[{"mode":"url","elicitationId":"con_1","url":"https://console.example.org/connections/web","message":"connect"}]`
 
 // said is what a message says of failure, after the row's own words.
 const said = ": why <it> failed (rule r, agent-7 with role observer). Hint: do this instead"
@@ -181,6 +190,7 @@ func checkData(t *testing.T, r wire.Row, raw json.RawMessage) {
 	if err := json.Unmarshal(raw, &got); err != nil {
 		t.Fatal(err)
 	}
+	delete(got, "elicitations") // see TestConnectionRequired
 	want := map[string]any{
 		"code": string(r.Code), "kernel_code": r.Kernel, "category": string(r.Category), "severity": string(r.Severity),
 		"retry_eligible": failure(t, r).Kernel.RetryEligible, "retry_after_ms": 1501.0, "reason": "why <it> failed", "remedy": "do this instead",
@@ -381,5 +391,50 @@ func TestElicitationInPlaceOfAResult(t *testing.T) {
 		if err != nil || (string(reply.Error) == asks) != same {
 			t.Errorf("%s: %s, %v", d, reply.Error, err)
 		}
+	}
+}
+
+// What a person has to do first is in an error that MCP clients act on, whatever else the
+// client's profile says, if the client can do it.
+func TestConnectionRequired(t *testing.T) {
+	link := json.RawMessage(toDoFirst)
+	for _, tt := range []struct {
+		name    string
+		dialect wire.Dialect
+		list    json.RawMessage
+		elicits bool
+		errors  string
+		want    string // JSON-RPC code, or result
+	}{
+		{"gateway", wire.Gateway, link, false, "", "-32600"},
+		{"gateway, a client that elicits", wire.Gateway, link, true, "", "-32042"},
+		{"gateway, no link", wire.Gateway, nil, true, "", "-32600"},
+		{"gateway, results for errors", wire.Gateway, link, false, wire.ErrorsAsResult, "result"},
+		{"gateway, a client that elicits, results for errors", wire.Gateway, link, true, wire.ErrorsAsResult, "-32042"},
+		{"canonical, a client that elicits", wire.Canonical, link, true, "", "-32600"},
+		{"kernel, a client that elicits", wire.Kernel, link, true, "", "-32600"},
+		{"mcp", wire.MCP, link, false, "", "-32042"},
+		{"mcp, a client that elicits", wire.MCP, link, true, "", "-32042"},
+		{"mcp, results for errors", wire.MCP, link, false, wire.ErrorsAsResult, "result"},
+		{"mcp, no link", wire.MCP, nil, false, "", "-32600"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := wire.Failure{
+				Kernel: &signal.KernelError{Code: signal.CodeConnectionRequired, Message: "m"}, Reason: "why",
+				Elicitations: tt.list, Elicits: tt.elicits, Errors: tt.errors,
+			}
+			reply, err := wire.Answer(tt.dialect, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			code, got := jsonrpc.Get(reply.Error, "code")
+			if how := string(code); !got && tt.want != "result" || got && how != tt.want || (reply.Result != nil) != (tt.want == "result") {
+				t.Fatalf("error %s, result %s; want %s", reply.Error, reply.Result, tt.want)
+			}
+			shown, has := jsonrpc.At(reply.Error, "data", "elicitations")
+			if has != (tt.want == "-32042") || has && string(shown) != toDoFirst {
+				t.Errorf("data.elicitations is %s", shown)
+			}
+		})
 	}
 }

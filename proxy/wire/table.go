@@ -54,6 +54,7 @@ const (
 	ApprovalDenied      Code = "APPROVAL_DENIED"
 	ApprovalExpired     Code = "APPROVAL_EXPIRED"
 	ApprovalPending     Code = "APPROVAL_PENDING"
+	ConnectionRequired  Code = "CONNECTION_REQUIRED"
 	RateLimited         Code = "RATE_LIMITED"
 	Overloaded          Code = "OVERLOADED"
 	ToolQuarantined     Code = "TOOL_QUARANTINED"
@@ -107,6 +108,10 @@ type Row struct {
 	Exact bool
 }
 
+// elicitationRequired is the code of an error that names what a person has to do first (MCP
+// 2025-11-25, URLElicitationRequiredError).
+const elicitationRequired = -32042
+
 // rows is the table. The dialect mcp has no code for rows that are sent as a
 // result. The mcp code of TOOL_FAILED is for upstreams that sent no error
 // object.
@@ -131,6 +136,8 @@ var rows = []Row{
 		"Approval expired", RPC{-32600, -32600, 0, 0}, AsResult, false},
 	{ApprovalPending, 202, signal.CodeApprovalPending, signal.Policy, signal.Transient,
 		"Approval pending", RPC{-32600, -32600, 0, 0}, AsResult, false},
+	{ConnectionRequired, 403, signal.CodeConnectionRequired, signal.Policy, signal.Transient,
+		"Connection required", RPC{-32600, -32600, 0, elicitationRequired}, AsError, false},
 	{RateLimited, 429, signal.CodeRateLimited, signal.Resource, signal.Transient,
 		"Rate limit exceeded", RPC{-32001, -32001, 0, -32001}, AsError, false},
 	{Overloaded, 429, signal.CodeOverloaded, signal.Resource, signal.Transient,

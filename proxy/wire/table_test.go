@@ -31,6 +31,7 @@ POLICY_DENIED        | 403 | T5_IDENTITY_VIOLATION         | policy     | -32600
 APPROVAL_DENIED      | 403 | T5_APPROVAL_DENIED            | policy     | -32600 | -32600 | -32600 | result
 APPROVAL_EXPIRED     | 403 | T5_APPROVAL_EXPIRED           | policy     | -32600 | -32600 | -32600 | result
 APPROVAL_PENDING     | 202 | T5_APPROVAL_PENDING           | policy     | -32600 | -32600 | -32600 | result
+CONNECTION_REQUIRED  | 403 | T5_CONNECTION_REQUIRED        | policy     | -32600 | -32600 | -32600 | -32042
 RATE_LIMITED         | 429 | T4_RATE_LIMIT_EXCEEDED        | resource   | -32001 | -32001 | -32603 | -32001
 OVERLOADED           | 429 | T4_GATE_OVERLOADED            | resource   | -32001 | -32001 | -32603 | -32001
 TOOL_QUARANTINED     | 403 | T4_TOOL_QUARANTINED           | policy     | -32600 | -32600 | -32600 | -32602
@@ -80,7 +81,7 @@ func cells(r wire.Row) []string {
 
 // codeOf returns the JSON-RPC code with which a request about no tool is refused.
 func codeOf(r wire.Row, d wire.Dialect) int {
-	reply, err := wire.Answer(d, wire.Failure{Kernel: &signal.KernelError{Code: r.Kernel}, Plain: true})
+	reply, err := wire.Answer(d, wire.Failure{Kernel: &signal.KernelError{Code: r.Kernel}, Plain: true, Elicitations: json.RawMessage(`[{}]`)})
 	code, _ := jsonrpc.Get(reply.Error, "code")
 	n, _ := strconv.Atoi(string(code))
 	if err != nil {

@@ -54,6 +54,7 @@ import (
 	"github.com/toolgate/toolgate/proxy/hold"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/credential"
 	"github.com/toolgate/toolgate/registry/upstream"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -102,6 +103,7 @@ type App struct {
 	shared    *fleet.Limits  // nil = the limits are of this process alone
 	valkey    *valkey.Client // of toolgate.shared; nil = none
 	sandbox   *sandbox.Host
+	grants    *credential.Grants // accounts that people have connected
 	upstreams *registry.Registry
 	confined  map[string]string // how each server is confined, as the trail has it
 	gate      *proxy.Gate
@@ -170,8 +172,10 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, err
 	}
 	a.sandbox = sandbox.New(sandboxOptions(cfg))
+	a.grants = a.openGrants()
 	a.upstreams = registry.New(registry.Options{
-		DB: a.state.db, Logger: a.log.Named("registry"), Version: o.Version, Sandbox: a.sandbox,
+		Credentials: credential.NewBroker(a.grants, credential.BrokerOptions{Sandbox: a.sandbox, Log: a.log.Named("connections")}),
+		DB:          a.state.db, Logger: a.log.Named("registry"), Version: o.Version, Sandbox: a.sandbox,
 		Accepted: a.state.recordAccepted, Changed: a.definitionsChanged, Ended: a.measureSession,
 		Crowded: func(server string) { a.metrics.crowded.WithLabelValues(server).Inc() },
 	})
@@ -242,7 +246,7 @@ func (a *App) openGate(cfg *config.Config) (err error) {
 		Identifier: a.callers, Policy: a.sample(a.policy.current()), Limiter: a.limits, Refused: a.refused, Fold: a.state.fold.Add, Usage: limit.NewUsage(a.state.db, nil),
 		Tickets: tickets, Waiter: tickets, Repeats: tickets, Book: tickets, Recorder: a.state.records,
 		Upstreams: a.upstreams, Servers: a.upstreams, Artifacts: a.state.artifacts, Bus: a.bus, Settings: gateSettings(cfg),
-		Observe: a.metrics.observe, Log: a.log.Named("gate"),
+		Credentials: a.upstreams, Observe: a.metrics.observe, Log: a.log.Named("gate"),
 	}
 	if a.telemetry != nil {
 		opts.Tracer = a.telemetry
@@ -290,6 +294,9 @@ func (a *App) Close() error {
 	}
 	if a.upstreams != nil {
 		errs = append(errs, a.upstreams.Close(ctx))
+	}
+	if a.grants != nil {
+		a.grants.Close()
 	}
 	if a.bus != nil {
 		a.bus.Close()

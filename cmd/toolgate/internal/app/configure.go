@@ -52,7 +52,7 @@ func gateSettings(cfg *config.Config) proxy.Settings {
 	}
 	return proxy.Settings{
 		Results: cfg.Results, RetryAfter: cfg.RetryAfter, Hold: cfg.Approvals.Hold, Clients: clientProfiles(cfg), Execute: cfg.Approvals.Execute,
-		ConsoleURL: consoleURL(cfg),
+		ConsoleURL: ConsoleURL(cfg),
 		Inline:     cfg.Artifacts.InlineKiB << 10, ArtifactURL: URL(cfg.Listen, cfg.TLS), Methods: methods, EscapeHidden: escaped, Shapes: shapes,
 	}
 }
@@ -125,8 +125,8 @@ func decisionSinks(cfg *config.Config) decisionlog.Config {
 	return decisionlog.Config{File: l.File, URL: l.URL, Token: l.Token, Headers: l.Headers}
 }
 
-// consoleURL is where browsers find the admin listener.
-func consoleURL(cfg *config.Config) string {
+// ConsoleURL is where browsers find the admin listener.
+func ConsoleURL(cfg *config.Config) string {
 	if cfg.Console.URL != "" {
 		return cfg.Console.URL
 	}

@@ -75,6 +75,9 @@ func (a *App) recordAct(act console.Act) error {
 	if act.Profile != "" {
 		e.Added = []string{act.Profile}
 	}
+	if act.Connection != "" {
+		e.Removed = []string{"connection " + act.Connection}
+	}
 	r := audit.Record{Principal: who, Ticket: act.Ticket, Server: act.Server, Event: &e}
 	if act.Reason != "" {
 		a.state.fold.AddRecord(r)

@@ -108,7 +108,7 @@ func TestCheckpointsOfReplicas(t *testing.T) {
 	for i, dir := range dirs {
 		a, cfg := replicaOf(t, address, dir)
 		if i == 0 { // the other one gets the secrets, and signs with a key of its own
-			for _, name := range []string{keys.Arguments, keys.RequestState, keys.Tickets} {
+			for _, name := range []string{keys.Arguments, keys.RequestState, keys.Tickets, keys.Credentials} {
 				copyFile(t, filepath.Join(dir, name+"-1.key"), filepath.Join(dirs[1], name+"-1.key"))
 			}
 		}

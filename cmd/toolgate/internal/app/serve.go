@@ -171,7 +171,8 @@ func (a *App) openRouter(cfg *config.Config, l *Listeners, opts *mcp.Options) (r
 }
 
 // route sends requests under /v1/ to the REST door, those for the metadata of the protected
-// resources to who knows the issuers, and all others to the MCP door.
+// resources to who knows the issuers, answers those for toolgate's own metadata as a client, and sends
+// all others to the MCP door.
 func (a *App) route(hosts guard.Hosts, door *mcp.Door, jobs *rest.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -179,6 +180,8 @@ func (a *App) route(hosts guard.Hosts, door *mcp.Door, jobs *rest.Handler) http.
 			jobs.ServeHTTP(w, r)
 		case strings.HasPrefix(r.URL.Path, identity.MetadataPath) && hosts.Knows(r): // a page of any origin may read it
 			a.auth.ServeMetadata(w, r)
+		case r.URL.Path == clientPath && hosts.Knows(r):
+			a.serveClientMetadata(w, r)
 		case r.URL.Path == "/" && r.Method == http.MethodGet && hosts.Knows(r): // the documentation that the metadata names
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 			fmt.Fprintf(w, "toolgate: agents reach tools here, each call by policy.\n\nGive your MCP client the address %s and sign in when it asks.\nWithout a sign-in page, ask whoever operates toolgate for a token.\n", a.auth.Resource(identity.Resource{Door: "/mcp"}))
@@ -378,7 +381,7 @@ func agentHosts(cfg *config.Config) []string {
 // newConsole makes the handler of the people's listener.
 func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 	opts := console.Options{
-		URL: consoleURL(cfg), Session: cfg.Console.Session,
+		URL: ConsoleURL(cfg), Session: cfg.Console.Session,
 		Approvals: a.state.tickets, Reconciler: a.state.tickets, Feed: a.state.tickets, Archive: a.state.tickets, Status: a.status, Held: a.state.tickets.Held,
 		Store: a.state.db, Keys: a.state.keys, Throttle: a.callers.throttle,
 		Identify: func(ctx context.Context, bearer string) (policy.Principal, error) {
@@ -414,9 +417,10 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 		},
 		Metrics: promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{EnableOpenMetrics: a.telemetry != nil}), Hosts: hostsOf(cfg, cfg.Admin), Version: a.options.Version, Log: a.log.Named("console"),
 	}
+	a.withConnections(&opts)
 	if o := cfg.Console.OIDC; o != nil {
 		provider, err := a.auth.NewProvider(identity.ProviderConfig{
-			Issuer: o.Issuer, ClientID: o.ClientID, ClientSecret: o.ClientSecret, Redirect: consoleURL(cfg) + "/console/login/callback",
+			Issuer: o.Issuer, ClientID: o.ClientID, ClientSecret: o.ClientSecret, Redirect: ConsoleURL(cfg) + "/console/login/callback",
 			Scopes: o.Scopes, RolesClaim: o.RolesClaim, PersonClaim: o.PersonClaim, TenantClaim: o.TenantClaim,
 		})
 		if err != nil {

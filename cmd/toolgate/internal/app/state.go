@@ -73,7 +73,7 @@ func (s *state) begin(work func(context.Context)) { s.background.Go(func() { wor
 
 // ticketPage returns the address of the page of a ticket.
 func (a *App) ticketPage(id string) string {
-	return consoleURL(a.Config()) + "/console/approvals/" + id
+	return ConsoleURL(a.Config()) + "/console/approvals/" + id
 }
 
 // identityConfig returns who cfg knows. Nobody is identified before the state is open.
@@ -232,7 +232,7 @@ func (a *App) definitionsChanged(all []registry.Change) error {
 			return err
 		}
 	}
-	page := consoleURL(a.Config()) + "/console/"
+	page := ConsoleURL(a.Config()) + "/console/"
 	a.state.background.Go(func() {
 		ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
 		defer stop()

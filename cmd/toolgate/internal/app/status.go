@@ -113,7 +113,7 @@ func Warnings(cfg *config.Config, engine *rego.Engine, host *sandbox.Host) []Fin
 		found = append(found, warning("deterministic", "toolgate.deterministic", "ids and times come from a counter and repeat from run to run", "for golden runs only: nowhere else should anybody rely on such a trail"))
 	}
 	if len(cfg.Approvals.Notify) > 0 && cfg.Console.URL == "" {
-		found = append(found, warning("console-url", "toolgate.approvals.notify", "links in notices lead to "+consoleURL(cfg)+", where only this machine may get to",
+		found = append(found, warning("console-url", "toolgate.approvals.notify", "links in notices lead to "+ConsoleURL(cfg)+", where only this machine may get to",
 			"set toolgate.console.url to where people reach the pages"))
 	}
 	if host, _, _ := net.SplitHostPort(cfg.Listen); len(cfg.Identity.JWT) > 0 && cfg.PublicURL == "" && !guard.Loopback(host) {

@@ -125,7 +125,7 @@ func valueWord(f *pflag.Flag) string {
 var vocabularies = map[string][]string{
 	"KIND":    {"open", "decision", "outcome", "ticket", "event", "close"},
 	"OUTCOME": {"allowed", "denied", "held", "limited", "invalid", "unknown", "failed", "cancelled"},
-	"STATE":   {"proposed", "approved", "denied", "expired", "superseded", "dispatching", "done", "failed", "unknown"},
+	"STATE":   {"proposed", "approved", "needs_connection", "denied", "expired", "superseded", "dispatching", "done", "failed", "unknown"},
 	"LEVEL":   {"trace", "debug", "info", "warn", "error"},
 }
 
@@ -181,15 +181,16 @@ type source func(ctx context.Context, e *env, c *cobra.Command, args []string) [
 
 // sources are the words whose values are known.
 var sources = map[string]source{
-	"TOOL":    toolValues,
-	"SERVER":  serverValues,
-	"TICKET":  ticketValues,
-	"SUBJECT": tokenValues(func(t config.Token) string { return described(t.Subject, strings.Join(t.Roles, ", ")) }),
-	"ROLE":    roleValues,
-	"SHA256":  tokenValues(func(t config.Token) string { return described(t.SHA256[:fewHashDigits], t.Subject) }),
-	"KEY":     keyValues,
-	"CLIENT":  clientValues,
-	"FORM":    func(_ context.Context, _ *env, c *cobra.Command, _ []string) []string { return formsOf(c) },
+	"TOOL":       toolValues,
+	"SERVER":     serverValues,
+	"TICKET":     ticketValues,
+	"CONNECTION": connectionValues,
+	"SUBJECT":    tokenValues(func(t config.Token) string { return described(t.Subject, strings.Join(t.Roles, ", ")) }),
+	"ROLE":       roleValues,
+	"SHA256":     tokenValues(func(t config.Token) string { return described(t.SHA256[:fewHashDigits], t.Subject) }),
+	"KEY":        keyValues,
+	"CLIENT":     clientValues,
+	"FORM":       func(_ context.Context, _ *env, c *cobra.Command, _ []string) []string { return formsOf(c) },
 }
 
 // complete makes a shell complete the arguments and the flags that c itself has.

@@ -164,7 +164,7 @@ func TestExitCodes(t *testing.T) {
 		wire.Unauthenticated:     3,
 		wire.UpstreamUnavailable: 4, wire.SessionLost: 4, wire.StoreUnavailable: 4,
 		wire.ToolFailed: 5, wire.ToolTimeout: 5, wire.OutputInvalid: 5,
-		wire.PolicyDenied: 10, wire.ApprovalDenied: 10, wire.ApprovalExpired: 10, wire.RateLimited: 10, wire.Overloaded: 10, wire.ToolQuarantined: 10,
+		wire.PolicyDenied: 10, wire.ApprovalDenied: 10, wire.ApprovalExpired: 10, wire.RateLimited: 10, wire.Overloaded: 10, wire.ToolQuarantined: 10, wire.ConnectionRequired: 10,
 		wire.ApprovalPending:  11,
 		wire.AuditUnavailable: 1, wire.Cancelled: 1, wire.HeaderMismatch: 1, wire.UnsupportedVersion: 1, wire.InternalError: 1,
 	}
@@ -256,7 +256,7 @@ func TestVocabularies(t *testing.T) {
 	for word, want := range map[string]any{
 		"KIND":    []audit.Kind{audit.KindOpen, audit.KindDecision, audit.KindOutcome, audit.KindTicket, audit.KindEvent, audit.KindClose},
 		"OUTCOME": []audit.Outcome{audit.Allowed, audit.Denied, audit.Held, audit.Limited, audit.Invalid, audit.Unknown, audit.Failed, audit.Cancelled},
-		"STATE": []approval.State{approval.StateProposed, approval.StateApproved, approval.StateDenied, approval.StateExpired, approval.StateSuperseded,
+		"STATE": []approval.State{approval.StateProposed, approval.StateApproved, approval.StateNeedsConnection, approval.StateDenied, approval.StateExpired, approval.StateSuperseded,
 			approval.StateDispatching, approval.StateDone, approval.StateFailed, approval.StateUnknown},
 	} {
 		if want, got := fmt.Sprint(want), fmt.Sprint(vocabularies[word]); got != want {

@@ -1,0 +1,174 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/credential"
+)
+
+// openGrants opens the accounts that people have connected. The state is open.
+func (a *App) openGrants() *credential.Grants {
+	return credential.OpenGrants(credential.GrantOptions{
+		DB: a.state.db, Keys: a.state.keys, Log: a.log.Named("connections"), Callback: a.connectionCallback, Document: a.clientDocument,
+		Server: connections{config: a.Config}.server,
+	})
+}
+
+// connections are the accounts of people as the console sees them. It is safe for concurrent use.
+type connections struct {
+	grants *credential.Grants
+	config func() *config.Config // that serves
+}
+
+var (
+	_ console.Connections = connections{}
+	_ console.Connector   = connections{}
+)
+
+// errNotConnectable reports that a server was taken out of the configuration meanwhile.
+var errNotConnectable = errors.New("no account is connected at this server")
+
+// Connectable lists the servers at which people, or operators for toolgate, connect accounts, by name.
+func Connectable(cfg *config.Config) (names []string) {
+	for _, s := range cfg.Servers {
+		if connectable(s) {
+			names = append(names, s.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// ConnectionPath returns the path of the console's page where people connect to a server.
+func ConnectionPath(server string) string { return "/connections/" + url.PathEscape(server) }
+
+// connectable reports whether people, or operators for toolgate, connect accounts at s.
+func connectable(s config.Server) bool {
+	return !s.Disabled && s.Credential != nil && s.Credential.Type == config.CredentialOAuth
+}
+
+// server returns the server with a name, if accounts are connected there.
+func (c connections) server(name string) (config.Server, bool) {
+	all := c.config().Servers
+	i := slices.IndexFunc(all, func(s config.Server) bool { return s.Name == name && connectable(s) })
+	if i < 0 {
+		return config.Server{}, false
+	}
+	return all[i], true
+}
+
+// Services implements console.Connections.
+func (c connections) Services() (all []console.Service) {
+	for _, name := range Connectable(c.config()) {
+		if s, ok := c.server(name); ok {
+			all = append(all, console.Service{Name: s.Name, Address: withoutSecrets(s.URL), Shared: s.Credential.Shared})
+		}
+	}
+	return all
+}
+
+// withoutSecrets returns an address without user and query.
+func withoutSecrets(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
+}
+
+// List implements console.Connections.
+func (c connections) List(ctx context.Context) ([]console.Connection, error) {
+	found, err := c.grants.List(ctx)
+	all := make([]console.Connection, len(found))
+	for i, g := range found {
+		all[i] = connectionOf(g)
+	}
+	return all, err
+}
+
+// Revoke implements console.Connections.
+func (c connections) Revoke(ctx context.Context, id string) error { return c.grants.Revoke(ctx, id) }
+
+// Plan implements console.Connector.
+func (c connections) Plan(ctx context.Context, service string, who console.Person) (console.Plan, error) {
+	s, ok := c.server(service)
+	if !ok {
+		return console.Plan{}, errNotConnectable
+	}
+	p, err := c.grants.Plan(ctx, s, credential.Person(who))
+	return console.Plan(p), err
+}
+
+// Begin implements console.Connector.
+func (c connections) Begin(ctx context.Context, service string, who console.Person) (string, error) {
+	s, ok := c.server(service)
+	if !ok {
+		return "", errNotConnectable
+	}
+	return c.grants.Begin(ctx, s, credential.Person(who))
+}
+
+// Finish implements console.Connector.
+func (c connections) Finish(ctx context.Context, who console.Person, operates bool, answer url.Values) (console.Connection, error) {
+	g, err := c.grants.Finish(ctx, credential.Person(who), operates, answer, c.server)
+	return connectionOf(g), err
+}
+
+func connectionOf(g credential.Grant) console.Connection {
+	return console.Connection{
+		ID: g.ID, Server: g.Server, Issuer: g.Issuer, Account: g.Account, Scopes: g.Scopes, Created: g.Created, Until: g.Until, State: g.State,
+		Person: console.Person(g.Person),
+	}
+}
+
+// withConnections completes the options of the console with the accounts of people.
+func (a *App) withConnections(opts *console.Options) {
+	opts.Anonymous = func(ctx context.Context) (policy.Principal, error) {
+		return a.auth.Identify(ctx, identity.Credential{})
+	}
+	own := connections{grants: a.grants, config: a.Config}
+	opts.Connections, opts.Connector = own, own
+}
+
+// connectionCallback is where authorization servers send browsers back.
+func (a *App) connectionCallback() string { return ConsoleURL(a.Config()) + ConnectionPath("callback") }
+
+// clientPath is the path of the document with which toolgate is a client of authorization servers.
+const clientPath = "/.well-known/oauth-client/toolgate.json"
+
+// clientDocument returns the address of the client metadata document, which is the client_id
+// (draft-ietf-oauth-client-id-metadata-document), "" where authorization servers cannot get it.
+func (a *App) clientDocument() string {
+	cfg := a.Config()
+	if !strings.HasPrefix(cfg.PublicURL, "https://") || !slices.ContainsFunc(cfg.Servers, connectable) {
+		return ""
+	}
+	return cfg.PublicURL + clientPath
+}
+
+// serveClientMetadata answers a request for the client metadata document: whoever asks gets it, and there is
+// none without clientDocument. The caller must check the Host of the request.
+func (a *App) serveClientMetadata(w http.ResponseWriter, r *http.Request) {
+	document := a.clientDocument()
+	if document == "" {
+		http.NotFound(w, r)
+		return
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "max-age=3600")
+	_, _ = w.Write(credential.ClientMetadata(a.connectionCallback(), document)) // a client that has gone needs no answer
+}

@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os/exec"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/internal/wait"
+)
+
+// connectionWait is how long login --wait waits.
+const connectionWait = 10 * time.Minute
+
+// connectionList is the answer of /v1/connections.
+type connectionList struct{ Connections []console.Connection }
+
+func connectionCommand(e *env) *cobra.Command {
+	show := e.printing("show CONNECTION", "show one connection", "connection", func(ctx context.Context, args []string) (any, error) {
+		return e.admin(ctx, connectionPath(args[0]), new(console.Connection))
+	})
+	revoke := e.printing("revoke CONNECTION", "end a connection, here and at the authorization server", "connectionRevoked", func(ctx context.Context, args []string) (any, error) {
+		var ended console.Connection
+		err := e.fetch(ctx, peopleListener, http.MethodDelete, connectionPath(args[0]), nil, &ended)
+		return ended, err
+	})
+	c := group("connection", "connect accounts at servers, see and revoke them", connectionListCommand(e), show, revoke, connectionLogin(e))
+	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
+	return c
+}
+
+func connectionPath(id string) string { return "/v1/connections/" + url.PathEscape(id) }
+
+func connectionListCommand(e *env) *cobra.Command {
+	var all bool
+	var subject string
+	c := e.printing("list", "list your connections", "connections", func(ctx context.Context, _ []string) (any, error) {
+		query := url.Values{}
+		if all {
+			query.Set("all", "true")
+		}
+		if subject != "" {
+			query.Set("subject", subject)
+		}
+		return e.admin(ctx, "/v1/connections?"+query.Encode(), new(connectionList))
+	})
+	c.Flags().BoolVar(&all, "all", false, "those of everybody, for operators")
+	c.Flags().StringVar(&subject, "subject", "", "those of this `SUBJECT`, for operators")
+	return c
+}
+
+func connectionLogin(e *env) *cobra.Command {
+	var open, waits bool
+	c := e.printing("login SERVER", "print the address of the page where you connect your account", "connectionPage", func(ctx context.Context, args []string) (any, error) {
+		address, err := connectionPage(e, args[0])
+		if err != nil {
+			return nil, err
+		}
+		if open {
+			if err := openBrowser(ctx, address); err != nil {
+				fmt.Fprintf(e.err, "toolgate: warning: no browser opens: %v\nhint: open %s\n", err, address)
+			}
+		}
+		page := struct {
+			Address    string              `json:"address"`
+			Connection *console.Connection `json:"connection,omitempty"`
+		}{Address: address}
+		if waits {
+			fmt.Fprintf(e.err, "connect your account at %s\n", address)
+			page.Connection, err = awaitConnection(ctx, e, args[0])
+		}
+		return page, err
+	})
+	c.Flags().BoolVar(&open, "open", false, "open the page in a browser")
+	c.Flags().BoolVar(&waits, "wait", false, "wait up to 10 minutes for the connection, and print it")
+	return c
+}
+
+// connectionPage returns the address of the page where people connect to a server.
+func connectionPage(e *env, server string) (string, error) {
+	if e.addr != "" {
+		base, _, err := e.find(peopleListener)
+		return base + app.ConnectionPath(server), err
+	}
+	cfg, err := e.load()
+	if err != nil {
+		return "", err
+	}
+	if known := app.Connectable(cfg); !slices.Contains(known, server) {
+		return "", unknown("server with a credential of type oauth", server, known)
+	}
+	return app.ConsoleURL(cfg) + app.ConnectionPath(server), nil
+}
+
+// awaitConnection returns the caller's connection to a server, or, for an operator, that of toolgate, once
+// there is one.
+func awaitConnection(ctx context.Context, e *env, server string) (*console.Connection, error) {
+	for begun := time.Now(); time.Since(begun) < connectionWait; {
+		var found connectionList
+		if err := e.fetch(ctx, peopleListener, http.MethodGet, "/v1/connections", nil, &found); err != nil {
+			return nil, err
+		}
+		for _, k := range found.Connections {
+			if k.Server == server && k.Live() {
+				return &k, nil
+			}
+		}
+		if !wait.For(ctx, time.Second) {
+			return nil, errInterrupted
+		}
+	}
+	return nil, &exit{code: exitUnauthorised, err: fmt.Errorf("no account was connected to server %s within %s\nhint: open the page, and sign in there as whoever --token names", server, connectionWait)}
+}
+
+// openBrowser opens a page in the user's browser.
+func openBrowser(ctx context.Context, address string) error {
+	command := map[string][]string{"darwin": {"open"}, "windows": {"rundll32", "url.dll,FileProtocolHandler"}}[runtime.GOOS]
+	if command == nil {
+		command = []string{"xdg-open"}
+	}
+	return exec.CommandContext(ctx, command[0], append(command[1:], address)...).Run()
+}
+
+// connectionValues are the connections that the running toolgate shows to the caller.
+func connectionValues(ctx context.Context, e *env, _ *cobra.Command, _ []string) (found []string) {
+	var list connectionList
+	if e.fetch(ctx, peopleListener, http.MethodGet, "/v1/connections", nil, &list) != nil {
+		return nil
+	}
+	for _, k := range list.Connections {
+		found = append(found, described(k.ID, k.State+": "+k.Server+" "+k.Account))
+	}
+	return found
+}

@@ -1,0 +1,129 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+)
+
+// A holding is a service and the connection that calls run with there, for a page.
+type holding struct {
+	Name, Page string
+	Whose      string      // subject, where that is somebody else than the visitor
+	Connection *Connection // nil = there is none
+	CSRF       string
+}
+
+// holds returns what v has connected at a service, of all connections.
+func (v visitor) holds(s Service, all []Connection) holding {
+	who := s.owner(v.Principal)
+	i := slices.IndexFunc(all, func(k Connection) bool { return k.Server == s.Name && k.Person == who && k.Live() })
+	if i < 0 {
+		return holding{Name: Visible(s.Name), Page: servicePath(s.Name)}
+	}
+	return v.holding(all[i])
+}
+
+// holding returns k for a page of v.
+func (v visitor) holding(k Connection) holding {
+	k = k.shown()
+	return holding{Name: Visible(k.Server), Page: servicePath(k.Server), Connection: &k, CSRF: v.csrf}
+}
+
+func servicePath(name string) string { return connectionsPath + "/" + url.PathEscape(name) }
+
+// connectionsPage lists the services with the visitor's connections and, for operators, with those
+// of toolgate and of everybody.
+func (c *Console) connectionsPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+	all, err := c.opts.Connections.List(r.Context())
+	if err != nil {
+		return err
+	}
+	data := struct {
+		shell
+		Own, Toolgate, Others []holding
+		Operates              bool
+	}{Operates: c.operates(r.Context(), v.Principal)}
+	if data.shell, err = c.shell(r.Context(), v, "Connections", "connections", connectionsPath); err != nil {
+		return err
+	}
+	for _, s := range c.opts.Connections.Services() {
+		switch {
+		case !s.Shared:
+			data.Own = append(data.Own, v.holds(s, all))
+		case data.Operates:
+			data.Toolgate = append(data.Toolgate, v.holds(s, all))
+		}
+	}
+	if data.Operates {
+		data.Others = v.others(all)
+	}
+	return render(w, appCSP, http.StatusOK, "connections.html", data)
+}
+
+// others returns the live connections of other people.
+func (v visitor) others(all []Connection) (found []holding) {
+	for _, k := range all {
+		if k.Live() && k.Person != personOf(v.Principal) && k.Person != (Person{}) {
+			h := v.holding(k)
+			h.Whose = h.Connection.Person.Subject
+			found = append(found, h)
+		}
+	}
+	return found
+}
+
+// connectPage says who asks for what at a service. Nothing begins before the visitor sends its
+// form. Its address is that of Options.URL, where the browser has the visitor's cookies when the
+// authorization server sends it back.
+func (c *Console) connectPage(w http.ResponseWriter, r *http.Request) error {
+	if c.opts.URL != "" && !c.atHome(r.Host) {
+		return c.moveHome(w, r)
+	}
+	return c.visitAs(c.anybody, c.askToConnect)(w, r)
+}
+
+func (c *Console) askToConnect(w http.ResponseWriter, r *http.Request, v visitor) error {
+	s, err := c.service(r.Context(), r.PathValue("server"), v.Principal)
+	if err != nil {
+		return err
+	}
+	frame, err := c.shell(r.Context(), v, Visible(s.Name), "connections", connectionsPath)
+	if err != nil {
+		return err
+	}
+	all, err := c.opts.Connections.List(r.Context())
+	if err != nil {
+		return err
+	}
+	plan, refused := c.plan(r.Context(), s, personOf(v.Principal))
+	status := http.StatusOK
+	if refused != nil {
+		status = refused.Status
+	}
+	return render(w, connectCSP, status, "connect.html", struct {
+		shell
+		Service
+		Page       string
+		Connection *Connection
+		Whose      string
+		Asker      string // address of toolgate
+		Plan       Plan
+		Refused    *problem // why nobody can connect now
+	}{
+		shell: frame, Service: s, Page: servicePath(s.Name), Connection: v.holds(s, all).Connection,
+		Asker: cmp.Or(c.opts.URL, r.Host), Plan: plan, Refused: refused,
+	})
+}
+
+// plan returns what who is asked to grant at s, or why nobody can say so.
+func (c *Console) plan(ctx context.Context, s Service, who Person) (Plan, *problem) {
+	plan, err := c.opts.Connector.Plan(ctx, s.Name, who)
+	if err != nil {
+		c.opts.Log.Error("asking how to connect", "server", s.Name, "error", err)
+		return Plan{}, &unreachableService
+	}
+	return plan, nil
+}

@@ -1,0 +1,333 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy"
+)
+
+// A Service is a server at which toolgate acts with accounts that people connect.
+type Service struct {
+	Name    string // of the configuration
+	Address string
+	Shared  bool // operators connect one account for all callers
+}
+
+// A Person is whose a connection is: the issuer, tenant and subject of a principal. The zero
+// Person is toolgate itself.
+type Person struct {
+	Issuer  string `json:"issuer,omitempty"`
+	Tenant  string `json:"tenant,omitempty"`
+	Subject string `json:"subject,omitempty"`
+}
+
+func personOf(p policy.Principal) Person {
+	return Person{Issuer: p.Issuer, Tenant: p.Tenant, Subject: p.Subject}
+}
+
+// A Connection is a grant with which toolgate acts for a person at a service. It has no secrets.
+type Connection struct {
+	ID      string    `json:"id"`
+	Server  string    `json:"server"`
+	Issuer  string    `json:"issuer,omitempty"`  // of the authorization server
+	Account string    `json:"account,omitempty"` // of the person at the service, "" = not known
+	Scopes  []string  `json:"scopes"`            // that were granted, nil = not known
+	Created time.Time `json:"created"`
+	Until   time.Time `json:"until,omitzero"` // when its token ends unless it is renewed, zero = not known
+	State   string    `json:"state"`          // live or ended
+	Person  Person    `json:"person"`
+}
+
+// Live reports whether calls run with k.
+func (k Connection) Live() bool { return k.State == liveConnection }
+
+const (
+	liveConnection  = "live"
+	endedConnection = "ended"
+)
+
+// A Plan is what a person is asked to grant.
+type Plan struct {
+	Issuer   string   // the authorization server
+	Resource string   // that the tokens are for
+	Scopes   []string // nil = the authorization server chooses
+}
+
+// Connections are the connections of everybody. Implementations are safe for concurrent use, and
+// their errors contain no secrets.
+type Connections interface {
+	// Services lists the services by name.
+	Services() []Service
+	// List returns the connections in a fixed order, those that have ended too if they are known.
+	List(ctx context.Context) ([]Connection, error)
+	// Revoke ends the connection with an ID. No call that begins later runs with it.
+	Revoke(ctx context.Context, id string) error
+}
+
+// A Connector makes connections by sending the browsers of people to authorization servers. At a
+// shared service an operator connects toolgate. Implementations are safe for concurrent use, and
+// their errors contain no secrets.
+type Connector interface {
+	// Plan says what Begin will ask for.
+	Plan(ctx context.Context, service string, who Person) (Plan, error)
+	// Begin returns the address to send the browser to.
+	Begin(ctx context.Context, service string, who Person) (address string, err error)
+	// Finish makes the connection, once for each Begin by the same person, who may operate servers or
+	// not; answer is the query of the address to which the authorization server sent the browser.
+	Finish(ctx context.Context, who Person, operates bool, answer url.Values) (Connection, error)
+}
+
+const (
+	connectionsPath = "/connections"
+	// connectCookie says which connection the browser went away to make.
+	connectCookie = "__Host-toolgate-connection"
+)
+
+// connectCSP also lets a form be redirected to an authorization server, and from there to where
+// that signs people in: form-action holds for redirects too.
+const connectCSP = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; " +
+	"form-action 'self' https: http://127.0.0.1:* http://localhost:*"
+
+var (
+	noService = problem{Status: http.StatusNotFound, Code: "NO_SERVER", Detail: "no server of this name takes accounts that people connect",
+		Hint: "see " + connectionsPath}
+	noConnection = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no such connection, or it is not yours to see",
+		Hint: "toolgate connection list"}
+	notYourBegin = problem{Status: http.StatusForbidden, Code: "NOT_BEGUN_HERE",
+		Detail: "no connection was made: it was not begun in this session of this browser",
+		Hint:   "did somebody send you the address? Begin yourself at " + connectionsPath}
+	notConnected = problem{Status: http.StatusForbidden, Code: "NOT_CONNECTED", Detail: "no connection was made: the authorization server did not grant it, or its answer does not count",
+		Hint: "begin again at " + connectionsPath + "; toolgate's log says why"}
+	absentConnecting = problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "no connection was made: you are not signed in",
+		Hint: "sign in, and begin again at " + connectionsPath}
+	unreachableService = problem{Status: http.StatusServiceUnavailable, Code: "UPSTREAM_UNAVAILABLE", Detail: "the server or its authorization server does not say how to connect",
+		Hint: "try again; toolgate's log says why"}
+)
+
+// service returns the service with a name, if p may connect it: a shared one is for operators alone.
+func (c *Console) service(ctx context.Context, name string, p policy.Principal) (Service, error) {
+	all := c.opts.Connections.Services()
+	i := slices.IndexFunc(all, func(s Service) bool { return s.Name == name })
+	switch {
+	case i < 0:
+		return Service{}, noService
+	case all[i].Shared && !c.operates(ctx, p):
+		return Service{}, notOperator
+	}
+	return all[i], nil
+}
+
+// owner returns whose connection p makes at s.
+func (s Service) owner(p policy.Principal) Person {
+	if s.Shared {
+		return Person{}
+	}
+	return personOf(p)
+}
+
+// connection returns the connection with an ID. One that p may not revoke is refused exactly like
+// a missing one.
+func (c *Console) connection(ctx context.Context, id string, p policy.Principal) (Connection, error) {
+	all, err := c.opts.Connections.List(ctx)
+	if err != nil {
+		return Connection{}, err
+	}
+	i := slices.IndexFunc(all, func(k Connection) bool { return k.ID == id })
+	if i < 0 || all[i].Person != personOf(p) && !c.operates(ctx, p) {
+		return Connection{}, noConnection
+	}
+	return all[i], nil
+}
+
+// connect sends the browser of v to the authorization server. It is recorded first.
+func (c *Console) connect(w http.ResponseWriter, r *http.Request, v visitor) error {
+	act := Act{Name: ActConnect, Principal: v.Principal, Credential: "session", Server: Visible(r.PathValue("server"))}
+	s, err := c.service(r.Context(), r.PathValue("server"), v.Principal)
+	if err != nil {
+		c.recordNoConnection(r, act, err)
+		return err
+	}
+	if err := c.record(r, act); err != nil {
+		return err
+	}
+	address, err := c.opts.Connector.Begin(r.Context(), s.Name, personOf(v.Principal))
+	if err != nil {
+		c.opts.Log.Error("beginning a connection", "server", s.Name, "error", err)
+		return unreachableService
+	}
+	setCookie(w, connectCookie, connecting(v, s.Name))
+	http.Redirect(w, r, address, http.StatusSeeOther)
+	return nil
+}
+
+// connecting returns the cookie of a browser that v sends away from a service. Only the session
+// that gets it can come back with it.
+func connecting(v visitor, service string) string {
+	return url.QueryEscape(service) + "|" + formSecret(v.csrf+service)
+}
+
+// finishConnection makes the connection that v has begun in this browser. It is recorded first.
+// The answer of the authorization server is on no page and in no link: a visitor who is not
+// signed in any more begins again.
+func (c *Console) finishConnection(w http.ResponseWriter, r *http.Request) error {
+	sent := cookie(r, connectCookie)
+	name, _, _ := strings.Cut(sent, "|")
+	name, _ = url.QueryUnescape(name) // what cannot be read is no service
+	act := Act{Name: ActConnected, Credential: "session", Server: Visible(name)}
+	v, err := c.anybody(w, r)
+	if errors.Is(err, signedOut) {
+		err = absentConnecting
+	}
+	act.Principal = v.Principal
+	setCookie(w, connectCookie, "")
+	var k Connection
+	if err == nil && !equalSecrets(sent, connecting(v, name)) {
+		act.Server = "" // somebody else wrote it
+		err = notYourBegin
+	}
+	if err == nil {
+		k, err = c.finish(r, v, name, act)
+	}
+	if err != nil {
+		c.recordNoConnection(r, act, err)
+		return c.refusePage(w, r, err)
+	}
+	http.Redirect(w, r, connectionsPath+"/"+url.PathEscape(k.Server), http.StatusSeeOther)
+	return nil
+}
+
+// finish records act and makes the connection of v to a service.
+func (c *Console) finish(r *http.Request, v visitor, service string, act Act) (Connection, error) {
+	if _, err := c.service(r.Context(), service, v.Principal); err != nil {
+		return Connection{}, err
+	}
+	answer, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return Connection{}, badRequest("the query cannot be read", "")
+	}
+	if err := c.record(r, act); err != nil {
+		return Connection{}, err
+	}
+	k, err := c.opts.Connector.Finish(r.Context(), personOf(v.Principal), c.operates(r.Context(), v.Principal), answer)
+	if err != nil {
+		c.opts.Log.Warn("refusing a connection", "server", service, "error", err)
+		if !store.Away(err) {
+			err = notConnected
+		}
+		return Connection{}, err
+	}
+	return k, nil
+}
+
+// recordNoConnection records that act was refused because of err.
+func (c *Console) recordNoConnection(r *http.Request, act Act, err error) {
+	if p := problemOf(err); p.Code != codeUnrecorded {
+		act.Name, act.Reason = ActConnectRefused, p.Code
+		_ = c.record(r, act) // the log has the cause
+	}
+}
+
+// disconnect ends the connection that the field id names.
+func (c *Console) disconnect(w http.ResponseWriter, r *http.Request, v visitor) error {
+	k, err := c.connection(r.Context(), r.PostForm.Get("id"), v.Principal)
+	if err == nil && k.Server != r.PathValue("server") {
+		err = noConnection
+	}
+	if err == nil {
+		err = c.revoke(r, k, v.Principal, "session")
+	}
+	if err != nil {
+		return err
+	}
+	http.Redirect(w, r, connectionsPath, http.StatusSeeOther)
+	return nil
+}
+
+// revoke ends k for p, who may do so. It is recorded first.
+func (c *Console) revoke(r *http.Request, k Connection, p policy.Principal, credential string) error {
+	if !k.Live() {
+		return nil
+	}
+	if err := c.record(r, Act{Name: ActDisconnect, Principal: p, Credential: credential, Server: Visible(k.Server), Connection: Visible(k.ID)}); err != nil {
+		return err
+	}
+	return c.opts.Connections.Revoke(r.Context(), k.ID)
+}
+
+// listConnections answers with the connections of p and, for an operator, with those of toolgate,
+// with ?all=true those of everybody, and with ?subject= those of one.
+func (c *Console) listConnections(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	var everybody bool
+	var subject string
+	err := readQuery(r.URL, map[string]func(string) error{
+		"all": func(value string) error {
+			if everybody = value == "true"; !everybody {
+				return badRequest("all is true: the connections of everybody", "")
+			}
+			return nil
+		},
+		"subject": func(value string) error {
+			subject, everybody = value, true
+			return nil
+		},
+	})
+	if err != nil {
+		return err
+	}
+	operates := c.operates(r.Context(), p)
+	if everybody && !operates {
+		return notOperator
+	}
+	all, err := c.opts.Connections.List(r.Context())
+	if err != nil {
+		return err
+	}
+	found := []Connection{}
+	for _, k := range all {
+		own := k.Person == personOf(p) || operates && k.Person == Person{}
+		if own && subject == "" || everybody && (subject == "" || k.Person.Subject == subject) {
+			found = append(found, k.shown())
+		}
+	}
+	return answer(w, map[string]any{"connections": found})
+}
+
+func (c *Console) showConnection(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	k, err := c.connection(r.Context(), r.PathValue("id"), p)
+	if err != nil {
+		return err
+	}
+	return answer(w, k.shown())
+}
+
+// revokeConnection ends a connection, and answers with it.
+func (c *Console) revokeConnection(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	k, err := c.connection(r.Context(), r.PathValue("id"), p)
+	if err == nil {
+		err = c.revoke(r, k, p, "bearer")
+	}
+	if err != nil {
+		return err
+	}
+	k.State = endedConnection
+	return answer(w, k.shown())
+}
+
+// shown returns k with the texts that others wrote in their visible form.
+func (k Connection) shown() Connection {
+	k.Account, k.Issuer = Visible(k.Account), Visible(k.Issuer)
+	k.Person = Person{Issuer: Visible(k.Person.Issuer), Tenant: Visible(k.Person.Tenant), Subject: Visible(k.Person.Subject)}
+	scopes := make([]string, len(k.Scopes))
+	for i, s := range k.Scopes {
+		scopes[i] = Visible(s)
+	}
+	k.Scopes = scopes
+	return k
+}

@@ -1,0 +1,237 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/wait"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// Credentials finds what requests to a server are made with. The error is a *registry.Missing, or
+// says that the credential cannot be looked up. It is a registry.Registry.
+type Credentials interface {
+	// Credential returns nil where requests are made with what the configuration says, the
+	// same for all callers.
+	Credential(ctx context.Context, server string, from registry.Downstream) (*registry.Credential, error)
+}
+
+const (
+	// lookConnection is the pause before a request that waits for its person to connect looks
+	// again.
+	lookConnection = time.Second
+	keyConnection  = "connection" // of the question in inputRequests
+)
+
+// connect finds the caller's credential at the server. Without one the call is refused, before
+// it has cost anything. A client that can show a page is shown where to connect, and the call
+// continues once its person has. connect fails closed: where the credential cannot be looked up,
+// no call is made.
+func (t *toolCall) connect(ctx context.Context) *Failure {
+	missing, f := t.findCredential(ctx)
+	if missing == nil {
+		return f
+	}
+	var own *time.Duration
+	if a := t.decision.Approval; a != nil {
+		own = a.Hold
+	}
+	f = t.reconnect(ctx, missing, t.patience(own), t.identify, t.resolve, t.decide)
+	if f != nil && f.Kernel.Code == signal.CodeConnectionRequired && t.decision.Effect == policy.Hold {
+		t.withholdGrant(ctx, f)
+	}
+	return f
+}
+
+// withholdGrant notes in the ticket of a held call, if it is approved, that the call cannot be made
+// now. A store that fails leaves it approved: each later run is checked as this one was.
+func (t *toolCall) withholdGrant(ctx context.Context, f *Failure) {
+	held := t.held()
+	held.Unconnected = f.Reason
+	claim, err := t.gate.opts.Tickets.Claim(context.WithoutCancel(ctx), held)
+	if err != nil {
+		t.gate.opts.Log.Error("noting that a held call needs a connection", "decision", t.decisionID, "error", err)
+	} else if claim.Ticket.ID != "" {
+		t.ticket = &claim.Ticket
+		_ = f.with("ticket", claim.Ticket.ID)
+	}
+}
+
+// disconnected refuses a held call whose ticket was approved to run with another credential than
+// the caller has.
+func (t *toolCall) disconnected(ticket approval.Ticket) *Failure {
+	return t.unconnected(&registry.Missing{Reason: ticket.Unconnected, Connects: connects(ticket)}).with("ticket", ticket.ID)
+}
+
+// connects reports whether a person can connect again for the call of a ticket.
+func connects(t approval.Ticket) bool { return t.RunsAs != nil && t.RunsAs.Type == "oauth" }
+
+// connect is the stage for a request that calls no tool.
+func (r *relayed) connect(ctx context.Context) *Failure {
+	if r.ticket.ID != "" { // no server is asked
+		return nil
+	}
+	missing, f := r.findCredential(ctx)
+	if missing == nil {
+		return f
+	}
+	return r.reconnect(ctx, missing, r.patience(nil), r.identify, r.resolve, r.decide)
+}
+
+// reconnect continues a request without a credential once its person has connected, and judges it
+// again by stages; otherwise it refuses it.
+func (c *call) reconnect(ctx context.Context, missing *registry.Missing, patience time.Duration, stages ...func(context.Context) *Failure) *Failure {
+	if !c.awaitConnection(ctx, missing, patience) {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return c.cancelled(ctx, false, "the caller cancelled the call")
+		}
+		return c.unconnected(missing)
+	}
+	c.engine, c.asOf = *c.gate.policy.Load(), c.gate.opts.Now()
+	for _, judge := range stages {
+		if f := judge(ctx); f != nil {
+			return f
+		}
+	}
+	_, f := c.findCredential(ctx)
+	return f
+}
+
+// findCredential finds what requests of the caller to the server are made with. missing is why
+// there is nothing.
+func (c *call) findCredential(ctx context.Context) (missing *registry.Missing, f *Failure) {
+	c.credential = nil
+	if c.gate.opts.Credentials == nil || c.server == "" {
+		return nil, nil
+	}
+	found, err := c.gate.opts.Credentials.Credential(ctx, c.server, c.person())
+	if err == nil && found != nil && !c.owns(found) {
+		err = errors.New("it is another person's")
+	}
+	if err == nil {
+		c.credential = found
+		return nil, nil
+	}
+	if missing, ok := errors.AsType[*registry.Missing](err); ok {
+		return missing, c.unconnected(missing)
+	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return nil, c.cancelled(ctx, false, "the caller cancelled the call")
+	}
+	c.gate.opts.Log.Error("finding a caller's credential", "decision", c.decisionID, "server", c.server, "error", err)
+	if store.Away(err) {
+		return nil, c.away(err)
+	}
+	return nil, c.fail(signal.CodeUpstreamUnavailable, "the caller's credential at server "+c.server+" cannot be looked up").remedy(callLater)
+}
+
+// owns reports whether a credential is the caller's own, or toolgate's.
+func (c *call) owns(found *registry.Credential) bool {
+	whose, who := found.Person, &c.principal
+	if whose.Issuer == "" && whose.Tenant == "" && whose.Subject == "" {
+		return true
+	}
+	return whose.Issuer == who.Issuer && whose.Tenant == who.Tenant && whose.Subject == who.Subject
+}
+
+// unconnected refuses a request whose caller has no credential at its server, and says where to
+// connect.
+func (c *call) unconnected(m *registry.Missing) *Failure {
+	f := c.fail(signal.CodeConnectionRequired, cmp.Or(m.Reason, "the caller is not connected to server "+c.server)).with("server", c.server)
+	switch p := c.connectionPage(m); {
+	case p.url != "":
+		f = f.with("connect_url", p.url).remedy("a person has to connect at " + p.url + "; then call again")
+		if c.in.Era != eraRounds {
+			f.Elicitations = marshal([]json.RawMessage{p.params()})
+			f.Elicits = c.in.Era == eraAsking && c.declared(elicits, "url")
+		}
+	case m.Connects:
+		f = f.remedy("a person has to connect in the console of toolgate; then call again")
+	default:
+		f = f.remedy("tell whoever operates toolgate")
+	}
+	return f
+}
+
+// connectionPage is where the caller's person connects to the server; its url is "" when there is no
+// such page. It carries no secret: whoever follows it has to sign in.
+func (c *call) connectionPage(m *registry.Missing) page {
+	p := page{key: keyConnection, id: c.decisionID}
+	if m.Connects {
+		p.url = c.gate.connectionURL(c.server)
+		p.message = "Server " + c.server + " needs a connection of your own: " + m.Reason + ". Sign in on the page, which says what is asked for, and connect."
+	}
+	return p
+}
+
+// connectionURL is where people connect to a server, "" when there is no such page.
+func (g *Gate) connectionURL(server string) string {
+	base := g.settings.Load().ConsoleURL
+	if base == "" {
+		return ""
+	}
+	return base + "/connections/" + url.PathEscape(server)
+}
+
+// awaitConnection shows the caller's person where to connect, if the client can, and waits until
+// the person has, at most for patience. It reports false when the person declined, or has not
+// connected in time.
+func (c *call) awaitConnection(ctx context.Context, m *registry.Missing, patience time.Duration) bool {
+	p := c.connectionPage(m)
+	if p.url == "" || c.in.Peer == nil || !c.declared(elicits, "url") {
+		return false
+	}
+	switch {
+	case c.in.Era == eraRounds:
+		if c.showPage(ctx, p) != accepted {
+			return false
+		}
+		ctx, stop := context.WithTimeout(ctx, max(patience, minHoldAfterPage))
+		defer stop()
+		return c.untilConnected(ctx)
+	case c.in.Era == eraAsking && patience > 0:
+		ctx, stop := context.WithTimeout(ctx, patience)
+		defer stop()
+		done := c.showLink(ctx, p, func(action string) {
+			if action != accepted {
+				stop()
+			}
+		})
+		connected := c.untilConnected(ctx)
+		done(connected)
+		return connected
+	}
+	return false
+}
+
+// untilConnected waits until the caller has a credential, or it cannot be looked up, and reports false
+// when ctx ends first.
+func (c *call) untilConnected(ctx context.Context) bool {
+	for {
+		if missing, _ := c.findCredential(ctx); missing == nil {
+			return ctx.Err() == nil
+		}
+		if !wait.For(ctx, lookConnection) {
+			return false
+		}
+	}
+}
+
+// runsAs is what the call runs as, for its ticket; nil = as the configuration says.
+func (c *call) runsAs() *approval.Account {
+	if c.credential == nil {
+		return nil
+	}
+	return &approval.Account{
+		ID: c.credential.ID, Type: c.credential.Type, Issuer: c.credential.Issuer, Account: c.credential.Account,
+		Scopes: c.credential.Scopes, Until: c.credential.Until,
+	}
+}
