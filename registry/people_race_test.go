@@ -49,7 +49,7 @@ const (
 	step = 2 * time.Second // by which the clock goes on, every few calls
 )
 
-func newBank(t *testing.T) *bank {
+func newBank(t testing.TB) *bank {
 	b := &bank{now: time.Now(), codes: map[string]string{}, access: map[string]token{}, refresh: map[string]token{}, used: map[string]string{}, sessions: map[string]string{}, revoked: map[string]time.Time{}}
 	mux := http.NewServeMux()
 	srv := httptest.NewServer(mux)
@@ -261,7 +261,7 @@ func TestRacingPeople(t *testing.T) {
 }
 
 // connect has a person connect.
-func (b *bank) connect(t *testing.T, g *credential.Grants, server config.Server, person string, serverOf func(string) (config.Server, bool)) {
+func (b *bank) connect(t testing.TB, g *credential.Grants, server config.Server, person string, serverOf func(string) (config.Server, bool)) {
 	t.Helper()
 	who := credential.Person{Subject: person}
 	address, err := g.Begin(t.Context(), server, who)

@@ -103,6 +103,9 @@ func (l *loader) finishCredential(s *Server, n *tree.Node) (names []string) {
 	if c == nil || at.Faulty {
 		return nil
 	}
+	if c.Type == CredentialOAuth && s.Name == "callback" {
+		l.Fault(at, "is of type oauth, and people come back from authorization servers at the page that the server's would be", "give the server another name")
+	}
 	headers := at.Get("headers")
 	l.checkHeaders(headers)
 	if c.Type == CredentialStatic {
