@@ -131,7 +131,9 @@ func TestConnectionsOfPeople(t *testing.T) {
 		shown.WriteString(got.body)
 		return got.body
 	}
-	var list struct{ Connections []struct{ ID, Server, State string } }
+	var list struct {
+		Connections []struct{ ID, Server, State string }
+	}
 	if err := json.Unmarshal([]byte(api(http.MethodGet, "ann", "")), &list); err != nil || len(list.Connections) != 1 || list.Connections[0].State != "live" {
 		t.Fatalf("ann's connections: %+v, %v", list, err)
 	}
