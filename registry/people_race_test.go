@@ -186,7 +186,7 @@ func TestRacingPeople(t *testing.T) {
 	const people, callers = 50, 30
 	calls := 10_000
 	if testing.Short() {
-		calls = 1000
+		calls = 3000
 	}
 	b := newBank(t)
 	dir, err := keys.Open(filepath.Join(t.TempDir(), "keys"))
