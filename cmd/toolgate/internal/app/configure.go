@@ -127,10 +127,7 @@ func decisionSinks(cfg *config.Config) decisionlog.Config {
 
 // ConsoleURL is where browsers find the admin listener.
 func ConsoleURL(cfg *config.Config) string {
-	if cfg.Console.URL != "" {
-		return cfg.Console.URL
-	}
-	return URL(cfg.Admin, cfg.AdminTLS)
+	return cmp.Or(cfg.Console.URL, URL(cfg.Admin, cfg.AdminTLS))
 }
 
 // AgentsURL is where agents find their listener, without a path.

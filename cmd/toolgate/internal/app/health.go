@@ -56,7 +56,7 @@ type health struct {
 // busyFor is how long others may keep the store from being written to, before that is a fault.
 const busyFor = 5 * time.Second
 
-// readyWithin is the most that a question for readiness waits for parts to answer.
+// readyWithin is the most that a question for readiness, or a scrape, waits for parts to answer.
 const readyWithin = 900 * time.Millisecond
 
 // tryParts returns the faults of the parts that have to be tried. Each is tried at most once a
@@ -217,8 +217,6 @@ func (a *App) tryStore() error {
 // addHealthGauges adds the gauges of readiness.
 func (a *App) addHealthGauges() {
 	a.metrics.addGauge("toolgate_ready", "Parts of toolgate: 1 = ready, 0 = not.", "part", func(ctx context.Context) map[string]float64 {
-		ctx, stop := context.WithTimeout(ctx, readyWithin)
-		defer stop()
 		parts := map[string]float64{partUpstreams: 1, partServing: 1, partTrail: 1, partStore: 1, partKeys: 1, partOwnKeys: 1, partSigning: 1, partDisk: 1, partLimits: 1}
 		for part := range a.faults(ctx) {
 			parts[part] = 0
@@ -226,14 +224,10 @@ func (a *App) addHealthGauges() {
 		return parts
 	})
 	a.metrics.addValue("toolgate_degraded", "1 while calls are served, and a part that some of them need is not ready.", func(ctx context.Context) float64 {
-		ctx, stop := context.WithTimeout(ctx, readyWithin)
-		defer stop()
 		ready, missing, _ := a.assess(ctx)
 		return truth(ready && len(missing) > 0)
 	})
 	a.metrics.addValue("toolgate_store_unwritten_seconds", "How long the store could not be written to; 0 = it can be.", func(ctx context.Context) float64 {
-		ctx, stop := context.WithTimeout(ctx, readyWithin)
-		defer stop()
 		fault := a.faults(ctx)[partStore]
 		a.health.mu.Lock()
 		defer a.health.mu.Unlock()

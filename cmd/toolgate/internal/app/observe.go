@@ -160,7 +160,7 @@ func (m *metrics) observeDecisions(sink string, o decisionlog.Outcome, n int) {
 	m.unshipped.WithLabelValues(sink, string(o)).Add(float64(n))
 }
 
-// gauge is gauges that are read together at each scrape. Reading has a second.
+// gauge is gauges that are read together at each scrape, within readyWithin.
 type gauge struct {
 	descs []*prometheus.Desc
 	read  func(context.Context, chan<- prometheus.Metric)
@@ -175,7 +175,7 @@ func (g gauge) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (g gauge) Collect(to chan<- prometheus.Metric) {
-	ctx, stop := context.WithTimeout(context.Background(), time.Second)
+	ctx, stop := context.WithTimeout(context.Background(), readyWithin)
 	defer stop()
 	g.read(ctx, to)
 }

@@ -65,10 +65,9 @@ func (a *App) status() console.Status {
 		s.Warnings = append(s.Warnings, name+" has changed: the next start takes it over")
 	}
 	for _, is := range a.auth.Issuers() {
-		if is.Fault == "" {
-			continue
+		if is.Fault != "" {
+			s.Warnings = append(s.Warnings, fmt.Sprintf("the keys of issuer %s cannot be had: %s", is.Issuer, is.Fault))
 		}
-		s.Warnings = append(s.Warnings, fmt.Sprintf("the keys of issuer %s cannot be had: %s", is.Issuer, is.Fault))
 	}
 	s.Warnings = append(s.Warnings, a.state.peers.Warnings(time.Now())...)
 	s.Warnings = append(s.Warnings, undeliveredNotices(ctx, a.state.notices)...)

@@ -49,11 +49,8 @@ func UnknownTools(cfg *config.Config, engine *rego.Engine, offered []policy.Tool
 			continue
 		}
 		found = append(found, warning("unknown-tool", t.Path, fmt.Sprintf("no server offers a tool that is exposed as %q", t.Name), hint))
-		if len(found) == mostUnknown {
-			break
-		}
 	}
-	return found
+	return found[:min(len(found), mostUnknown)]
 }
 
 // UnknownRoles warns of roles that are to approve held calls and that nobody can have, and of
