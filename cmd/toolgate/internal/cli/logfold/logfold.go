@@ -16,6 +16,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"regexp"
 	"sync"
 	"time"
 
@@ -82,36 +83,28 @@ func (w *Writer) LevelWrite(level hclog.Level, line []byte) (int, error) {
 	return len(line), nil
 }
 
+// varying matches a word that contains a digit.
+var varying = regexp.MustCompile(`[\w.:+-]*\d[\w.:+-]*`)
+
 // keyOf returns a line without its words that contain digits.
 func keyOf(line []byte) string {
-	line = line[:min(len(line), keyBytes)]
-	key := make([]byte, 0, len(line))
-	start, digit := 0, false // of the word at the end of key
-	for _, c := range line {
-		switch {
-		case c >= '0' && c <= '9':
-			digit = true
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c == '_', c == '-', c == '.', c == ':', c == '+':
-		default:
-			if digit {
-				key = append(key[:start], '#')
-			}
-			key = append(key, c)
-			start, digit = len(key), false
-			continue
-		}
-		key = append(key, c)
-	}
-	if digit {
-		key = key[:start]
-	}
-	return string(key)
+	return string(varying.ReplaceAllLiteral(line[:min(len(line), keyBytes)], []byte("#")))
 }
 
-// endWindow writes the last line of each kind that was folded, and how many there were. A kind that was folded stays so in the next window.
+// endWindow ends the window, and begins the next one if lines were folded. Their kinds stay folded in it.
 func (w *Writer) endWindow() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.writeFolded()
+	w.timer = nil
+	if len(w.kinds) > 0 {
+		w.timer = time.AfterFunc(window, w.endWindow)
+	}
+}
+
+// writeFolded writes the last line of each kind that was folded, and how many there were. The caller
+// must hold w.mu.
+func (w *Writer) writeFolded() {
 	for key, k := range w.kinds {
 		if k.folded == 0 {
 			delete(w.kinds, key)
@@ -126,25 +119,16 @@ func (w *Writer) endWindow() {
 		_, _ = w.out.Write(append(line, '\n')) // nothing else could say that the log cannot be written
 		k.count, k.folded = atOnce, 0
 	}
-	w.timer = nil
-	if len(w.kinds) > 0 {
-		w.timer = time.AfterFunc(window, w.endWindow)
-	}
 }
 
 // Close writes what was folded. Lines that follow are written or folded as before.
 func (w *Writer) Close() {
-	w.mu.Lock()
-	if w.timer != nil {
-		w.timer.Stop()
-	}
-	w.mu.Unlock()
-	w.endWindow()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.timer != nil {
 		w.timer.Stop()
 		w.timer = nil
 	}
+	w.writeFolded()
 	clear(w.kinds)
 }
