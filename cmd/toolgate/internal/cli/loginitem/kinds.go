@@ -2,7 +2,6 @@ package loginitem
 
 import (
 	"embed"
-	"encoding/xml"
 	"errors"
 	"fmt"
 	"strings"
@@ -46,16 +45,17 @@ var kinds = map[string]kind{
 var texts embed.FS
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"xml": escaped, "specifiers": func(text string) string { return strings.ReplaceAll(text, "%", "%%") },
+	"specifiers": func(text string) string { return strings.ReplaceAll(text, "%", "%%") },
 	// A program and a variable are not expanded, so that their $ are not doubled.
 	"word": systemdWord, "plain": func(word string) string { return strings.ReplaceAll(systemdWord(word), "$$", "$") },
 	"argument": windowsWord,
 }).ParseFS(texts, "*.tmpl"))
 
-// text returns the file of an item: a unit of systemd (systemd.service(5)), a property list of
+// Text returns the file of an item: a unit of systemd (systemd.service(5)), a property list of
 // launchd (launchd.plist(5)), or a task of the Task Scheduler (MS-TSCH, section 2.5). The error
-// is for a text with a control character, which no quoting of systemd keeps on its line.
-func (k kind) text(i Item) (string, error) {
+// is for an item that the system cannot express, such as one with a control character, which no
+// quoting of systemd keeps on its line.
+func (k kind) Text(i Item) (string, error) {
 	if k.template == "windows.tmpl" && i.EnvFile != "" {
 		return "", errors.New("a scheduled task has no file of variables\nhint: set the variables for the user with setx, and leave --env-file out")
 	}
@@ -96,12 +96,5 @@ func windowsWord(word string) string {
 		b.WriteRune(r)
 	}
 	b.WriteString(strings.Repeat(`\`, 2*slashes) + `"`)
-	return b.String()
-}
-
-// escaped returns a text as XML has it.
-func escaped(text string) string {
-	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(text)) // a Builder does not fail
 	return b.String()
 }

@@ -66,9 +66,6 @@ func New(goos, home, configHome string) (*Manager, error) {
 	return &Manager{dir, k}, nil
 }
 
-// Text returns the file of an item. The error is for an item that the system cannot express.
-func (m *Manager) Text(i Item) (string, error) { return m.text(i) }
-
 // File returns the path of the file of the item with a name. The error is for a user without a
 // home directory.
 func (m *Manager) File(name string) (string, error) {
@@ -85,7 +82,7 @@ func (m *Manager) Install(ctx context.Context, i Item) error {
 	if err != nil {
 		return err
 	}
-	text, err := m.text(i)
+	text, err := m.Text(i)
 	if err != nil {
 		return err
 	}
