@@ -474,10 +474,7 @@ func (x exported) columns() [][2]string {
 // a formula begins with an apostrophe: agents choose some of the words.
 func exportCSV(ctx context.Context, e *env, f *recordFilter) error {
 	w := csv.NewWriter(e.out)
-	var row []string
-	for _, column := range (exported{&audit.Record{}}).columns() {
-		row = append(row, column[0])
-	}
+	row := textsOf(exported{&audit.Record{}}.columns(), func(column [2]string) string { return column[0] })
 	err := w.Write(row)
 	if err == nil {
 		err = f.each(ctx, e, func(r *audit.Record, _ []byte) error {

@@ -19,6 +19,8 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/text"
+	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry/config"
@@ -252,7 +254,7 @@ func values(e *env, c *cobra.Command, word string, args []string) (found []strin
 
 // described returns a value and, for shells that show it, what it is.
 func described(value, what string) string {
-	return cobra.CompletionWithDesc(value, report.Cut(report.OneLine(what), 60))
+	return cobra.CompletionWithDesc(value, text.ClipRunes(report.OneLine(what), 60))
 }
 
 // toolValues are the names of the tools that the caller sees at the running toolgate, or
@@ -272,64 +274,51 @@ func toolValues(ctx context.Context, e *env, _ *cobra.Command, args []string) (f
 		Tools []struct{ Name, Description string }
 	}
 	if e.fetch(ctx, agentsListener, http.MethodGet, "/v1/tools", nil, &list) == nil {
-		for _, t := range list.Tools {
-			found = append(found, described(t.Name, t.Description))
-		}
-		return found
+		return textsOf(list.Tools, func(t struct{ Name, Description string }) string { return described(t.Name, t.Description) })
 	}
 	cfg, err := e.load()
 	if err != nil {
 		return nil
 	}
 	kept, _ := keptTools(ctx, e, cfg)
-	for _, t := range kept {
-		found = append(found, t.Exposed)
-	}
-	return found
+	return textsOf(kept, func(t policy.Tool) string { return t.Exposed })
 }
 
 // serverValues are the names of the servers in the configuration, whose variables may be
 // unset in the shell.
-func serverValues(_ context.Context, e *env, _ *cobra.Command, _ []string) (found []string) {
+func serverValues(_ context.Context, e *env, _ *cobra.Command, _ []string) []string {
 	n, err := clients.Entries(config.Options{Path: e.config, Overlay: e.overlay, Getenv: e.lookup})
 	if err != nil {
 		return nil
 	}
-	for _, s := range n.Servers {
-		found = append(found, s.Name)
-	}
-	return found
+	return textsOf(n.Servers, func(s clients.Entry) string { return s.Name })
 }
 
 // ticketValues are the tickets for which a command is meant, as the running toolgate
 // shows them to the caller, or else those in the state directory that wait.
-func ticketValues(ctx context.Context, e *env, c *cobra.Command, _ []string) (found []string) {
+func ticketValues(ctx context.Context, e *env, c *cobra.Command, _ []string) []string {
 	query := url.Values{"limit": {"100"}}
 	if state := map[string]approval.State{"approve": approval.StateProposed, "deny": approval.StateProposed, "reconcile": approval.StateUnknown}[c.Name()]; state != "" {
 		query.Set("state", string(state))
 	}
 	var list struct{ Approvals []console.Ticket }
 	if e.fetch(ctx, peopleListener, http.MethodGet, "/v1/approvals?"+query.Encode(), nil, &list) == nil {
-		for _, t := range list.Approvals {
-			found = append(found, described(t.ID, string(t.State)+": "+t.Exposed+" for "+t.Requester))
-		}
-		return found
+		return textsOf(list.Approvals, func(t console.Ticket) string {
+			return described(t.ID, string(t.State)+": "+t.Exposed+" for "+t.Requester)
+		})
 	}
-	found, _ = ofStore(ctx, e, approval.WaitingIDs)
+	found, _ := ofStore(ctx, e, approval.WaitingIDs)
 	return found
 }
 
 // tokenValues returns a source of what value says about each token of the configuration.
 func tokenValues(value func(config.Token) string) source {
-	return func(_ context.Context, e *env, _ *cobra.Command, _ []string) (found []string) {
+	return func(_ context.Context, e *env, _ *cobra.Command, _ []string) []string {
 		cfg, err := e.load()
 		if err != nil {
 			return nil
 		}
-		for _, t := range cfg.Identity.Tokens {
-			found = append(found, value(t))
-		}
-		return slices.Compact(found)
+		return slices.Compact(textsOf(cfg.Identity.Tokens, value))
 	}
 }
 
@@ -360,11 +349,8 @@ func keyValues(_ context.Context, e *env, _ *cobra.Command, _ []string) (found [
 	return found
 }
 
-func clientValues(context.Context, *env, *cobra.Command, []string) (found []string) {
-	for _, c := range clients.Clients() {
-		found = append(found, described(c.ID, c.Name))
-	}
-	return found
+func clientValues(context.Context, *env, *cobra.Command, []string) []string {
+	return textsOf(clients.Clients(), func(c clients.Client) string { return described(c.ID, c.Name) })
 }
 
 func completionCommand() *cobra.Command {

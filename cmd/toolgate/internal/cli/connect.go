@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,7 +106,7 @@ func (e *env) clientFile(id string, f *clientFlags) (c clients.Client, path stri
 		if (p.Scope == "project") != (f.project != "") || p.Scope == "system" {
 			continue
 		}
-		switch err := present(p.Path, m.Project); {
+		switch _, err := readClientFile(p.Path, m.Project); {
 		case err == nil:
 			return c, p.Path, nil
 		case m.Project != "" && !errors.Is(err, fs.ErrNotExist):
@@ -121,35 +120,13 @@ func (e *env) clientFile(id string, f *clientFlags) (c clients.Client, path stri
 	return c, path, nil
 }
 
-// present returns nil if there is a file, in a project without a link out of the project.
-func present(path, project string) error {
-	if project == "" {
-		_, err := os.Stat(path)
-		return err
-	}
-	root, err := os.OpenRoot(project)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = root.Close() }() // it was only read
-	name, err := filepath.Rel(project, path)
-	if err == nil {
-		_, err = root.Stat(name)
-	}
-	return err
-}
-
 // lookupClient returns the client with an ID.
 func lookupClient(id string) (clients.Client, error) {
 	c, ok := clients.Lookup(id)
 	if ok {
 		return c, nil
 	}
-	var ids []string
-	for _, c := range clients.Clients() {
-		ids = append(ids, c.ID)
-	}
-	return c, unknown("client", id, ids)
+	return c, unknown("client", id, textsOf(clients.Clients(), func(c clients.Client) string { return c.ID }))
 }
 
 // entryName is the name under which a client knows toolgate.

@@ -130,13 +130,12 @@ func openBrowser(ctx context.Context, address string) error {
 }
 
 // connectionValues are the connections that the running toolgate shows to the caller.
-func connectionValues(ctx context.Context, e *env, _ *cobra.Command, _ []string) (found []string) {
+func connectionValues(ctx context.Context, e *env, _ *cobra.Command, _ []string) []string {
 	var list connectionList
 	if e.fetch(ctx, peopleListener, http.MethodGet, "/v1/connections", nil, &list) != nil {
 		return nil
 	}
-	for _, k := range list.Connections {
-		found = append(found, described(k.ID, k.State+": "+k.Server+" "+k.Account))
-	}
-	return found
+	return textsOf(list.Connections, func(k console.Connection) string {
+		return described(k.ID, k.State+": "+k.Server+" "+k.Account)
+	})
 }

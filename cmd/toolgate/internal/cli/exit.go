@@ -132,6 +132,14 @@ func didYouMean(typed string, known []string) string {
 	return ""
 }
 
+// textsOf returns a text for each element of a list, such as its name.
+func textsOf[T any](list []T, text func(T) string) (texts []string) {
+	for _, element := range list {
+		texts = append(texts, text(element))
+	}
+	return texts
+}
+
 // unknown is the error of a value that is none of those known; its hint is the nearest, or
 // all of them.
 func unknown(what, value string, known []string) error {
@@ -193,10 +201,7 @@ func (a *agent) withNearestTool(ctx context.Context, refused *exit, name string)
 	if err != nil {
 		return refused
 	}
-	var names []string
-	for _, t := range tools {
-		names = append(names, t.Name)
-	}
+	names := textsOf(tools, func(t listedTool) string { return t.Name })
 	hint := didYouMean(name, names)
 	// A name without its server's prefix is the usual slip.
 	if i := slices.IndexFunc(names, func(n string) bool { return strings.HasSuffix(n, "__"+name) }); hint == "" && i >= 0 {

@@ -49,10 +49,7 @@ func (e *env) planExport(c clients.Client, path string, f *clientFlags) (*client
 	if err != nil {
 		return nil, err
 	}
-	p := &clientPlan{Client: c.ID, changes: []*clientfile.Change{file}, secrets: secretValues(own.Servers)}
-	for _, note := range own.Notes {
-		p.Notes = append(p.Notes, note.String())
-	}
+	p := &clientPlan{Client: c.ID, Notes: textsOf(own.Notes, config.Warning.String), changes: []*clientfile.Change{file}, secrets: secretValues(own.Servers)}
 	p.hideSecrets(path, file, c)
 	moved, err := openSecrets(f.envFile)
 	if err != nil {

@@ -153,10 +153,7 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	if a, _, err := e.reach(&clientFlags{url: f.url}); err == nil { // a faulty mcp.json is reported by check
 		own.url = a.URL
 	}
-	p = &clientPlan{Client: n.Client.ID}
-	for _, note := range n.Notes {
-		p.Notes = append(p.Notes, note.String())
-	}
+	p = &clientPlan{Client: n.Client.ID, Notes: textsOf(n.Notes, config.Warning.String)}
 	servers, err := chooseServers(n.Servers, path, f)
 	if err != nil {
 		return nil, nil, err
@@ -340,9 +337,7 @@ func (e *env) detectClients(f *clientFlags) error {
 		if file.err != nil {
 			c.Problem = file.err.Error()
 		} else {
-			for _, s := range file.read.Servers {
-				c.Servers = append(c.Servers, s.Name)
-			}
+			c.Servers = append(c.Servers, textsOf(file.read.Servers, func(s clients.Entry) string { return s.Name })...)
 			c.Secrets, c.Notes = len(secretValues(file.read.Servers)), len(file.read.Notes)
 		}
 		found = append(found, c)

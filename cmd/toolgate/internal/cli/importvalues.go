@@ -244,10 +244,7 @@ func givenValues(inputs []clients.Input, set []string) (map[string]string, error
 		case !ok || value == "":
 			return nil, fmt.Errorf("--set %s: want NAME=VALUE", name)
 		case i < 0:
-			var names []string
-			for _, in := range inputs {
-				names = append(names, in.Variable)
-			}
+			names := textsOf(inputs, func(in clients.Input) string { return in.Variable })
 			return nil, fmt.Errorf("--set %s: there is no input of this name, only %q", name, names)
 		}
 		given[name] = value

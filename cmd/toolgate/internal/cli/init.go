@@ -20,7 +20,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients/clientfile"
 	"github.com/toolgate/toolgate/internal/files"
@@ -273,18 +272,14 @@ func (s *setup) callFirst(ctx context.Context, base string) (*firstCall, error) 
 			err = verdictOf(result)
 		}
 		if err == nil {
-			var text string
-			text, err = contentText(result)
-			return &firstCall{Tool: t.Name, Text: report.Cut(text, 400)}, err
+			var said string
+			said, err = contentText(result)
+			return &firstCall{Tool: t.Name, Text: text.ClipRunes(said, 400)}, err
 		}
 		s.Notes = append(s.Notes, fmt.Sprintf("%s does not answer a call without arguments: %v", t.Name, err))
 	}
-	call := &firstCall{}
 	tools, err := a.list(ctx)
-	for _, t := range tools {
-		call.Tools = append(call.Tools, t.Name)
-	}
-	return call, err
+	return &firstCall{Tools: textsOf(tools, func(t listedTool) string { return t.Name })}, err
 }
 
 // nextSteps returns the commands that follow.

@@ -51,16 +51,13 @@ func (e *env) pins(ctx context.Context) (pins []registry.Pin, err error) {
 // error has the nearest one.
 func withTool(ctx context.Context, e *env, args []string, f func(p *registry.Pins, server, tool string) error) error {
 	return e.withPins(ctx, func(p *registry.Pins) error {
-		var known []string
 		if len(args) == 2 {
 			err := f(p, args[0], args[1])
 			if !errors.Is(err, registry.ErrNoPin) {
 				return err
 			}
 			pins, _ := p.List(ctx) // a failure leaves the message without a suggestion
-			for _, pin := range pins {
-				known = append(known, pin.Server+" "+pin.Tool)
-			}
+			known := textsOf(pins, func(pin registry.Pin) string { return pin.Server + " " + pin.Tool })
 			return fmt.Errorf("%w%s", err, didYouMean(args[0]+" "+args[1], known))
 		}
 		cfg, err := e.load()
@@ -71,6 +68,7 @@ func withTool(ctx context.Context, e *env, args []string, f func(p *registry.Pin
 		if err != nil {
 			return err
 		}
+		var known []string
 		name, found := args[0], (*registry.Pin)(nil)
 		for i := range pins {
 			t, s := pinned(cfg, &pins[i])
@@ -198,9 +196,8 @@ func lockCommand(e *env) *cobra.Command {
 func listLock(ctx context.Context, e *env, cfg *config.Config, servers []string) (*lock.File, error) {
 	now := &lock.File{Servers: make(map[string]lock.Server)}
 	var asked []config.Server
-	var known []string
+	known := textsOf(cfg.Servers, func(s config.Server) string { return s.Name })
 	for _, s := range cfg.Servers {
-		known = append(known, s.Name)
 		if !s.Disabled && (len(servers) == 0 || slices.Contains(servers, s.Name)) {
 			asked = append(asked, s)
 		} else if cfg.Lock != nil && cfg.Lock.Servers[s.Name].Tools != nil {

@@ -111,10 +111,7 @@ func (v *policyView) tools(ctx context.Context, live bool) (tools []policy.Tool,
 
 // named returns tools by their exposed names; what is known of them is used.
 func (v *policyView) named(known []policy.Tool, names ...string) (tools []policy.Tool) {
-	var exposed []string
-	for _, t := range known {
-		exposed = append(exposed, t.Exposed)
-	}
+	exposed := textsOf(known, func(t policy.Tool) string { return t.Exposed })
 	for _, name := range names {
 		if i := slices.Index(exposed, name); i >= 0 {
 			tools = append(tools, known[i])

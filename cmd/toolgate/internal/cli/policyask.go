@@ -193,10 +193,7 @@ func approvers(a *policy.Approval) string {
 
 // eachRole names how many people of each role have to approve.
 func eachRole(each map[string]int) string {
-	var all []string
-	for _, role := range slices.Sorted(maps.Keys(each)) {
-		all = append(all, fmt.Sprintf("%d %s", each[role], role))
-	}
+	all := textsOf(slices.Sorted(maps.Keys(each)), func(role string) string { return fmt.Sprintf("%d %s", each[role], role) })
 	return strings.Join(all, " and ")
 }
 

@@ -45,11 +45,8 @@ func serverCommand(e *env) *cobra.Command {
 	return c
 }
 
-func namesOf(servers []console.Upstream) (found []string) {
-	for _, s := range servers {
-		found = append(found, s.Name)
-	}
-	return found
+func namesOf(servers []console.Upstream) []string {
+	return textsOf(servers, func(s console.Upstream) string { return s.Name })
 }
 
 // servers returns the servers of the running toolgate. Where none answers at the

@@ -184,9 +184,7 @@ func tokensNamed(stdin io.Reader, cfg *config.Config, subject, name string) (fou
 		name, until = identity.HashToken(token), identity.EndOf(token)
 	}
 	name = strings.ToLower(strings.TrimSuffix(name, "…"))
-	var subjects []string
 	for _, t := range cfg.Identity.Tokens {
-		subjects = append(subjects, t.Subject)
 		if name == "" && t.Subject == subject || len(name) >= fewHashDigits && strings.HasPrefix(t.SHA256, name) {
 			found = append(found, identity.Revocation{SHA256: t.SHA256, Subject: t.Subject})
 		}
@@ -196,7 +194,7 @@ func tokensNamed(stdin io.Reader, cfg *config.Config, subject, name string) (fou
 	case len(found) == 0 && err == nil && len(raw) == 32: // a token that is no longer configured, or a JWT
 		found = append(found, identity.Revocation{SHA256: name, Until: until})
 	case len(found) == 0 && subject != "":
-		return nil, unknown("subject", subject, subjects)
+		return nil, unknown("subject", subject, textsOf(cfg.Identity.Tokens, func(t config.Token) string { return t.Subject }))
 	case len(found) == 0 || name != "" && len(found) > 1:
 		return nil, usage(fmt.Errorf("%d configured tokens fit\nhint: toolgate token list shows subjects and hashes; give at least %d digits of a hash", len(found), fewHashDigits))
 	}

@@ -57,7 +57,7 @@ type Templates struct{ table, wide *template.Template }
 func Parse(files fs.FS, funcs template.FuncMap) *Templates {
 	base := template.New("").Funcs(template.FuncMap{
 		"line": OneLine, "code": CodeMarkdown, "plain": PlainMarkdown, "printable": Printable, "indent": Indented,
-		"cut": Cut, "count": text.Count, "join": strings.Join, "wide": func() bool { return false },
+		"cut": text.ClipRunes, "count": text.Count, "join": strings.Join, "wide": func() bool { return false },
 	}).Funcs(funcs)
 	t := &Templates{table: template.Must(base.ParseFS(files, "*.tmpl"))}
 	t.wide = template.Must(t.table.Clone()).Funcs(template.FuncMap{

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
-
-	"github.com/toolgate/toolgate/internal/text"
 )
 
 // Printable returns s with every control character but line ends and tabs as an
@@ -29,12 +27,6 @@ func OneLine(s string) string { return strings.NewReplacer("\n", " ", "\t", " ")
 // Indented returns the lines of text two spaces further in.
 func Indented(text string) string {
 	return "  " + strings.NewReplacer("\n", "\n  ", "\t", "    ").Replace(strings.TrimRight(Printable(text), "\n"))
-}
-
-// Cut shortens s to n characters. In a wide table, the function cut of templates does
-// nothing.
-func Cut(s string, n int) string {
-	return text.ClipRunes(s, n)
 }
 
 // CodeMarkdown returns text as Markdown code that ends neither its quotes nor a
