@@ -57,7 +57,7 @@ type answer struct {
 func (b *Broker) command(server config.Server, who Person) func(context.Context) (*oauth2.Token, error) {
 	c := server.Credential
 	asked, _ := json.Marshal(question{ // texts only
-		Server: server.Name, URL: server.URL, Audience: cmp.Or(c.Audience, server.URL), Principal: principal{who.Issuer, who.Tenant, who.Subject},
+		Server: server.Name, URL: server.URL, Audience: cmp.Or(c.Audience, server.URL), Principal: principal(who),
 	})
 	return func(ctx context.Context) (*oauth2.Token, error) {
 		select {
