@@ -37,7 +37,7 @@ func (c *call) newRecord(judged bool) *audit.Record {
 		Principal: audit.Principal{Subject: who.Subject, Person: who.Person, Roles: who.Roles, Client: who.Client, Tenant: who.Tenant},
 		Transport: c.in.Transport, Era: c.in.Era, Route: c.in.Route, Session: c.in.Session, RequestID: c.id, Tags: c.in.Tags,
 		Method: c.method, Server: c.server, Exposed: c.name, About: c.body, ArgumentsSHA256: strings.TrimPrefix(c.digest, "sha256:"),
-		Credential: c.recordedCredential(), Ticket: c.ticket.ID, Task: c.task, Stage: c.source.Function,
+		Ticket: c.ticket.ID, Task: c.task, Stage: c.source.Function,
 		Policy: audit.Policy{
 			Effect: string(c.decision.Effect), Rule: c.decision.Rule,
 			Reason: c.decision.Reason, Remedy: c.decision.Remedy, Revision: c.decision.Revision,
@@ -47,6 +47,9 @@ func (c *call) newRecord(judged bool) *audit.Record {
 	if c.tool != nil {
 		r.Tool, r.Exposed, r.Fingerprint = c.tool.Name, c.tool.Exposed, c.tool.Fingerprint
 	}
+	if c.credential != nil {
+		r.Credential = (*audit.Credential)(c.runsAs())
+	}
 	if judged {
 		r.Arguments = c.body
 		if c.asked != nil {
@@ -54,15 +57,6 @@ func (c *call) newRecord(judged bool) *audit.Record {
 		}
 	}
 	return r
-}
-
-// recordedCredential is what requests to the server are made with, as records have it.
-func (c *call) recordedCredential() *audit.Credential {
-	if c.credential == nil {
-		return nil
-	}
-	as := audit.Credential(*c.runsAs())
-	return &as
 }
 
 // The words for refusals: that of its code, else that of its category, else failed.
