@@ -117,8 +117,8 @@ func (v View) discover(name string) (*Tool, bool) {
 }
 
 // profile returns what s offers the client, or nil when that is what s offers
-// every client, or nothing is known because the client's person is not connected. Where one Downstream stands for several servers, its peers have a
-// method For that returns the peer for one server.
+// every client, or the client's person is not connected. Where one Downstream stands for
+// several servers, its peers have a method For that returns the peer for one server.
 func (v View) profile(s *entry) *upstream.Profile {
 	from := v.from
 	if p, ok := from.Peer.(perServer); ok {
@@ -174,9 +174,9 @@ func (v View) List() ([]*Tool, *Catalogue) {
 	return out, nil
 }
 
-// before returns the tools of a server for a client of which no connection is known: those that
-// every connection lists, and where each caller has a credential of his own, the accepted ones, if
-// the server's setting says so.
+// before returns the tools of a server that a client sees whose own list is not known: those that
+// every connection lists. Where each caller has a credential of his own, they are the accepted tools,
+// or none with before_connection hide.
 func (c *Catalogue) before(s *entry) []*Tool {
 	switch {
 	case s.people == nil:
@@ -265,11 +265,12 @@ func (r *Registry) learn(of *entry, p *upstream.Profile) {
 		if e.knows(offer, p) {
 			continue
 		}
-		v := upstream.Variant{Condition: p.Condition, Definition: offer.Definition, Live: true}
-		if e.people != nil {
-			v.Condition, v.Unproven = upstream.ConditionOfForm(offer.Definition), true
+		switch {
+		case e.people != nil:
+			e.learnOwn(upstream.Variant{Condition: upstream.ConditionOfForm(offer.Definition), Definition: offer.Definition, Live: true, Unproven: true})
+		case len(e.listed.Own) < maxOwn:
+			e.listed.Own = append(e.listed.Own, upstream.Variant{Condition: p.Condition, Definition: offer.Definition, Live: true})
 		}
-		r.learnOwn(e, v)
 	}
 	if len(e.listed.Own) > before {
 		r.rebuildLocked(false, e)

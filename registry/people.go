@@ -223,29 +223,24 @@ func (r *Registry) learnFrom(e *entry, c *Credential, l upstream.Listing) {
 	e.listed.Capabilities, e.listed.Info = l.Capabilities, l.Info
 	before, first := len(e.listed.Own), !e.fresh
 	for _, definition := range l.Tools {
-		r.learnOwn(e, upstream.Variant{Condition: upstream.ConditionOfForm(definition), Definition: definition, Live: true, Unproven: !c.Operator})
+		e.learnOwn(upstream.Variant{Condition: upstream.ConditionOfForm(definition), Definition: definition, Live: true, Unproven: !c.Operator})
 	}
 	if e.fresh = true; first || c.Operator || len(e.listed.Own) > before {
 		r.rebuildLocked(false, e)
 	}
 }
 
-// learnOwn adds a definition that some connections list to an entry, unless it is there. Catalogues
-// have the same definitions, so none is changed in its place.
-func (r *Registry) learnOwn(e *entry, v upstream.Variant) {
-	own, form := slices.Clone(e.listed.Own), upstream.Form(v.Definition)
-	i := slices.IndexFunc(own, func(other upstream.Variant) bool {
-		return other.Condition == v.Condition && upstream.Form(other.Definition) == form
-	})
-	if i >= 0 {
-		own[i].Unproven = own[i].Unproven && v.Unproven
-		e.listed.Own = own
-		return
+// learnOwn adds a definition that some people are offered to an entry, unless it is there: its
+// condition names it.
+func (e *entry) learnOwn(v upstream.Variant) {
+	i := slices.IndexFunc(e.listed.Own, func(known upstream.Variant) bool { return known.Condition == v.Condition })
+	switch {
+	case i < 0 && len(e.listed.Own) < maxOwn:
+		e.listed.Own = append(e.listed.Own, v)
+	case i >= 0 && e.listed.Own[i].Unproven && !v.Unproven:
+		e.listed.Own = slices.Clone(e.listed.Own) // catalogues have the list
+		e.listed.Own[i].Unproven = false
 	}
-	if len(own) < maxOwn {
-		own = append(own, v)
-	}
-	e.listed.Own = own
 }
 
 // sharedTokens are those of a server's one grant, which serves all callers. It is safe for concurrent

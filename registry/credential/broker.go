@@ -155,7 +155,7 @@ func (b *Broker) keep(server config.Server, caller Caller) *Credential {
 		if server.Credential.Type == config.CredentialCommand {
 			ask, timeout = b.command(server, caller.Person), server.Credential.Timeout
 		}
-		source := newSource(Options{Now: b.opts.Now, Timeout: timeout}, origin{again: &Missing{Server: server.Name, Reason: "the server refuses the caller's tokens"}, ask: func(ctx context.Context) (issued, error) {
+		checked := func(ctx context.Context) (issued, error) {
 			got, err := ask(ctx)
 			if err != nil {
 				return issued{}, err
@@ -165,7 +165,9 @@ func (b *Broker) keep(server config.Server, caller Caller) *Credential {
 				err = b.owns(id, server.Name, token.token)
 			}
 			return token, err
-		}})
+		}
+		source := newSource(Options{Now: b.opts.Now, Timeout: timeout},
+			origin{ask: checked, again: &Missing{Server: server.Name, Reason: "the server refuses the caller's tokens"}})
 		k = &kept{credential: &Credential{ID: id, Type: server.Credential.Type, Person: caller.Person, Scopes: server.Credential.Scopes, Tokens: source}}
 		b.kept[id] = k
 	}

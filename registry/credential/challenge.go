@@ -50,6 +50,13 @@ func bearerChallenge(values []string) map[string]string {
 	return nil
 }
 
+// InsufficientScope reports whether a server's WWW-Authenticate values say that a token is good and
+// its scopes are too few (RFC 6750 section 3.1).
+func InsufficientScope(challenge []string) bool {
+	_, few := insufficient(challenge)
+	return few
+}
+
 // insufficient returns the scopes that a server asks for, and whether it says that those of the
 // token are too few.
 func insufficient(challenge []string) (scopes []string, few bool) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/toolgate/toolgate/internal/keepalive"
 	"github.com/toolgate/toolgate/registry/config"
@@ -118,7 +117,7 @@ func refusesToken(res *http.Response) bool {
 		return false
 	}
 	return res.StatusCode == http.StatusUnauthorized ||
-		res.StatusCode == http.StatusForbidden && strings.Contains(strings.Join(res.Header.Values("WWW-Authenticate"), " "), "insufficient_scope")
+		res.StatusCode == http.StatusForbidden && credential.InsufficientScope(res.Header.Values("WWW-Authenticate"))
 }
 
 // withToken returns r with a token.
