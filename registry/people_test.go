@@ -58,6 +58,7 @@ func newOffice(t *testing.T) *office {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
+		_ = http.NewResponseController(w).EnableFullDuplex() // a stream may begin before the request is read whole
 		pass.ServeHTTP(w, r)
 	}))
 	t.Cleanup(front.Close)

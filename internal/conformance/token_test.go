@@ -77,10 +77,14 @@ func bearing(t testing.TB, i issuer, resource string) string {
 		t.Fatal(err)
 	}
 	authorization := "Bearer " + i.token(t, resource)
-	srv := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 		r.Out.URL.Scheme, r.Out.URL.Host = u.Scheme, u.Host
 		r.Out.Header.Set("Authorization", authorization) // the Host stays: a scenario is about it
-	}})
+	}}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).EnableFullDuplex() // a stream may begin before the request is read whole
+		proxy.ServeHTTP(w, r)
+	}))
 	t.Cleanup(srv.Close)
 	return srv.URL + u.Path
 }

@@ -59,6 +59,7 @@ func newGuarded(t *testing.T, cfg recorder.Config) *guarded {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
+		_ = http.NewResponseController(w).EnableFullDuplex() // a stream may begin before the request is read whole
 		pass.ServeHTTP(w, r)
 	}))
 	t.Cleanup(front.Close)

@@ -125,7 +125,9 @@ func (r *Router) send(w http.ResponseWriter, q *http.Request, body []byte, key, 
 			failure, answered = r.fail(w, q, body != nil, owner, address, err)
 		},
 	}
-	hop.ServeHTTP(bounded{w, http.NewResponseController(w)}, q.WithContext(ctx))
+	rc := http.NewResponseController(w)
+	_ = rc.EnableFullDuplex() // else an answer that begins while the body is read closes the body, and the hop breaks off
+	hop.ServeHTTP(bounded{w, rc}, q.WithContext(ctx))
 	result = cmp.Or(failure, "answered")
 	return answered
 }

@@ -56,6 +56,61 @@ func TestOwnerDiesDuringBody(t *testing.T) {
 	}
 }
 
+// An answer may begin before the hop has read the end of a large body: it arrives whole.
+func TestAnswerBeginsDuringBody(t *testing.T) {
+	c := newCluster(t)
+	const size = 100_000
+	one := c.join(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.CopyN(io.Discard, r.Body, size)
+		_ = http.NewResponseController(w).Flush()
+		_, _ = io.WriteString(w, "whole")
+	})
+	two := c.join(echo("two"))
+	began, ended := make(chan struct{}), make(chan error, 1)
+	agents := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = &lateEnd{r.Body, size, began, ended}
+		two.Before(echo("two")).ServeHTTP(w, r)
+	}))
+	defer agents.Close()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, agents.URL+"/mcp", strings.NewReader(strings.Repeat("a", size)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Mcp-Session-Id", one.SessionID())
+	res, err := agents.Client().Do(r) // it keeps its connection; a server that closes one leaves the body alone
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	close(began)
+	if err := <-ended; err != io.EOF {
+		t.Errorf("reading the end of the body: %v", err)
+	}
+	if text, err := io.ReadAll(res.Body); err != nil || string(text) != "whole" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// lateEnd is a body whose end is not read before the answer has begun.
+type lateEnd struct {
+	io.ReadCloser
+	left  int // bytes before the end
+	began <-chan struct{}
+	ended chan<- error // takes the error of its end
+}
+
+func (b *lateEnd) Read(p []byte) (int, error) {
+	if b.left == 0 {
+		<-b.began
+		n, err := b.ReadCloser.Read(p)
+		b.ended <- err
+		return n, err
+	}
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
+}
+
 // Threat: a client writes another's certificate into a header. The owner of a session has the
 // certificate that the client showed to the replica which it reached, and no other.
 func TestCertificateIsPassedOn(t *testing.T) {
