@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/docs/schemas"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
@@ -202,7 +203,12 @@ func New(opts Options) (*Console, error) {
 	if c.throttle = opts.Throttle; c.throttle == nil {
 		c.throttle = guard.NewThrottle(opts.Now)
 	}
+	document, err := schemas.OpenAPI("openapi-admin.json", opts.Version)
+	if err != nil {
+		return nil, fmt.Errorf("building the console: %w", err)
+	}
 	routes := c.routes()
+	routes["/v1/openapi.json"] = map[string]handler{http.MethodGet: asset("application/json", document)} // it shows nothing of this installation
 	if opts.Connections != nil {
 		maps.Copy(routes, c.connectionRoutes())
 	}

@@ -1,6 +1,9 @@
 package console
 
 import (
+	"maps"
+	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/toolgate/toolgate/policy/approval"
@@ -60,4 +63,17 @@ func said(phrases []phrase) string {
 		b.WriteString(p.Words + p.Name + p.Value.String())
 	}
 	return b.String()
+}
+
+// Routes are the methods of each path below /v1.
+func (c *Console) Routes() map[string][]string {
+	all := map[string][]string{"/v1/openapi.json": {http.MethodGet}}
+	for _, routes := range []map[string]map[string]handler{c.routes(), c.connectionRoutes()} {
+		for path, methods := range routes {
+			if strings.HasPrefix(path, "/v1/") {
+				all[path] = slices.Sorted(maps.Keys(methods))
+			}
+		}
+	}
+	return all
 }

@@ -17,7 +17,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"os"
@@ -135,7 +134,7 @@ func New(opts Options) (*Handler, error) {
 		return nil, errors.New("making the rest door: artifacts and bus are required")
 	}
 	opts = opts.withDefaults()
-	document, err := openAPI(opts.Version)
+	document, err := schemas.OpenAPI("openapi.json", opts.Version)
 	if err != nil {
 		return nil, err
 	}
@@ -163,22 +162,6 @@ func (h *Handler) table() map[string]methods {
 		"/v1/signals":         {http.MethodGet: h.authenticated(h.signals)},
 		"/v1/openapi.json":    read(h.describe),
 	}
-}
-
-// openAPI returns the OpenAPI document with the version of the program.
-func openAPI(version string) ([]byte, error) {
-	text, err := schemas.Files.ReadFile("openapi.json")
-	if err != nil {
-		return nil, fmt.Errorf("making the rest door: %w", err)
-	}
-	info, _ := jsonrpc.Get(text, "info")
-	if info, err = jsonrpc.Set(info, "x-toolgate-version", jsonrpc.Quote(version)); err == nil {
-		text, err = jsonrpc.Set(text, "info", info)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("making the rest door: the OpenAPI document: %w", err)
-	}
-	return text, nil
 }
 
 // describe answers with the OpenAPI document. It needs no authentication: the
