@@ -104,6 +104,8 @@ type Options struct {
 	TrailRight func(ctx context.Context, p policy.Principal) (policy.TrailRight, error)
 	// Operates reports whether a principal may operate servers; nil or an error = no.
 	Operates func(ctx context.Context, p policy.Principal) (bool, error)
+	// Stderr returns the last lines of a server's processes on stderr, without secrets; nil = none are kept.
+	Stderr func(server string) []string
 	// Restart restarts a server that Status lists, and returns its state when it has
 	// answered, failed or taken long. Nil = there is no such server.
 	Restart func(ctx context.Context, server string) (Upstream, error)
@@ -160,8 +162,9 @@ type Upstream struct {
 	// Capabilities and Extensions are the names of what it declared last.
 	Capabilities []string `json:"capabilities,omitempty"`
 	Extensions   []string `json:"extensions,omitempty"`
-	Sessions     int      `json:"sessions"`          // connections that belong to one client session each
-	Dropped      int64    `json:"dropped,omitempty"` // messages that nobody could use
+	Restarts     int      `json:"restarts,omitempty"` // how often it was ready again after the first time
+	Sessions     int      `json:"sessions"`           // connections that belong to one client session each
+	Dropped      int64    `json:"dropped,omitempty"`  // messages that nobody could use
 }
 
 // Console is the handler of the people's listener. It is safe for concurrent
@@ -256,6 +259,8 @@ func (c *Console) routes() map[string]map[string]handler {
 		"/v1/approvals/watch":               {http.MethodGet: c.as(c.watch)},
 		"/v1/approvals/{id}/reconcile":      {http.MethodPost: c.as(c.reconcile)},
 		"/v1/audit/tail":                    {http.MethodGet: c.as(c.audit)},
+		"/v1/servers":                       {http.MethodGet: c.as(c.listServers)},
+		"/v1/servers/{name}":                {http.MethodGet: c.as(c.showServer)},
 		"/v1/servers/{name}/restart":        {http.MethodPost: c.as(c.restart)},
 		"/debug/pprof/{name}":               {http.MethodGet: c.as(c.profile)},
 	}

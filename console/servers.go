@@ -23,6 +23,40 @@ func (c *Console) operates(ctx context.Context, p policy.Principal) bool {
 	return err == nil && may
 }
 
+// Server is an upstream as those who operate servers see it.
+type Server struct {
+	Upstream
+	Stderr []string `json:"stderr,omitempty"` // its last lines
+}
+
+var noServer = problem{Status: http.StatusNotFound, Code: "NO_SERVER", Detail: "no server of this name runs", Hint: "toolgate server list"}
+
+// listServers lists the servers for those whom the policy lets operate them.
+func (c *Console) listServers(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	if !c.operates(r.Context(), p) {
+		return notOperator
+	}
+	return answer(w, map[string][]Upstream{"servers": append([]Upstream{}, c.opts.Status().Upstreams...)})
+}
+
+// showServer shows the server that the path names, with the end of its stderr.
+func (c *Console) showServer(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	if !c.operates(r.Context(), p) {
+		return notOperator
+	}
+	for _, u := range c.opts.Status().Upstreams {
+		if u.Name != r.PathValue("name") {
+			continue
+		}
+		shown := Server{Upstream: u}
+		if c.opts.Stderr != nil {
+			shown.Stderr = c.opts.Stderr(u.Name)
+		}
+		return answer(w, shown)
+	}
+	return noServer
+}
+
 // restart restarts the server that the path names, for those whom the policy lets operate
 // servers. It is recorded first.
 func (c *Console) restart(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
@@ -34,7 +68,7 @@ func (c *Console) restart(w http.ResponseWriter, r *http.Request, p policy.Princ
 		return notOperator
 	}
 	if !c.runs(server) {
-		return problem{Status: http.StatusNotFound, Code: "NO_SERVER", Detail: "no server of this name runs", Hint: "toolgate server list"}
+		return noServer
 	}
 	if err := c.record(r, act); err != nil {
 		return err

@@ -31,6 +31,24 @@ func operated(t *testing.T, change func(*console.Options)) (*listener, *[]string
 	return l, &restarted
 }
 
+// Operators see the servers and, of one, the end of its stderr. Nobody else does.
+func TestServers(t *testing.T) {
+	l, _ := operated(t, func(o *console.Options) {
+		o.Stderr = func(server string) []string { return []string{"no key for " + server} }
+	})
+	for path, want := range map[string]string{
+		"/v1/servers":     `{"servers":[{"name":"web","state":"failed","tools":0,"quarantined":0,"transport":"","sessions":0},{"name":"off","state":"disabled","tools":0,"quarantined":0,"transport":"","sessions":0}]}`,
+		"/v1/servers/web": `{"name":"web","state":"failed","tools":0,"quarantined":0,"transport":"","sessions":0,"stderr":["no key for web"]}`,
+	} {
+		if w := l.ask("GET", path, "", as("t-oda")...); w.Code != http.StatusOK || strings.TrimSpace(w.Body.String()) != want {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+		refused(t, l.ask("GET", path, "", as("t-ann")...), 403, "NOT_OPERATOR")
+		refused(t, l.ask("GET", path, "", as("t-nobody")...), 401, "UNAUTHENTICATED")
+	}
+	refused(t, l.ask("GET", "/v1/servers/other", "", as("t-oda")...), 404, "NO_SERVER")
+}
+
 // A restart is recorded, then made, and answered with the server.
 func TestRestart(t *testing.T) {
 	l, restarted := operated(t, nil)

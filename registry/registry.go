@@ -464,6 +464,15 @@ func (r *Registry) Status() []ServerStatus {
 	return out
 }
 
+// Stderr returns the last lines that the processes of a server wrote to stderr, without the secrets
+// that it was given; nil for a server that does not run.
+func (r *Registry) Stderr(server string) []string {
+	if e := r.Catalogue().entry(server); e != nil && e.server != nil {
+		return e.server.Stderr()
+	}
+	return nil
+}
+
 // Redacted returns, by server, how many messages had a secret that toolgate gave the
 // server, and lost it on their way.
 func (r *Registry) Redacted() map[string]float64 {
@@ -491,7 +500,7 @@ func (e *entry) status(tools []*Tool, shadows []string) ServerStatus {
 		return ServerStatus{Name: e.cfg.Name, State: "disabled", Since: e.since}
 	}
 	s, redacted := e.running()
-	out := ServerStatus{Name: e.cfg.Name, State: string(s.State), Since: s.Since, Dropped: s.Dropped, Revision: s.Revision, Sessions: s.Sessions, Warnings: slices.Concat(e.warnings, shadows)}
+	out := ServerStatus{Name: e.cfg.Name, State: string(s.State), Since: s.Since, Dropped: s.Dropped, Revision: s.Revision, Restarts: max(s.Starts-1, 0), Sessions: s.Sessions, Warnings: slices.Concat(e.warnings, shadows)}
 	offer := offerOf(e.cfg, 0, e.listed.Capabilities)
 	out.Capabilities, out.Extensions = declaredIn(offer.Capabilities), declaredIn(offer.member("extensions"))
 	if s.Err != nil {

@@ -174,6 +174,8 @@ type ServerStatus struct {
 	// have that; at most 64 of each.
 	Capabilities []string `json:"capabilities,omitempty"`
 	Extensions   []string `json:"extensions,omitempty"`
+	// Restarts counts how often it was ready again after the first time.
+	Restarts int `json:"restarts,omitempty"`
 	// Sessions counts the connections that belong to one downstream session each.
 	Sessions int `json:"sessions"`
 	// Dropped counts messages of the upstream that were nobody's: garbage,

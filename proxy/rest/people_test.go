@@ -118,7 +118,7 @@ func connectionProbes() []probe {
 func TestDocumentForPeople(t *testing.T) {
 	people := map[string]policy.Principal{"ann-token": {Subject: "ann", Roles: []string{"approver"}}, "eve-token": {Subject: "eve"}, "oda-token": {Subject: "oda", Roles: []string{"operator"}}}
 	accounts := new(wallet)
-	servers := []console.Upstream{{Name: "web", State: "ready", Transport: "stdio"}, {Name: "broken"}, {Name: "unrecorded"}}
+	servers := []console.Upstream{{Name: "web", State: "ready", Transport: "stdio", Restarts: 1}, {Name: "broken", State: "failed", Transport: "http"}, {Name: "unrecorded", State: "ready", Transport: "http"}}
 	tail := func(context.Context, int, bool) iter.Seq2[[]byte, error] {
 		return func(yield func([]byte, error) bool) { yield([]byte(`{"v":1}`), nil) }
 	}
@@ -136,6 +136,7 @@ func TestDocumentForPeople(t *testing.T) {
 		},
 		Again:    func(_ context.Context, p policy.Principal, _ string) (policy.Principal, error) { return p, nil },
 		Operates: func(_ context.Context, p policy.Principal) (bool, error) { return p.Has("operator"), nil },
+		Stderr: func(string) []string { return []string{"ready"} },
 		Restart: func(_ context.Context, server string) (console.Upstream, error) {
 			if server == "broken" {
 				return console.Upstream{}, errors.New("broken")
@@ -231,6 +232,10 @@ func consoleProbes() []probe {
 	for server, status := range map[string]int{"web": 200, "broken": 500, "absent": 404, "unrecorded": 503} {
 		probes = append(probes, probe{status, "oda", "POST", "/v1/servers/" + server + "/restart", "", nil})
 	}
+	for _, path := range []string{"/v1/servers", "/v1/servers/web"} {
+		probes = append(probes, probe{200, "oda", "GET", path, "", nil}, probe{401, "", "GET", path, "", nil}, probe{403, "ann", "GET", path, "", nil})
+	}
+	probes = append(probes, probe{404, "oda", "GET", "/v1/servers/absent", "", nil})
 	probes = append(probes, probe{401, "", "POST", "/v1/servers/web/restart", "", nil}, probe{403, "ann", "POST", "/v1/servers/web/restart", "", nil})
 	return append(probes, probe{422, "ann", "POST", "/v1/approvals/apr_reason/deny", `{}`, nil},
 		probe{422, "ann", "POST", "/v1/approvals/apr_reason/reconcile", `{"outcome":"done"}`, nil})

@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,7 +28,25 @@ const (
 	reapGrace   = 2 * time.Second // from KILL to giving up on the guardian
 	stderrLine  = 4 << 10         // bytes of one stderr line that are logged
 	stderrLines = 200             // stderr lines per second that are logged
+
+	tailLines = 20  // lines of stderr that are kept of a server
+	tailLine  = 500 // bytes that are kept of one
 )
+
+// tail is the end of what the processes of a server wrote to stderr. It is safe for concurrent use.
+type tail struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (t *tail) add(line string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.lines) == tailLines {
+		t.lines = slices.Delete(t.lines, 0, 1)
+	}
+	t.lines = append(t.lines, strings.ToValidUTF8(line[:min(len(line), tailLine)], ""))
+}
 
 // child is one running stdio server with its streams.
 type child struct {
@@ -42,7 +62,7 @@ type child struct {
 
 // startChild starts the server's command in a sandbox. The error names what is wrong
 // with the command, or what the sandbox lacks.
-func startChild(cfg config.Server, host *sandbox.Host, executable string, given *secrets, log hclog.Logger) (*child, error) {
+func startChild(cfg config.Server, host *sandbox.Host, executable string, given *secrets, said *tail, log hclog.Logger) (*child, error) {
 	env := environ(os.Environ(), cfg.Env)
 	path, err := resolve(cfg, executable)
 	if err != nil {
@@ -72,7 +92,7 @@ func startChild(cfg config.Server, host *sandbox.Host, executable string, given 
 		sandbox.Ended(cmd)
 		return nil, fmt.Errorf("starting %s: %w", cfg.Command, err)
 	}
-	c.drains.Go(func() { c.drain(stderr, given.redactText, log) })
+	c.drains.Go(func() { c.drain(stderr, given.redactText, said, log) })
 	go c.wait()
 	return c, nil
 }
@@ -119,8 +139,8 @@ func (c *child) wait() {
 }
 
 // drain reads stderr to its end, line by line, so that the pipe never fills
-// up, and logs what is not too much of it, without secrets.
-func (c *child) drain(r io.ReadCloser, redact func(string) string, log hclog.Logger) {
+// up, keeps its end, and logs what is not too much of it, without secrets.
+func (c *child) drain(r io.ReadCloser, redact func(string) string, said *tail, log hclog.Logger) {
 	defer r.Close()
 	lines := bufio.NewReaderSize(r, stderrLine)
 	window, count := time.Now(), 0
@@ -131,6 +151,7 @@ func (c *child) drain(r io.ReadCloser, redact func(string) string, log hclog.Log
 		}
 		text := redact(string(line))
 		c.last.Store(&text)
+		said.add(text)
 		for more && err == nil {
 			_, more, err = lines.ReadLine()
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,8 @@ type Status struct {
 	Dropped int64
 	// Revision is the MCP revision of the shared connection, "" without one.
 	Revision string
+	// Starts counts how often the server became ready.
+	Starts int
 	// Sessions counts the connections that belong to one downstream session each.
 	Sessions int
 }
@@ -60,6 +63,7 @@ type Server struct {
 	shown    atomic.Pointer[shown]
 	unusable error    // why credential or TLS settings cannot be used, nil = they can
 	secrets  *secrets // that the server was given
+	said     tail     // on stderr
 	dropped  atomic.Int64
 	lastID   atomic.Int64 // of a request
 	era      atomic.Pointer[spoken]
@@ -71,6 +75,7 @@ type Server struct {
 
 	mu       sync.Mutex // protects the fields below
 	status   Status
+	starts   int
 	started  context.Context    // ends when the first attempt is over or had StartWait
 	settled  context.Context    // ends with started, or after settleTime
 	settle   func()             // ends both
@@ -164,11 +169,19 @@ func (s *Server) Status() Status {
 	defer s.mu.Unlock()
 	out := s.status
 	out.Dropped = s.dropped.Load()
-	out.Sessions = len(s.slots)
+	out.Starts, out.Sessions = s.starts, len(s.slots)
 	if s.shared != nil {
 		out.Revision = s.shared.conn.Revision()
 	}
 	return out
+}
+
+// Stderr returns the last lines that the processes of the server wrote to stderr, at most 20 of 500
+// bytes each, without the secrets that toolgate gave it.
+func (s *Server) Stderr() []string {
+	s.said.mu.Lock()
+	defer s.said.mu.Unlock()
+	return slices.Clone(s.said.lines)
 }
 
 // Redacted returns how many messages of the server had a secret that toolgate gave
@@ -312,6 +325,7 @@ func (s *Server) up(round context.Context, sess *session) (late bool) {
 	missed := s.missed
 	s.shared, s.patient, s.missed, s.stale = sess, false, false, false
 	s.status = Status{State: StateReady, Since: s.opts.Now()}
+	s.starts++
 	s.wakeLocked()
 	s.settle()
 	s.mu.Unlock()

@@ -288,7 +288,7 @@ func (srv *Server) dial(ctx context.Context, c *conn, spare *child) error {
 	case config.TypeStdio, config.TypeNDJSON:
 		child, err := spare, error(nil)
 		if child == nil {
-			child, err = startChild(cfg, srv.opts.Sandbox, srv.opts.Executable, srv.secrets, srv.log)
+			child, err = startChild(cfg, srv.opts.Sandbox, srv.opts.Executable, srv.secrets, &srv.said, srv.log)
 		}
 		if err == nil {
 			c.OpenStdio(child.stdin, child.stdout, child, cfg.Type == config.TypeNDJSON)

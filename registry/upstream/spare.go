@@ -28,7 +28,7 @@ func (s *Server) prepareSpare(session string) {
 	s.spare.starting = true
 	round := s.round
 	s.tasks.Go(func() {
-		c, err := startChild(s.cfg, s.opts.Sandbox, s.opts.Executable, s.secrets, s.log)
+		c, err := startChild(s.cfg, s.opts.Sandbox, s.opts.Executable, s.secrets, &s.said, s.log)
 		s.mu.Lock()
 		s.spare.starting = false
 		if err == nil {

@@ -408,6 +408,7 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 			role := a.Config().PprofRole
 			return role != "" && p.Has(role)
 		},
+		Stderr: a.upstreams.Stderr,
 		Restart: func(ctx context.Context, server string) (console.Upstream, error) {
 			after, err := a.upstreams.Restart(ctx, server)
 			return console.Upstream(after), err

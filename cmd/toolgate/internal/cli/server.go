@@ -26,10 +26,14 @@ func serverCommand(e *env) *cobra.Command {
 		if i < 0 {
 			return nil, unknown("server", args[0], namesOf(found))
 		}
-		return found[i], nil
+		shown := console.Server{Upstream: found[i]}
+		if e.token != "" { // those who operate servers see more; for others the status is all
+			_ = e.fetch(ctx, peopleListener, http.MethodGet, "/v1/servers/"+url.PathEscape(args[0]), nil, &shown)
+		}
+		return shown, nil
 	})
 	restart := e.printing("restart SERVER", "end the connections of a server and start it again", "server", func(ctx context.Context, args []string) (any, error) {
-		var after console.Upstream
+		var after console.Server
 		err := e.fetch(ctx, peopleListener, http.MethodPost, "/v1/servers/"+url.PathEscape(args[0])+"/restart", nil, &after)
 		if refused := (*exit)(nil); errors.As(err, &refused) && refused.word == "NO_SERVER" {
 			found, _ := servers(ctx, e) // a failure leaves the message without a suggestion
