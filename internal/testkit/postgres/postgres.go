@@ -90,7 +90,7 @@ func start() (*Server, error) {
 	if len(bins) == 0 {
 		return nil, errors.New("PostgreSQL is not installed")
 	}
-	dir, err := os.MkdirTemp("", "pg-") // short: a socket has a name of at most 107 bytes
+	dir, err := os.MkdirTemp(memory(), "pg-"+strconv.Itoa(os.Getpid())+"-") // short: a socket has a name of at most 107 bytes
 	if err != nil {
 		return nil, err
 	}
@@ -172,9 +172,13 @@ func (s *Server) Remove() {
 }
 
 // Database makes an empty database, and returns its URL.
-func (s *Server) Database(ctx context.Context) (string, error) {
+func (s *Server) Database(ctx context.Context) (string, error) { return s.create(ctx, "template0") }
+
+// create makes a copy of a database. Copying files is quicker here than through the log, although it
+// needs a checkpoint.
+func (s *Server) create(ctx context.Context, of string) (string, error) {
 	name := "t" + strconv.Itoa(os.Getpid()) + "_" + strconv.FormatInt(made.Add(1), 10)
-	if err := s.exec(ctx, "CREATE DATABASE "+name+" TEMPLATE template0"); err != nil {
+	if err := s.exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+of+" STRATEGY FILE_COPY"); err != nil {
 		return "", fmt.Errorf("making a database: %w", err)
 	}
 	return s.address(name), nil
