@@ -48,16 +48,24 @@ func openOffice(t *testing.T, seconds string, credential map[string]any) *office
 	return o
 }
 
-// connect has a person connect in a browser of his own: he signs in at the gate with the token of
-// his agent, and at the authorization server as himself.
+// connect has a person connect in a browser of his own.
 func (o *office) connect(t *testing.T, person string) *browserSession {
 	t.Helper()
-	v := newBrowserSession(t)
-	v.open(o.Admin+"/connections/office").send("/console/login", "token", o.agents[person])
-	v.open(o.Admin + "/connections/office").send("/connections/office")
-	v.send("", "login", person, "password", "any")
-	if v.send(""); v.code != 200 || !strings.HasPrefix(v.at.String(), o.Admin) { // consent
-		t.Fatalf("%s comes back to %s: %d\n%s", person, v.at, v.code, v.text)
+	return o.gate.connect(t, "office", o.agents[person], func(v *browserSession) {
+		v.send("", "login", person, "password", "any")
+		v.send("") // consent
+	})
+}
+
+// connect has a person connect to a server in a browser of his own: he signs in at the gate with the
+// token of his agent, and at the authorization server with authorize.
+func (g *gate) connect(t *testing.T, server, token string, authorize func(v *browserSession)) *browserSession {
+	t.Helper()
+	v, page := newBrowserSession(t), "/connections/"+server
+	v.open(g.Admin+page).send("/console/login", "token", token)
+	v.open(g.Admin + page).send(page)
+	if authorize(v); v.code != 200 || !strings.HasPrefix(v.at.String(), g.Admin) {
+		t.Fatalf("%s: back at %s: %d\n%s", server, v.at, v.code, v.text)
 	}
 	return v
 }

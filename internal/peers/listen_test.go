@@ -23,17 +23,29 @@ type listener struct {
 // openListener listens at a route of g with a filter, as a client without a session.
 func openListener(t *testing.T, g *gate, route, filter string) *listener {
 	t.Helper()
+	return listenAs(t, agentToken, g.Agents+route, filter)
+}
+
+// listenAs is openListener for another principal.
+func listenAs(t *testing.T, token, address, filter string) *listener {
+	t.Helper()
+	body := `{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":` + filter + `,` + statelessMeta("{}") + `}}`
+	return openEvents(t, http.MethodPost, address, body, map[string]string{
+		"Content-Type": "application/json", "Authorization": "Bearer " + token, "Mcp-Protocol-Version": statelessRevision, "Mcp-Method": "subscriptions/listen",
+	})
+}
+
+// openEvents sends a request whose answer is a stream.
+func openEvents(t *testing.T, method, address, body string, headers map[string]string) *listener {
+	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(stop)
-	body := `{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":` + filter + `,` + statelessMeta("{}") + `}}`
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.Agents+route, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for header, value := range map[string]string{
-		"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Authorization": "Bearer " + agentToken,
-		"Mcp-Protocol-Version": statelessRevision, "Mcp-Method": "subscriptions/listen",
-	} {
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	for header, value := range headers {
 		req.Header.Set(header, value)
 	}
 	res, err := http.DefaultClient.Do(req)

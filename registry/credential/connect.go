@@ -270,10 +270,12 @@ func declined(code string) error {
 	return errors.New("the authorization server refuses, for a reason that is not known")
 }
 
-// ask asks the token endpoint. The client's secret is the configured one where the client is.
+// ask asks the token endpoint. The client's secret is the configured one where the client is. The form
+// has the client's ID also where a header has it (RFC 6749 section 3.2.1): the Python SDK asks for it.
 func (p *party) ask(ctx context.Context, asking *http.Client, server config.Server, form url.Values) (*oauth2.Token, error) {
 	c := clientcredentials.Config{ClientID: p.Client.ID, ClientSecret: p.secret(server), TokenURL: p.Token, AuthStyle: p.Client.Style, EndpointParams: form}
 	form.Set("resource", p.Resource)
+	form.Set("client_id", p.Client.ID)
 	return c.Token(context.WithValue(ctx, oauth2.HTTPClient, asking))
 }
 

@@ -76,7 +76,7 @@ func (g *Grants) discover(ctx context.Context, server config.Server, who Person)
 	if err := r.checkText(f.Issuer); err != nil {
 		return f, fmt.Errorf("the address of the authorization server: %w", err)
 	}
-	if f.meta, err = auth.GetAuthServerMetadata(ctx, f.Issuer, asking); err != nil {
+	if f.meta, err = metadataOf(ctx, f.Issuer, asking); err != nil {
 		return f, fmt.Errorf("the metadata of %s: %w", f.Issuer, plain(err))
 	}
 	if f.meta == nil {
@@ -88,6 +88,12 @@ func (g *Grants) discover(ctx context.Context, server config.Server, who Person)
 	f.Issuer = f.meta.Issuer // as it is written there, for its answers are compared with that
 	f.Scopes, err = g.scopes(ctx, server, who, challenge["scope"], resource.ScopesSupported, f.meta.ScopesSupported)
 	return f, err
+}
+
+// metadataOf returns the metadata of an authorization server, nil for none. The slash at the end of an
+// issuer is no part of their address (RFC 8414 section 3.1), and package auth leaves it there.
+func metadataOf(ctx context.Context, issuer string, asking *http.Client) (*oauthex.AuthServerMeta, error) {
+	return auth.GetAuthServerMetadata(ctx, strings.TrimSuffix(issuer, "/"), asking)
 }
 
 // probe asks a server without a token, and returns the parameters of its challenge, nil for none.

@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/clientcredentials"
@@ -88,7 +87,7 @@ func (b *Broker) assertIdentity(ctx context.Context, server config.Server, subje
 	if err := r.checkText(own.Issuer); err != nil {
 		return nil, fmt.Errorf("the audience, which is the issuer of the server's tokens: %w", err)
 	}
-	meta, err := auth.GetAuthServerMetadata(ctx, own.Issuer, client)
+	meta, err := metadataOf(ctx, own.Issuer, client)
 	if err != nil || meta == nil {
 		return nil, fmt.Errorf("the metadata of %s cannot be read", own.Issuer)
 	}

@@ -415,12 +415,9 @@ func (g *Grants) revoke(ctx context.Context, r *row, t *tokens) {
 // revoke revokes one token (RFC 7009 section 2.1). One of a kind that the authorization server does
 // not revoke ends with the other, or by itself.
 func (p *party) revoke(ctx context.Context, asking *http.Client, server config.Server, hint, token string) error {
-	form, secret := url.Values{"token": {token}, "token_type_hint": {hint}}, p.secret(server)
-	if p.Client.Style != oauth2.AuthStyleInHeader {
-		form.Set("client_id", p.Client.ID)
-		if secret != "" {
-			form.Set("client_secret", secret)
-		}
+	form, secret := url.Values{"token": {token}, "token_type_hint": {hint}, "client_id": {p.Client.ID}}, p.secret(server)
+	if p.Client.Style != oauth2.AuthStyleInHeader && secret != "" {
+		form.Set("client_secret", secret)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.Revocation, strings.NewReader(form.Encode()))
 	if err != nil {

@@ -1,5 +1,5 @@
 // An authorization server for tests: node authorization.mjs PORT SECONDS. It knows the clients
-// known and refreshing, and others register themselves; everybody signs in with any password,
+// known, refreshing and toolgate, and others register themselves; everybody signs in with any password,
 // and the access tokens are JWTs for the resource that the client names (RFC 8707): the first
 // one of a sign-in is valid for SECONDS, a refreshed one for 30.
 import Provider from 'oidc-provider';
@@ -8,10 +8,11 @@ const [port, seconds] = process.argv.slice(2);
 const issuer = `http://127.0.0.1:${port}`;
 const scopes = ['payments', 'media'];
 
-const known = (id, grants) => ({ client_id: id, application_type: 'native', redirect_uris: ['http://127.0.0.1/callback'], grant_types: grants, response_types: ['code'], token_endpoint_auth_method: 'none' });
+const known = (id, grants, path = '/callback') => ({ client_id: id, application_type: 'native', redirect_uris: [`http://127.0.0.1${path}`], grant_types: grants, response_types: ['code'], token_endpoint_auth_method: 'none' });
 
 const provider = new Provider(issuer, {
-  clients: [known('known', ['authorization_code']), known('refreshing', ['authorization_code', 'refresh_token'])],
+  clients: [known('known', ['authorization_code']), known('refreshing', ['authorization_code', 'refresh_token']),
+    known('toolgate', ['authorization_code', 'refresh_token'], '/connections/callback')],
   claims: { openid: ['sub'] },
   cookies: { keys: ['for tests'] },
   scopes: ['openid', 'offline_access', ...scopes],

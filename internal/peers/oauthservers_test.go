@@ -1,0 +1,350 @@
+package peers_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/testkit/parts"
+	"github.com/toolgate/toolgate/internal/testkit/program"
+)
+
+// oauthServer is a server made with an SDK and what that SDK has for OAuth. Each of its answers names
+// the account of the token, and for how long the token is good: 5 s is the first of a sign-in.
+type oauthServer struct {
+	name     string
+	start    func(t *testing.T, issuer string) (url string)
+	consents bool   // it trusts the issuer, which asks for consent, and else has an authorization server of its own
+	named    bool   // its lists name the account
+	touches  bool   // touch changes a resource for the listeners of one account
+	client   string // that the issuer knows, "" = toolgate registers itself
+}
+
+// people have accounts, and a token of the gate that tokenOf numbers.
+var people = []string{"ann", "bob"}
+
+var oauthServers = []oauthServer{
+	{name: "typescript-1", start: scriptOf("servers/oauth.mjs", "5"), named: true, touches: true},
+	{name: "typescript-2", start: scriptOf("servers/resource.mjs", ""), consents: true, named: true, client: "toolgate"},
+	{name: "python-1", start: pythonAccounts("mcp1", "sdk")},
+	{name: "python-2", start: pythonAccounts("mcp2", "sdk")},
+	{name: "fastmcp", start: pythonAccounts("mcp2", "fastmcp")},
+	{name: "go-sdk", start: openGoAccounts(false), consents: true, named: true, touches: true},
+	{name: "go-sdk-stateless", start: openGoAccounts(true), consents: true, named: true, touches: true},
+}
+
+// scriptOf starts a script of testdata/npm with a port and an argument, "" for the issuer.
+func scriptOf(script, argument string) func(*testing.T, string) string {
+	return func(t *testing.T, issuer string) string {
+		address := program.FreeAddress(t)
+		_, port, _ := net.SplitHostPort(address) // an address that was listened at
+		if argument != "" {
+			issuer = argument
+		}
+		program.Launch(t, exec.Command(requirePart(t, "node"), filepath.Join("..", "..", "testdata", "npm", script), port, issuer))
+		return "http://" + address + "/mcp"
+	}
+}
+
+// pythonAccounts starts testdata/python/oauth.py.
+func pythonAccounts(kit, kind string) func(*testing.T, string) string {
+	return func(t *testing.T, _ string) string {
+		address := program.FreeAddress(t)
+		_, port, _ := net.SplitHostPort(address) // an address that was listened at
+		cmd := exec.Command(python(t, kit), pythonScript(t, "oauth.py"), kind, port, "5")
+		cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "FASTMCP_CHECK_FOR_UPDATES=off")
+		program.Launch(t, cmd)
+		return "http://" + address + "/mcp"
+	}
+}
+
+// goAccounts is a server of the official Go SDK with one sdk.Server for each account. It is safe for
+// concurrent use.
+type goAccounts struct {
+	keys     *oidc.RemoteKeySet
+	resource string
+	servers  sync.Map // :: account ⇒ its *sdk.Server
+}
+
+// openGoAccounts starts one that trusts the issuer.
+func openGoAccounts(stateless bool) func(*testing.T, string) string {
+	return func(t *testing.T, issuer string) string {
+		const metadata = "/.well-known/oauth-protected-resource"
+		a := &goAccounts{keys: oidc.NewRemoteKeySet(context.Background(), issuer+"/jwks")}
+		mux := http.NewServeMux()
+		srv := httptest.NewServer(mux)
+		t.Cleanup(srv.Close)
+		t.Cleanup(srv.CloseClientConnections)
+		a.resource = srv.URL + "/mcp"
+		mux.Handle(metadata, auth.ProtectedResourceMetadataHandler(&oauthex.ProtectedResourceMetadata{Resource: a.resource, AuthorizationServers: []string{issuer}}))
+		require := auth.RequireBearerToken(a.verify, &auth.RequireBearerTokenOptions{ResourceMetadataURL: srv.URL + metadata, Scopes: []string{"media"}})
+		mux.Handle("/mcp", require(sdk.NewStreamableHTTPHandler(a.serverOf, &sdk.StreamableHTTPOptions{Stateless: stateless})))
+		return a.resource
+	}
+}
+
+// verify is an auth.TokenVerifier.
+func (a *goAccounts) verify(ctx context.Context, token string, _ *http.Request) (*auth.TokenInfo, error) {
+	payload, err := a.keys.VerifySignature(ctx, token)
+	var c struct {
+		Sub, Aud, Scope string
+		Iat, Exp        int64
+	}
+	if err != nil || json.Unmarshal(payload, &c) != nil || c.Aud != a.resource {
+		return nil, fmt.Errorf("%w: it is not for %s: %v", auth.ErrInvalidToken, a.resource, err)
+	}
+	data := fmt.Sprintf("data of %s, token for %d s", c.Sub, c.Exp-c.Iat)
+	return &auth.TokenInfo{UserID: c.Sub, Scopes: strings.Fields(c.Scope), Expiration: time.Unix(c.Exp, 0), Extra: map[string]any{"data": data}}, nil
+}
+
+// serverOf returns the server of the account whose token a request has.
+func (a *goAccounts) serverOf(r *http.Request) *sdk.Server {
+	account := auth.TokenInfoFromContext(r.Context()).UserID
+	made, _ := a.servers.LoadOrStore(account, newGoAccount(account))
+	return made.(*sdk.Server)
+}
+
+func newGoAccount(account string) *sdk.Server {
+	about, text := "what there is of "+account, func(extra *sdk.RequestExtra) string { return extra.TokenInfo.Extra["data"].(string) }
+	s := sdk.NewServer(&sdk.Implementation{Name: "accounts", Version: "1"}, &sdk.ServerOptions{
+		SubscribeHandler:   func(context.Context, *sdk.SubscribeRequest) error { return nil },
+		UnsubscribeHandler: func(context.Context, *sdk.UnsubscribeRequest) error { return nil },
+		CompletionHandler: func(_ context.Context, r *sdk.CompleteRequest) (*sdk.CompleteResult, error) {
+			return &sdk.CompleteResult{Completion: sdk.CompletionResultDetails{Values: []string{text(r.Extra)}}}, nil
+		},
+	})
+	s.AddTool(&sdk.Tool{Name: "mine", InputSchema: map[string]any{"type": "object"}}, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text(r.Extra)}}}, nil
+	})
+	sdk.AddTool(s, &sdk.Tool{Name: "touch"}, func(ctx context.Context, _ *sdk.CallToolRequest, of sdk.ResourceUpdatedNotificationParams) (*sdk.CallToolResult, any, error) {
+		return &sdk.CallToolResult{}, nil, s.ResourceUpdated(ctx, &of)
+	})
+	s.AddResource(&sdk.Resource{Name: "mine", URI: "data://mine", Description: about}, func(_ context.Context, r *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: r.Params.URI, Text: text(r.Extra)}}}, nil
+	})
+	s.AddPrompt(&sdk.Prompt{Name: "mine", Description: about, Arguments: []*sdk.PromptArgument{{Name: "topic"}}}, func(_ context.Context, r *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
+		return &sdk.GetPromptResult{Messages: []*sdk.PromptMessage{{Role: "user", Content: &sdk.TextContent{Text: text(r.Extra)}}}}, nil
+	})
+	return s
+}
+
+// accountActs are requests to a server of oauthServers.
+var accountActs = []struct {
+	method, name, members string
+	list                  bool
+}{
+	{"tools/list", "", ``, true}, {"prompts/list", "", ``, true}, {"resources/list", "", ``, true}, {"resources/templates/list", "", ``, true},
+	{"tools/call", "mine", `"name":"mine","arguments":{}`, false},
+	{"prompts/get", "mine", `"name":"mine","arguments":{"topic":"x"}`, false},
+	{"resources/read", "data://mine", `"uri":"data://mine"`, false},
+	{"completion/complete", "", `"ref":{"type":"ref/prompt","name":"mine"},"argument":{"name":"topic","value":""}`, false},
+}
+
+// asker sends a request to a server and returns the answer.
+type asker func(method, name, members string) string
+
+// asks returns an asker with a token of the gate, at a revision.
+func (g *gate) asks(t *testing.T, token, server, revision string) asker {
+	t.Helper()
+	address := g.Agents + "/mcp/" + server
+	if revision == sessionRevision {
+		session := openHTTP(t, address, token)
+		return func(method, _, members string) string { return string(session.exchange(t, request(method, members))) }
+	}
+	return func(method, name, members string) string {
+		lines := []string{"Authorization", "Bearer " + token, "Mcp-Protocol-Version", revision, "Mcp-Method", method}
+		if name != "" {
+			lines = append(lines, "Mcp-Name", name)
+		}
+		if members != "" {
+			members += ","
+		}
+		return ask(t, http.MethodPost, address, string(request(method, members+statelessMeta("{}"))), lines...).body
+	}
+}
+
+func request(method, members string) []byte {
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s}}`, method, members)
+}
+
+// TestServersWithOAuth: two people connect to servers of real SDKs, with what these have for OAuth.
+// Every answer, list and notification that reaches one of them is of his own account, at both kinds of
+// revisions, after a kill and with refreshed tokens. Somebody who is not connected gets nothing.
+func TestServersWithOAuth(t *testing.T) {
+	t.Parallel()
+	parts.Long(t, "starts whole programs")
+	issuer := openAuthorizationServer(t, "5")
+	var entries []server
+	for _, s := range oauthServers {
+		credential := map[string]any{"type": "oauth"}
+		if s.client != "" {
+			credential["client_id"] = s.client
+		}
+		entries = append(entries, server{s.name, map[string]any{"url": s.start(t, issuer)}, map[string]any{"credential": credential}})
+	}
+	for _, e := range entries {
+		address := strings.TrimSuffix(strings.TrimPrefix(e.entry["url"].(string), "http://"), "/mcp")
+		program.Await(t, e.name+" listens", func() bool { return program.Listens(address) })
+	}
+	dir := configure(t, setup{agents: 3, servers: entries, policy: allowAll + "\n\noperates if input.principal.subject == \"agent-0\""})
+	g := serveReady(t, dir)
+	for i, person := range people {
+		for _, s := range oauthServers {
+			g.connect(t, s.name, tokenOf(i), func(v *browserSession) {
+				if v.send("", "login", person, "password", "any"); s.consents {
+					v.send("")
+				}
+			})
+		}
+	}
+	connected := time.Now()
+	own := func() {
+		t.Helper()
+		for _, s := range oauthServers {
+			for i, person := range people {
+				for _, revision := range []string{sessionRevision, statelessRevision} {
+					seesOnly(t, g.asks(t, tokenOf(i), s.name, revision), s, revision, person, people[1-i])
+				}
+			}
+		}
+	}
+	own()
+	for _, s := range oauthServers {
+		for _, revision := range []string{sessionRevision, statelessRevision} {
+			seesNothing(t, g.asks(t, tokenOf(2), s.name, revision), s.name+", "+revision)
+			if s.touches {
+				g.hearsOnly(t, s, revision)
+			}
+		}
+	}
+	g.ownsTasks(t, "typescript-1")
+	g.Kill(t)
+	g.Wait(t)
+	g = serveReady(t, dir)
+	own()
+	program.Await(t, "the first access tokens have ended", func() bool { return time.Since(connected) > 6*time.Second })
+	own()
+	for _, s := range oauthServers {
+		for i, person := range people {
+			got := g.asks(t, tokenOf(i), s.name, statelessRevision)("tools/call", "mine", `"name":"mine","arguments":{}`)
+			if !strings.Contains(got, "data of "+person) || strings.Contains(got, "token for 5 s") {
+				t.Errorf("%s: %s has not refreshed: %s", s.name, person, got)
+			}
+		}
+	}
+}
+
+// seesOnly holds that all answers to a person name the person, and none another one.
+func seesOnly(t *testing.T, asks asker, s oauthServer, revision, person, other string) {
+	t.Helper()
+	for _, act := range accountActs {
+		var got string
+		want := !act.list || s.named && (act.method == "prompts/list" || act.method == "resources/list")
+		fits := func() bool {
+			got = asks(act.method, act.name, act.members)
+			return !want || strings.Contains(got, " of "+person)
+		}
+		if fits(); act.list { // it may not be known at once
+			program.Await(t, s.name+": "+act.method+" of "+person, fits)
+		}
+		if !fits() || strings.Contains(got, " of "+other) {
+			t.Errorf("%s, %s, %s: %s for %s", s.name, revision, act.method, got, person)
+		}
+	}
+}
+
+// seesNothing holds that somebody who is not connected is asked to connect, and sees no account.
+func seesNothing(t *testing.T, asks asker, at string) {
+	t.Helper()
+	for _, act := range accountActs {
+		got := asks(act.method, act.name, act.members)
+		if !act.list && !strings.Contains(got, "CONNECTION_REQUIRED") || strings.Contains(got, " of ann") || strings.Contains(got, " of bob") {
+			t.Errorf("%s, %s: %s for somebody who is not connected", at, act.method, got)
+		}
+	}
+}
+
+// hearsOnly holds that what changes for one person is told to nobody else who listens for it.
+func (g *gate) hearsOnly(t *testing.T, s oauthServer, revision string) {
+	t.Helper()
+	changes := []struct {
+		who int
+		uri string
+	}{{0, "data://ann/0"}, {1, "data://bob/1"}, {0, "data://ann/2"}}
+	address := g.Agents + "/mcp/" + s.name
+	var asks [2]asker
+	var heard [2]*listener
+	for i := range heard {
+		token := tokenOf(i)
+		if revision == statelessRevision {
+			asks[i], heard[i] = g.asks(t, token, s.name, revision), listenAs(t, token, address, `{"resourceSubscriptions":["data://ann/0","data://bob/1","data://ann/2"]}`)
+			continue
+		}
+		session := openHTTP(t, address, token)
+		asks[i] = func(method, _, members string) string { return string(session.exchange(t, request(method, members))) }
+		for _, change := range changes {
+			if got := asks[i]("resources/subscribe", "", fmt.Sprintf(`"uri":%q`, change.uri)); !strings.Contains(got, `"result"`) {
+				t.Fatalf("%s: subscribing: %s", s.name, got)
+			}
+		}
+		heard[i] = openEvents(t, http.MethodGet, address, "", map[string]string{"Authorization": "Bearer " + token, "Mcp-Session-Id": session.session, "Mcp-Protocol-Version": revision})
+	}
+	for _, change := range changes {
+		person := people[change.who]
+		program.Await(t, fmt.Sprintf("%s, %s: %s hears of %s", s.name, revision, person, change.uri), func() bool {
+			asks[change.who]("tools/call", "touch", fmt.Sprintf(`"name":"touch","arguments":{"uri":%q}`, change.uri))
+			for {
+				select {
+				case event := <-heard[change.who].events:
+					updated := strings.Contains(event, "notifications/resources/updated")
+					if updated && strings.Contains(event, change.uri) {
+						return true
+					} else if updated && !strings.Contains(event, "data://"+person) {
+						t.Errorf("%s, %s: %s hears %s", s.name, revision, person, event)
+					}
+				default:
+					return false
+				}
+			}
+		})
+	}
+	for _, l := range heard {
+		l.stop()
+	}
+}
+
+// ownsTasks holds that a person's task is nobody else's.
+func (g *gate) ownsTasks(t *testing.T, server string) {
+	t.Helper()
+	address := g.Agents + "/mcp/" + server
+	ann, bob := openHTTP(t, address, tokenOf(0)), openHTTP(t, address, tokenOf(1))
+	begun, _ := splitAnswer(ann.exchange(t, request("tools/call", `"name":"work","arguments":{},"task":{"ttl":60000}`)))
+	task, _ := jsonrpc.Get(begun, "task")
+	id := textAt(task, "taskId")
+	of := fmt.Sprintf(`"taskId":%q`, id)
+	for _, method := range []string{"tasks/get", "tasks/result", "tasks/cancel", "tasks/list"} {
+		got := string(bob.exchange(t, request(method, of)))
+		if id == "" || method == "tasks/list" && strings.Contains(got, id) || method != "tasks/list" && !strings.Contains(got, `"error"`) {
+			t.Errorf("%s of ann's task %q by bob: %s", method, id, got)
+		}
+	}
+	if got := string(ann.exchange(t, request("tasks/result", of))); !strings.Contains(got, "data of ann") {
+		t.Errorf("ann's result: %s", got)
+	}
+}
