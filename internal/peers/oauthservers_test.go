@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -257,13 +259,14 @@ func seesOnly(t *testing.T, asks asker, s oauthServer, revision, person, other s
 		var got string
 		want := !act.list || s.named && (act.method == "prompts/list" || act.method == "resources/list")
 		fits := func() bool {
-			got = asks(act.method, act.name, act.members)
+			if got = asks(act.method, act.name, act.members); strings.Contains(got, " of "+other) {
+				t.Fatalf("%s, %s, %s: %s for %s", s.name, revision, act.method, got, person)
+			}
 			return !want || strings.Contains(got, " of "+person)
 		}
-		if fits(); act.list { // it may not be known at once
+		if act.list { // it may not be known at once
 			program.Await(t, s.name+": "+act.method+" of "+person, fits)
-		}
-		if !fits() || strings.Contains(got, " of "+other) {
+		} else if !fits() {
 			t.Errorf("%s, %s, %s: %s for %s", s.name, revision, act.method, got, person)
 		}
 	}
@@ -346,5 +349,46 @@ func (g *gate) ownsTasks(t *testing.T, server string) {
 	}
 	if got := string(ann.exchange(t, request("tasks/result", of))); !strings.Contains(got, "data of ann") {
 		t.Errorf("ann's result: %s", got)
+	}
+}
+
+// TestExampleServerWithOAuth: the example server of the TypeScript SDK with its demo authorization server
+// signs everybody in as one user, with a token for each sign-in. Every request of a person comes with
+// that person's token.
+func TestExampleServerWithOAuth(t *testing.T) {
+	t.Parallel()
+	parts.Long(t, "starts whole programs")
+	script := requirePart(t, "@modelcontextprotocol/sdk/dist/esm/examples/server/simpleStreamableHttp.js")
+	at, issuer := program.FreeAddress(t), program.FreeAddress(t)
+	_, port, _ := net.SplitHostPort(at)           // addresses that were listened at
+	_, issuerPort, _ := net.SplitHostPort(issuer) // the same
+	cmd := exec.Command(requirePart(t, "node"), script, "--oauth", "--oauth-strict")
+	cmd.Env = append(os.Environ(), "MCP_PORT="+port, "MCP_AUTH_PORT="+issuerPort)
+	p := program.Launch(t, cmd)
+	p.Await(t, "the example listens", func() bool { return program.Listens(at) && program.Listens(issuer) })
+	g := serveReady(t, configure(t, setup{agents: 2, policy: allowAll + "\n\noperates := true", servers: []server{
+		{"example", map[string]any{"url": "http://localhost:" + port + "/mcp"}, map[string]any{"credential": map[string]any{"type": "oauth"}}},
+	}}))
+	for i := range people {
+		g.connect(t, "example", tokenOf(i), func(*browserSession) {})
+	}
+	shown := regexp.MustCompile(`(?s)Authenticated user: \{\s*token: '([^']+)'`)
+	var tokens [2][]string
+	for range 2 {
+		for i, person := range people {
+			for _, revision := range []string{sessionRevision, statelessRevision} {
+				before := len(p.Out.String())
+				asks := g.asks(t, tokenOf(i), "example", revision)
+				program.Await(t, "the server greets "+person, func() bool {
+					return strings.Contains(asks("tools/call", "greet", fmt.Sprintf(`"name":"greet","arguments":{"name":%q}`, person)), "Hello, "+person)
+				})
+				for _, one := range shown.FindAllStringSubmatch(p.Out.String()[before:], -1) {
+					tokens[i] = append(tokens[i], one[1])
+				}
+			}
+		}
+	}
+	if ann, bob := slices.Compact(tokens[0]), slices.Compact(tokens[1]); len(ann) != 1 || len(bob) != 1 || ann[0] == bob[0] {
+		t.Errorf("ann's calls came with %d tokens and bob's with %d, or with the same", len(ann), len(bob))
 	}
 }
