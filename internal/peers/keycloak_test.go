@@ -2,6 +2,7 @@ package peers_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -113,9 +114,46 @@ allow contains {"rule": "may-pay"} if {
 	"treasurer" in input.principal.roles
 }`
 
+// ownAccounts lets everybody call the server accounts.
+const ownAccounts = `
+operates if input.principal.subject == "agent"
+allow contains {"rule": "own-account"} if input.tool.server == "accounts"`
+
+// holdsConnections: two people connect to a server of FastMCP that trusts Keycloak, where toolgate
+// registers itself. Each reaches his own account alone, with refreshed tokens too.
+func (k *keycloak) holdsConnections(t *testing.T, g *gate) {
+	t.Helper()
+	const seconds = `{"accessTokenLifespan": %d}`
+	k.manage(http.MethodPut, "/agents", fmt.Sprintf(seconds, 5))
+	tokens := map[string]string{"ann": agentToken, "bob": approverToken}
+	for person, token := range tokens {
+		g.connect(t, "accounts", token, func(v *browserSession) {
+			v.send("", "username", person, "password", "any")
+			v.send("", "accept", "Yes") // consent, which clients that register themselves need
+		})
+	}
+	for _, good := range []int{5, 600} {
+		k.manage(http.MethodPut, "/agents", fmt.Sprintf(seconds, good))
+		want := fmt.Sprintf("token for %d s", good)
+		for person, token := range tokens {
+			for _, revision := range []string{sessionRevision, statelessRevision} {
+				asks := g.asks(t, token, "accounts", revision)
+				program.Await(t, person+" has a "+want, func() bool {
+					got := asks("tools/call", "mine", `"name":"mine","arguments":{}`)
+					if strings.Contains(got, "data of") && !strings.Contains(got, "data of "+person+"@") {
+						t.Fatalf("%s: %s for %s", revision, got, person)
+					}
+					return strings.Contains(got, want)
+				})
+			}
+		}
+	}
+}
+
 // TestKeycloakSignsIn: with Keycloak as the issuer, a client that is registered there and one that
 // registers itself get to governed calls, groups are roles, tokens are refreshed, and neither
-// an ID token nor a token whose session ended is good. Tokens of callers are exchanged there.
+// an ID token nor a token whose session ended is good. Tokens of callers are exchanged there, and
+// people connect to a server that trusts it.
 func TestKeycloakSignsIn(t *testing.T) {
 	t.Parallel()
 	parts.Long(t, "starts whole programs")
@@ -125,9 +163,12 @@ func TestKeycloakSignsIn(t *testing.T) {
 	k, g := openKeycloak(t, func(issuer string) *gate {
 		var bank server
 		bank, boxes = openBank(t, issuer)
-		return serve(t, trusting(t, `"jwt": [{"issuer": "`+issuer+`", "person_claim": "email", "groups": {"/treasury": ["treasurer"]}}], "scopes": ["openid", "toolgate"]`, treasurersPay, httpOf("rec", rec, shared()), bank))
+		accounts := server{"accounts", map[string]any{"url": pythonAccounts("mcp2", "keycloak")(t, issuer)}, map[string]any{"credential": map[string]any{"type": "oauth"}}}
+		return serve(t, trusting(t, `"jwt": [{"issuer": "`+issuer+`", "person_claim": "email", "groups": {"/treasury": ["treasurer"]}}], "scopes": ["openid", "toolgate"]`,
+			treasurersPay+ownAccounts, httpOf("rec", rec, shared()), bank, accounts))
 	})
 
+	t.Run("connections", func(t *testing.T) { k.holdsConnections(t, g) })
 	t.Run("exchange", func(t *testing.T) { k.holdsExchange(t, g, boxes) })
 
 	t.Run("go-sdk", func(t *testing.T) {

@@ -64,12 +64,16 @@ func scriptOf(script, argument string) func(*testing.T, string) string {
 	}
 }
 
-// pythonAccounts starts testdata/python/oauth.py.
+// pythonAccounts starts testdata/python/oauth.py, of the kind keycloak with the issuer.
 func pythonAccounts(kit, kind string) func(*testing.T, string) string {
-	return func(t *testing.T, _ string) string {
+	return func(t *testing.T, issuer string) string {
+		more := "5"
+		if kind == "keycloak" {
+			more = issuer
+		}
 		address := program.FreeAddress(t)
 		_, port, _ := net.SplitHostPort(address) // an address that was listened at
-		cmd := exec.Command(python(t, kit), pythonScript(t, "oauth.py"), kind, port, "5")
+		cmd := exec.Command(python(t, kit), pythonScript(t, "oauth.py"), kind, port, more)
 		cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "FASTMCP_CHECK_FOR_UPDATES=off")
 		program.Launch(t, cmd)
 		return "http://" + address + "/mcp"

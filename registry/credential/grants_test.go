@@ -164,6 +164,29 @@ func TestRegistration(t *testing.T) {
 	}
 }
 
+// TestSlashAndBasic: the metadata of an issuer that ends with a slash are at an address without it, and
+// the client's ID is in the form beside Basic, as the Python SDK has both.
+func TestSlashAndBasic(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.resource = func(m map[string]any) { m["authorization_servers"] = []string{w.as.URL + "/"} }
+	w.meta = func(m map[string]any) {
+		m["issuer"], m["token_endpoint_auth_methods_supported"] = w.as.URL+"/", []string{"client_secret_basic"}
+	}
+	server, g := w.server(), w.replica()
+	server.Credential.ClientID, server.Credential.ClientSecret = "own", canary
+	address, err := g.Begin(t.Context(), server, ann)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := w.visit(address)
+	back.Set("iss", w.as.URL+"/")
+	made, err := g.Finish(t.Context(), ann, false, back, func(string) (config.Server, bool) { return server, true })
+	if err != nil || made.Issuer != w.as.URL+"/" {
+		t.Errorf("%+v, %v", made, err)
+	}
+}
+
 // TestClientMetadata holds the document to its draft.
 func TestClientMetadata(t *testing.T) {
 	t.Parallel()

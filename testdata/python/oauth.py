@@ -3,6 +3,8 @@
 Its arguments are KIND PORT SECONDS. KIND is sdk, the official SDK of either major version, or fastmcp.
 Whoever signs in is who they say. The first access token of a sign-in is valid for SECONDS, a
 refreshed one for 600. Each answer names the account of the token, and for how long the token is good.
+
+With keycloak PORT REALM it is a server of FastMCP that trusts a realm of Keycloak.
 """
 
 import html
@@ -16,7 +18,7 @@ from mcp.shared.auth import OAuthToken
 from mcp.types import Completion
 from starlette.responses import HTMLResponse, RedirectResponse
 
-KIND, PORT, SECONDS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+KIND, PORT, SECONDS = sys.argv[1], int(sys.argv[2]), 0 if sys.argv[1] == "keycloak" else int(sys.argv[3])
 BASE = f"http://127.0.0.1:{PORT}"
 
 
@@ -114,13 +116,26 @@ def fastmcp():
     return server, provider, get_access_token, lambda: server.run("http", host="127.0.0.1", port=PORT, show_banner=False, log_level="WARNING")
 
 
-server, provider, access, run = {"sdk": sdk, "fastmcp": fastmcp}[KIND]()
-provider.start()
-server.custom_route("/login", methods=["GET", "POST"])(provider.login)
+def keycloak():
+    """A server of FastMCP without an authorization server."""
+    from fastmcp import FastMCP
+    from fastmcp.server.auth.providers.keycloak import KeycloakAuthProvider
+    from fastmcp.server.dependencies import get_access_token
+
+    server = FastMCP("accounts", auth=KeycloakAuthProvider(realm_url=sys.argv[3], base_url=BASE))
+    return server, None, get_access_token, lambda: server.run("http", host="127.0.0.1", port=PORT, show_banner=False, log_level="WARNING")
+
+
+server, provider, access, run = {"sdk": sdk, "fastmcp": fastmcp, "keycloak": keycloak}[KIND]()
+if provider:
+    provider.start()
+    server.custom_route("/login", methods=["GET", "POST"])(provider.login)
 
 
 def data():
     token = access()
+    if KIND == "keycloak":
+        return f"data of {token.claims['email']}, token for {token.claims['exp'] - token.claims['iat']} s"
     return f"data of {token.subject}, token for {token.token.split('-')[0]} s"
 
 
@@ -142,11 +157,9 @@ def prompt(topic: str) -> str:
     return data()
 
 
-if hasattr(server, "completion"):
-
-    @(server.completion if KIND == "fastmcp" else server.completion())
-    async def complete(ref, argument, context):
-        return Completion(values=[data()])
+@(server.completion() if KIND == "sdk" else server.completion)
+async def complete(ref, argument, context):
+    return Completion(values=[data()])
 
 
 run()
