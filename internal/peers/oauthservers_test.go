@@ -113,7 +113,7 @@ func (a *goAccounts) verify(ctx context.Context, token string, _ *http.Request) 
 		Iat, Exp        int64
 	}
 	if err != nil || json.Unmarshal(payload, &c) != nil || c.Aud != a.resource {
-		return nil, fmt.Errorf("%w: it is not for %s: %v", auth.ErrInvalidToken, a.resource, err)
+		return nil, fmt.Errorf("%w: it is not for %s", auth.ErrInvalidToken, a.resource)
 	}
 	data := fmt.Sprintf("data of %s, token for %d s", c.Sub, c.Exp-c.Iat)
 	return &auth.TokenInfo{UserID: c.Sub, Scopes: strings.Fields(c.Scope), Expiration: time.Unix(c.Exp, 0), Extra: map[string]any{"data": data}}, nil

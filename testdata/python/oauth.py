@@ -98,7 +98,9 @@ def sdk():
         from mcp.server.fastmcp import FastMCP
 
         server = FastMCP("accounts", port=PORT, log_level="WARNING", **auth)
-        return server, provider, get_access_token, lambda: server.run("streamable-http")
+        # get_access_token is that of the request which began the session.
+        access = lambda: server.get_context().request_context.request.user.access_token
+        return server, provider, access, lambda: server.run("streamable-http")
     server = MCPServer("accounts", log_level="WARNING", **auth)
     return server, provider, get_access_token, lambda: server.run("streamable-http", port=PORT)
 
