@@ -38,11 +38,12 @@ deny contains {"rule": "payments-missing", "reason": "the token may not pay", "s
 }`
 
 // openAuthorizationServer starts a third-party authorization server and returns its issuer.
-// The first access token of a sign-in is valid for some seconds, a refreshed one for 30.
-func openAuthorizationServer(t *testing.T, seconds string) string {
+// The first access token of a sign-in is valid for some seconds, a refreshed one for 30. With an address
+// it asks there for the metadata documents of clients.
+func openAuthorizationServer(t *testing.T, seconds string, documents ...string) string {
 	t.Helper()
 	address := program.FreeAddress(t)
-	launchProvider(t, "authorization.mjs", address, seconds)
+	launchProvider(t, "authorization.mjs", address, append([]string{seconds}, documents...)...)
 	return "http://" + address
 }
 

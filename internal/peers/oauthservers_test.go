@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,7 +38,7 @@ type oauthServer struct {
 	consents bool   // it trusts the issuer, which asks for consent, and else has an authorization server of its own
 	named    bool   // its lists name the account
 	touches  bool   // touch changes a resource for the listeners of one account
-	client   string // that the issuer knows, "" = toolgate registers itself
+	client   string // that the issuer knows, "" = toolgate's metadata document at the issuer, and else it registers itself
 }
 
 // people have accounts, and a token of the gate that tokenOf numbers.
@@ -189,13 +192,33 @@ func request(method, members string) []byte {
 	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s}}`, method, members)
 }
 
+// documents has what a gate serves at its public address.
+type documents struct {
+	gate atomic.Pointer[string] // its address
+	read atomic.Int64
+}
+
+// ServeHTTP implements http.Handler.
+func (d *documents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	d.read.Add(1)
+	to, err := url.Parse(*d.gate.Load())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return
+	}
+	(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}).ServeHTTP(w, r)
+}
+
 // TestServersWithOAuth: two people connect to servers of real SDKs, with what these have for OAuth.
 // Every answer, list and notification that reaches one of them is of his own account, at both kinds of
 // revisions, after a kill and with refreshed tokens. Somebody who is not connected gets nothing.
 func TestServersWithOAuth(t *testing.T) {
 	t.Parallel()
 	parts.Long(t, "starts whole programs")
-	issuer := openAuthorizationServer(t, "5")
+	documents := &documents{}
+	front := httptest.NewServer(documents)
+	t.Cleanup(front.Close)
+	issuer := openAuthorizationServer(t, "5", front.URL)
 	var entries []server
 	for _, s := range oauthServers {
 		credential := map[string]any{"type": "oauth"}
@@ -209,7 +232,14 @@ func TestServersWithOAuth(t *testing.T) {
 		program.Await(t, e.name+" listens", func() bool { return program.Listens(address) })
 	}
 	dir := configure(t, setup{agents: 3, servers: entries, policy: allowAll + "\n\noperates if input.principal.subject == \"agent-0\""})
+	path := filepath.Join(dir, "mcp.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, strings.Replace(string(text), `"toolgate": {`, `"toolgate": {"public_url": "https://gate.example",`, 1))
 	g := serveReady(t, dir)
+	documents.gate.Store(&g.Agents)
 	for i, person := range people {
 		for _, s := range oauthServers {
 			g.connect(t, s.name, tokenOf(i), func(v *browserSession) {
@@ -220,6 +250,9 @@ func TestServersWithOAuth(t *testing.T) {
 		}
 	}
 	connected := time.Now()
+	if documents.read.Load() == 0 {
+		t.Error("the issuer has not read toolgate's metadata document")
+	}
 	own := func() {
 		t.Helper()
 		for _, s := range oauthServers {
@@ -253,6 +286,29 @@ func TestServersWithOAuth(t *testing.T) {
 				t.Errorf("%s: %s has not refreshed: %s", s.name, person, got)
 			}
 		}
+	}
+	g.disconnect(t, tokenOf(0))
+	for _, s := range oauthServers {
+		seesNothing(t, g.asks(t, tokenOf(0), s.name, statelessRevision), s.name+", disconnected")
+		seesOnly(t, g.asks(t, tokenOf(1), s.name, statelessRevision), s, statelessRevision, "bob", "ann")
+	}
+}
+
+// disconnect ends all connections of a person, whose tokens are revoked.
+func (g *gate) disconnect(t *testing.T, token string) {
+	t.Helper()
+	authorized := []string{"Authorization", "Bearer " + token}
+	var list struct{ Connections []struct{ ID string } }
+	if err := json.Unmarshal([]byte(ask(t, http.MethodGet, g.Admin+"/v1/connections", "", authorized...).body), &list); err != nil || len(list.Connections) != len(oauthServers) {
+		t.Fatalf("connections: %+v, %v", list, err)
+	}
+	for _, c := range list.Connections {
+		if got := ask(t, http.MethodDelete, g.Admin+"/v1/connections/"+c.ID, "", authorized...); got.code != http.StatusOK {
+			t.Errorf("disconnecting: %d %s", got.code, got.body)
+		}
+	}
+	if strings.Contains(g.Log.String(), "could not be revoked") {
+		t.Errorf("tokens are not revoked:\n%s", g.Log)
 	}
 }
 

@@ -68,9 +68,9 @@ func (g *Grants) clientOf(ctx context.Context, asking *http.Client, server confi
 	}
 	method := methodNone
 	if len(methods) > 0 && !slices.Contains(methods, methodNone) {
-		method = methodBasic
-		if !slices.Contains(methods, methodBasic) {
-			method = methodPost
+		method = methodPost // with Basic nothing can be revoked at servers of the Python SDK
+		if !slices.Contains(methods, methodPost) {
+			method = methodBasic
 		}
 	}
 	asked := metadata(callback, method)

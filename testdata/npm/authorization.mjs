@@ -1,10 +1,11 @@
-// An authorization server for tests: node authorization.mjs PORT SECONDS. It knows the clients
+// An authorization server for tests: node authorization.mjs PORT SECONDS [DOCUMENTS]. It knows the clients
 // known, refreshing and toolgate, and others register themselves; everybody signs in with any password,
 // and the access tokens are JWTs for the resource that the client names (RFC 8707): the first
-// one of a sign-in is valid for SECONDS, a refreshed one for 30.
+// one of a sign-in is valid for SECONDS, a refreshed one for 30. With DOCUMENTS clients can have
+// metadata documents, wherever their addresses are: it asks for their paths there.
 import Provider from 'oidc-provider';
 
-const [port, seconds] = process.argv.slice(2);
+const [port, seconds, documents] = process.argv.slice(2);
 const issuer = `http://127.0.0.1:${port}`;
 const scopes = ['payments', 'media'];
 
@@ -21,7 +22,9 @@ const provider = new Provider(issuer, {
   clientDefaults: { token_endpoint_auth_method: 'none' },
   rotateRefreshToken: true,
   issueRefreshToken: async (_, client) => client.grantTypeAllowed('refresh_token'),
+  ...(documents && { fetch: (url, { dispatcher, signal, ...options }) => fetch(new URL(new URL(url).pathname, documents), options) }),
   features: {
+    clientIdMetadataDocument: { enabled: Boolean(documents), ack: 'draft-02' },
     registration: { enabled: true },
     revocation: { enabled: true },
     resourceIndicators: {

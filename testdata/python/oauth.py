@@ -13,7 +13,7 @@ import sys
 import time
 
 from mcp.server.auth.provider import AccessToken, AuthorizationCode, OAuthAuthorizationServerProvider, RefreshToken, construct_redirect_uri
-from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
+from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions, RevocationOptions
 from mcp.shared.auth import OAuthToken
 from mcp.types import Completion
 from starlette.responses import HTMLResponse, RedirectResponse
@@ -75,6 +75,10 @@ class Accounts:
         del self.refreshes[refresh_token.token]
         return self.issue(refresh_token, 600)
 
+    async def revoke_token(self, token):
+        self.accesses.pop(token.token, None)
+        self.refreshes.pop(token.token, None)
+
     async def load_access_token(self, token):
         found = self.accesses.get(token)
         return found if found and found.expires_at > time.time() else None
@@ -90,6 +94,7 @@ def sdk():
         "auth": AuthSettings(
             issuer_url=BASE, resource_server_url=f"{BASE}/mcp", required_scopes=["data"], validate_token_resource=True,
             client_registration_options=ClientRegistrationOptions(enabled=True, valid_scopes=["data"], default_scopes=["data"]),
+            revocation_options=RevocationOptions(enabled=True),
         ),
     }
     try:
@@ -113,7 +118,7 @@ def fastmcp():
 
     options = ClientRegistrationOptions(enabled=True, valid_scopes=["data"], default_scopes=["data"])
     kind = type("Provider", (Accounts, OAuthProvider), {"access_token": AccessToken})
-    provider = kind(base_url=BASE, required_scopes=["data"], client_registration_options=options)
+    provider = kind(base_url=BASE, required_scopes=["data"], client_registration_options=options, revocation_options=RevocationOptions(enabled=True))
     server = FastMCP("accounts", auth=provider)
     return server, provider, get_access_token, lambda: server.run("http", host="127.0.0.1", port=PORT, show_banner=False, log_level="WARNING")
 
