@@ -1,5 +1,5 @@
 // An authorization server for tests: node authorization.mjs PORT SECONDS [DOCUMENTS]. It knows the clients
-// known, refreshing and toolgate, and others register themselves; everybody signs in with any password,
+// known, refreshing, toolgate and proxy, and others register themselves; everybody signs in with any password,
 // and the access tokens are JWTs for the resource that the client names (RFC 8707): the first
 // one of a sign-in is valid for SECONDS, a refreshed one for 30. With DOCUMENTS clients can have
 // metadata documents, wherever their addresses are: it asks for their paths there.
@@ -13,6 +13,7 @@ const known = (id, grants, path = '/callback') => ({ client_id: id, application_
 
 const provider = new Provider(issuer, {
   clients: [known('known', ['authorization_code']), known('refreshing', ['authorization_code', 'refresh_token']),
+    known('proxy', ['authorization_code', 'refresh_token'], '/auth/callback'),
     known('toolgate', ['authorization_code', 'refresh_token'], '/connections/callback')],
   claims: { openid: ['sub'] },
   cookies: { keys: ['for tests'] },

@@ -4,7 +4,8 @@ Its arguments are KIND PORT SECONDS. KIND is sdk, the official SDK of either maj
 Whoever signs in is who they say. The first access token of a sign-in is valid for SECONDS, a
 refreshed one for 600. Each answer names the account of the token, and for how long the token is good.
 
-With keycloak PORT REALM it is a server of FastMCP that trusts a realm of Keycloak.
+With keycloak PORT REALM it is a server of FastMCP that trusts a realm of Keycloak. With proxy PORT ISSUER
+it is one whose authorization server asks another one who somebody is, as its client proxy.
 """
 
 import html
@@ -18,7 +19,7 @@ from mcp.shared.auth import OAuthToken
 from mcp.types import Completion
 from starlette.responses import HTMLResponse, RedirectResponse
 
-KIND, PORT, SECONDS = sys.argv[1], int(sys.argv[2]), 0 if sys.argv[1] == "keycloak" else int(sys.argv[3])
+KIND, PORT, MORE = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 BASE = f"http://127.0.0.1:{PORT}"
 
 
@@ -66,7 +67,7 @@ class Accounts:
 
     async def exchange_authorization_code(self, client, authorization_code):
         del self.codes[authorization_code.code]
-        return self.issue(authorization_code, SECONDS)
+        return self.issue(authorization_code, int(MORE))
 
     async def load_refresh_token(self, client, refresh_token):
         return self.refreshes.get(refresh_token)
@@ -123,17 +124,34 @@ def fastmcp():
     return server, provider, get_access_token, lambda: server.run("http", host="127.0.0.1", port=PORT, show_banner=False, log_level="WARNING")
 
 
-def keycloak():
-    """A server of FastMCP without an authorization server."""
+def trusting(auth):
+    """A server of FastMCP that trusts another authorization server."""
     from fastmcp import FastMCP
-    from fastmcp.server.auth.providers.keycloak import KeycloakAuthProvider
     from fastmcp.server.dependencies import get_access_token
 
-    server = FastMCP("accounts", auth=KeycloakAuthProvider(realm_url=sys.argv[3], base_url=BASE))
+    server = FastMCP("accounts", auth=auth)
     return server, None, get_access_token, lambda: server.run("http", host="127.0.0.1", port=PORT, show_banner=False, log_level="WARNING")
 
 
-server, provider, access, run = {"sdk": sdk, "fastmcp": fastmcp, "keycloak": keycloak}[KIND]()
+def keycloak():
+    from fastmcp.server.auth.providers.keycloak import KeycloakAuthProvider
+
+    return trusting(KeycloakAuthProvider(realm_url=MORE, base_url=BASE))
+
+
+def proxy():
+    from fastmcp.server.auth.oidc_proxy import OIDCProxy
+    from key_value.aio.stores.memory import MemoryStore
+
+    about = f"{MORE}/.well-known/openid-configuration"
+    # It reads metadata documents of clients at public addresses alone.
+    return trusting(OIDCProxy(
+        config_url=about, client_id="proxy", base_url=BASE, audience=f"{BASE}/mcp", required_scopes=["media"],
+        jwt_signing_key="for tests", client_storage=MemoryStore(), enable_cimd=False,
+    ))
+
+
+server, provider, access, run = {"sdk": sdk, "fastmcp": fastmcp, "keycloak": keycloak, "proxy": proxy}[KIND]()
 if provider:
     provider.start()
     server.custom_route("/login", methods=["GET", "POST"])(provider.login)
@@ -141,8 +159,8 @@ if provider:
 
 def data():
     token = access()
-    if KIND == "keycloak":
-        return f"data of {token.claims['email']}, token for {token.claims['exp'] - token.claims['iat']} s"
+    if not provider:
+        return f"data of {token.claims.get('email') or token.claims['sub']}, token for {token.claims['exp'] - token.claims['iat']} s"
     return f"data of {token.subject}, token for {token.token.split('-')[0]} s"
 
 
