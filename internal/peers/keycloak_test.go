@@ -125,9 +125,9 @@ func (k *keycloak) holdsConnections(t *testing.T, g *gate) {
 	t.Helper()
 	const seconds = `{"accessTokenLifespan": %d}`
 	k.manage(http.MethodPut, "/agents", fmt.Sprintf(seconds, 5))
-	tokens := map[string]string{"ann": agentToken, "bob": approverToken}
-	for person, token := range tokens {
-		g.connect(t, "accounts", token, func(v *browserSession) {
+	tokens := []string{agentToken, approverToken} // ann is the operator, from whose connection the tool is accepted
+	for i, person := range people {
+		g.connect(t, "accounts", tokens[i], func(v *browserSession) {
 			v.send("", "username", person, "password", "any")
 			v.send("", "accept", "Yes") // consent, which clients that register themselves need
 		})
@@ -135,9 +135,9 @@ func (k *keycloak) holdsConnections(t *testing.T, g *gate) {
 	for _, good := range []int{5, 600} {
 		k.manage(http.MethodPut, "/agents", fmt.Sprintf(seconds, good))
 		want := fmt.Sprintf("token for %d s", good)
-		for person, token := range tokens {
+		for i, person := range people {
 			for _, revision := range []string{sessionRevision, statelessRevision} {
-				asks := g.asks(t, token, "accounts", revision)
+				asks := g.asks(t, tokens[i], "accounts", revision)
 				program.Await(t, person+" has a "+want, func() bool {
 					got := asks("tools/call", "mine", `"name":"mine","arguments":{}`)
 					if strings.Contains(got, "data of") && !strings.Contains(got, "data of "+person+"@") {

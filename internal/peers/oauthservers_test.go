@@ -43,7 +43,7 @@ type oauthServer struct {
 	client   string // that the issuer knows, "" = toolgate's metadata document at the issuer, and else it registers itself
 }
 
-// people have accounts, and a token of the gate that tokenOf numbers.
+// people have accounts at the servers. Their tokens of the gate are those of tokenOf.
 var people = []string{"ann", "bob"}
 
 var oauthServers = []oauthServer{
