@@ -25,6 +25,7 @@ func example() notice.Body {
 		Ticket: "apr_1", State: approval.StateProposed, URL: "https://gate.example/console/approvals/apr_1",
 		Requester: "agent-7", Tenant: "acme", Server: "standard", Tool: "manage_wallet", Rule: "threshold",
 		Reason: "amount above 100", Roles: []string{"approver", "cfo"}, Quorum: 2, Created: created, Expires: created.Add(15 * time.Minute),
+		RunsAs: &approval.Account{ID: "crd_1", Type: "oauth", Issuer: "https://as.example.org", Account: "ann@web\u202e", Scopes: []string{"read", "write"}},
 	}}
 }
 

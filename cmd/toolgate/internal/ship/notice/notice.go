@@ -106,6 +106,9 @@ type Data struct {
 	Expires   time.Time      `json:"expires_at"`
 	By        string         `json:"by,omitempty"`      // who made the change: a subject, or toolgate
 	Because   string         `json:"because,omitempty"` // why, in the words of a person or of toolgate
+
+	// RunsAs is what the call is made with at its server; absent = as the configuration says.
+	RunsAs *approval.Account `json:"runs_as,omitempty"`
 }
 
 // bodyOf is the body of a notice of change c, after which the ticket is t.
@@ -113,7 +116,7 @@ func bodyOf(event Event, t approval.Ticket, c approval.Change, link string) ([]b
 	d := Data{
 		Ticket: t.ID, State: c.To, ToolError: t.ToolFailed(), URL: link, Requester: bound(t.Principal.Subject), Tenant: bound(t.Principal.Tenant),
 		Server: bound(t.Server), Tool: bound(t.Exposed), Rule: bound(t.Rule), Reason: bound(t.Reason),
-		Roles: t.Roles, Quorum: t.Quorum, Approvals: t.Approvals, Each: t.Each, Given: t.Given, Created: t.Created.UTC(), Expires: t.Expires.UTC(),
+		Roles: t.Roles, Quorum: t.Quorum, Approvals: t.Approvals, Each: t.Each, Given: t.Given, Created: t.Created.UTC(), Expires: t.Expires.UTC(), RunsAs: t.RunsAs,
 	}
 	if event != Requested {
 		d.By = bound(c.Who)
@@ -163,7 +166,7 @@ func (b Body) facts() []fact {
 	d := b.Data
 	needed, given := d.approvers()
 	all := []fact{
-		{"Requester", d.Requester}, {"Tenant", d.Tenant}, {"Tool", d.Tool}, {"Server", d.Server},
+		{"Requester", d.Requester}, {"Tenant", d.Tenant}, {"Tool", d.Tool}, d.server(),
 		{"Rule", d.Rule}, {"Reason", d.Reason}, {"Approvers", needed}, {"Approvals", given},
 	}
 	if b.Type == Requested {
@@ -177,6 +180,25 @@ func (b Body) facts() []fact {
 		}
 	}
 	return said
+}
+
+// server names the server, and what the call is made with there where that is the requester's own.
+func (d Data) server() fact {
+	as := d.RunsAs
+	if as == nil {
+		return fact{"Server", d.Server}
+	}
+	said := d.Server + " (" + as.Type + ")"
+	if as.Account != "" {
+		said = as.Account + " at " + said
+	}
+	if as.Issuer != "" {
+		said += ", by " + as.Issuer
+	}
+	if len(as.Scopes) > 0 {
+		said += ", with " + strings.Join(as.Scopes, ", ")
+	}
+	return fact{"Runs as", said}
 }
 
 // approvers says which approvals are needed, and how many are given, "" where one

@@ -117,11 +117,12 @@ func TestUnsignedWebhook(t *testing.T) {
 func TestBody(t *testing.T) {
 	w, r := newWorld(t), newReceiver(t, nil)
 	s := w.sender(r.channel())
-	k := w.held(`{"password":"hunter2"}`, func(h *approval.Held) { h.Approval.Quorum = 2; h.Principal.Tenant = "acme" })
+	ann := approval.Account{ID: "crd_1", Type: "oauth", Account: "ann@web"}
+	k := w.held(`{"password":"hunter2"}`, func(h *approval.Held) { h.Approval.Quorum = 2; h.Principal.Tenant, h.RunsAs = "acme", &ann })
 	want := notice.Data{
 		Ticket: k.ID, State: approval.StateProposed, URL: "https://gate.example/console/approvals/" + k.ID,
 		Requester: "agent-7", Tenant: "acme", Server: "standard", Tool: "manage_wallet", Rule: "threshold", Reason: "amount above 100",
-		Roles: []string{"approver"}, Quorum: 2, Created: noon, Expires: noon.Add(15 * time.Minute),
+		Roles: []string{"approver"}, Quorum: 2, Created: noon, Expires: noon.Add(15 * time.Minute), RunsAs: &ann,
 	}
 	reconciled := approval.Change{Who: "ann", From: approval.StateUnknown, To: approval.StateFailed, Reason: "the bank has no such transfer"}
 	for i, step := range []struct {
