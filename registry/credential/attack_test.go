@@ -1,15 +1,21 @@
 package credential_test
 
 import (
+	"bytes"
+	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -159,6 +165,79 @@ func TestPrivateAddresses(t *testing.T) {
 		if _, err = client.Get(listener.URL); err == nil || !strings.Contains(err.Error(), "certificate") {
 			t.Errorf("%s: what a private server names is not reached: %v", inside, err)
 		}
+	}
+}
+
+// nameServer knows one address for all names. It answers with first at first, and with next from then
+// on.
+type nameServer struct {
+	mu          sync.Mutex // protects the fields below
+	first, next [4]byte
+}
+
+// dial is a net.Resolver.Dial.
+func (n *nameServer) dial(context.Context, string, string) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	go func() {
+		defer ours.Close()
+		head := make([]byte, 2)
+		if _, err := io.ReadFull(ours, head); err != nil {
+			return
+		}
+		m := make([]byte, binary.BigEndian.Uint16(head))
+		if _, err := io.ReadFull(ours, m); err != nil {
+			return
+		}
+		end := 12 // of the question (RFC 1035 section 4.1.2)
+		for m[end] != 0 {
+			end += int(m[end]) + 1
+		}
+		answer := bytes.Clone(m[:end+5])
+		copy(answer[2:], []byte{0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0})
+		if m[end+2] == 1 { // asked for IPv4
+			n.mu.Lock()
+			answer[7] = 1
+			answer = append(append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4), n.first[:]...)
+			n.first = n.next
+			n.mu.Unlock()
+		}
+		_, _ = ours.Write(append([]byte{byte(len(answer) >> 8), byte(len(answer))}, answer...))
+	}()
+	return theirs, nil
+}
+
+// TestRebinding: a name that was public when it was looked at, and is private when toolgate connects,
+// is refused. It is not parallel, because it changes the name server of all.
+func TestRebinding(t *testing.T) {
+	inside := httptest.NewUnstartedServer(http.NotFoundHandler())
+	var reached atomic.Int32
+	inside.Config.ConnState = func(net.Conn, http.ConnState) { reached.Add(1) }
+	inside.StartTLS()
+	defer inside.Close()
+	names := &nameServer{first: [4]byte{93, 184, 215, 14}, next: [4]byte{127, 0, 0, 1}}
+	before := net.DefaultResolver
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: names.dial}
+	defer func() { net.DefaultResolver = before }()
+
+	server := config.Server{Name: "mail", URL: "https://mail.example/mcp", Credential: &config.Credential{Type: config.CredentialOAuth}}
+	client, _, err := credential.NewReach(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const name = "as.example"
+	if found, err := net.DefaultResolver.LookupHost(t.Context(), name); err != nil || found[0] != "93.184.215.14" {
+		t.Fatalf("the name is %v, %v at first", found, err)
+	}
+	_, port, _ := net.SplitHostPort(inside.Listener.Addr().String())
+	res, err := client.Get("https://" + name + ":" + port)
+	if err == nil {
+		res.Body.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "not public") || reached.Load() > 0 {
+		t.Errorf("%v, and %d connections", err, reached.Load())
+	}
+	if found, err := net.DefaultResolver.LookupHost(t.Context(), name); err != nil || found[0] != "127.0.0.1" {
+		t.Errorf("the name is %v, %v by now", found, err)
 	}
 }
 

@@ -3,12 +3,15 @@ package credential_test
 import (
 	"encoding/json"
 	"errors"
+	"io"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/credential"
 )
@@ -105,6 +108,45 @@ func TestNothingInTheClear(t *testing.T) {
 			t.Errorf("%s has %d rows, %v", table, n, rows.Err())
 		}
 		rows.Close()
+	}
+}
+
+// TestHangingRevocation: an authorization server that does not answer holds up no end of a grant, and
+// whoever revokes it for ten seconds at most.
+func TestHangingRevocation(t *testing.T) {
+	t.Parallel()
+	parts.Long(t, "waits for ten seconds")
+	w := newWorld(t)
+	g, asked := w.replica(), make(chan struct{}, 2)
+	made := w.connect(g, ann)
+	inner := w.as.Config.Handler
+	w.as.Config.Handler = http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/revoke" {
+			inner.ServeHTTP(out, r)
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body) // the end of the connection is noticed from here on
+		asked <- struct{}{}
+		select {
+		case <-r.Context().Done():
+		case <-t.Context().Done():
+		}
+	})
+	done, begun := make(chan error, 1), time.Now()
+	go func() { done <- g.Revoke(t.Context(), made.ID) }()
+	<-asked
+	w.lacks(g, ann, "the connection has ended: it was revoked")
+	w.lacks(w.replica(), ann, "the connection has ended: it was revoked")
+	select {
+	case err := <-done:
+		if took := time.Since(begun); err != nil || took < 9*time.Second || len(asked) > 0 {
+			t.Errorf("%v after %s, and %d more requests", err, took, len(asked))
+		}
+	case <-time.After(15 * time.Second):
+		t.Error("it waits for longer than ten seconds")
+	}
+	if said := w.logged.String(); !strings.Contains(said, "tokens of a connection could not be revoked") || strings.Contains(said, canary) {
+		t.Errorf("logged %s", said)
 	}
 }
 
