@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -29,6 +31,17 @@ func Outward(also func(netip.Addr) bool, refused error) *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DialContext, t.Proxy, t.MaxIdleConns, t.IdleConnTimeout = dialer.DialContext, nil, 1, restTimeout
 	return t
+}
+
+// MetadataPlaces returns the addresses at which an issuer may say what it is, in the order in
+// which clients ask (MCP 2025-11-25, Authorization, Authorization Server Metadata Discovery).
+func MetadataPlaces(issuer *url.URL) []string {
+	root, path := issuer.Scheme+"://"+issuer.Host, strings.TrimSuffix(issuer.EscapedPath(), "/")
+	places := []string{root + "/.well-known/oauth-authorization-server" + path, root + "/.well-known/openid-configuration" + path}
+	if path != "" {
+		places = append(places, root+path+"/.well-known/openid-configuration")
+	}
+	return places
 }
 
 // reserved are networks that are not public and that netip does not know as such.

@@ -8,24 +8,12 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"strings"
 
 	"github.com/toolgate/toolgate/internal/guard"
 )
 
-// MetadataPlaces returns the addresses at which an issuer may say what it is, in the order in
-// which clients ask (MCP 2025-11-25, Authorization, Authorization Server Metadata Discovery).
-func MetadataPlaces(issuer *url.URL) []string {
-	root, path := issuer.Scheme+"://"+issuer.Host, strings.TrimSuffix(issuer.EscapedPath(), "/")
-	places := []string{root + "/.well-known/oauth-authorization-server" + path, root + "/.well-known/openid-configuration" + path}
-	if path != "" {
-		places = append(places, root+path+"/.well-known/openid-configuration")
-	}
-	return places
-}
-
 // discover asks an issuer where its keys are (RFC 8414 section 3, OpenID Connect Discovery
-// 1.0 section 4), at its MetadataPlaces. An answer that names another issuer counts as
+// 1.0 section 4), at its guard.MetadataPlaces. An answer that names another issuer counts as
 // none, byte for byte. An issuer on this machine may have its keys there, over http; those
 // of every other one are fetched over https.
 func discover(ctx context.Context, client *http.Client, issuer string) (jwks string, err error) {
@@ -33,7 +21,7 @@ func discover(ctx context.Context, client *http.Client, issuer string) (jwks str
 	if err != nil {
 		return "", errors.New("the issuer is no URL")
 	}
-	for _, place := range MetadataPlaces(u) {
+	for _, place := range guard.MetadataPlaces(u) {
 		var says struct {
 			Issuer string `json:"issuer"`
 			JWKS   string `json:"jwks_uri"`

@@ -23,6 +23,10 @@ const (
 	CredentialCommand  = "command"
 )
 
+// ProfileIDJAG is the profile of a credential of the type exchange whose token endpoint is the
+// identity provider's, and gives a grant for the server's own authorization server.
+const ProfileIDJAG = "id-jag"
+
 // BeforeHide is the value of before_connection that lists no tools of a server to people without a connection.
 const BeforeHide = "hide"
 
@@ -36,7 +40,7 @@ func (c *Credential) Personal() bool {
 type Credential struct {
 	Type         string            `json:"type"`          // one of the Credential constants
 	Headers      map[string]string `json:"headers"`       // static: sent with every request, in place of the entry's
-	TokenURL     string            `json:"token_url"`     // client_credentials: where the authorization server gives tokens; https, or http on loopback
+	TokenURL     string            `json:"token_url"`     // client_credentials, exchange: where the authorization server gives tokens; https, or http on loopback; "" = as the issuer says
 	ClientID     string            `json:"client_id"`     //
 	ClientSecret string            `json:"client_secret"` // "" with PrivateKey
 	PrivateKey   string            `json:"private_key"`   // PEM: RSA, P-256, P-384, P-521 or Ed25519; it signs an assertion in place of a secret
@@ -44,7 +48,7 @@ type Credential struct {
 	Scopes       []string          `json:"scopes"`        // asked for
 	Audience     string            `json:"audience"`      // asked for; "" = none
 	Resource     string            `json:"resource"`      // asked for (RFC 8707); "" = none
-	Issuer       string            `json:"issuer"`        // oauth: the authorization server; "" = as the server says
+	Issuer       string            `json:"issuer"`        // oauth, client_credentials: the authorization server; "" = as the server says
 	Shared       bool              `json:"shared"`        // oauth: one grant, which an operator gives, serves all callers
 	Actor        string            `json:"actor"`         // exchange: toolgate's own token, as the actor; "" = none
 	Profile      string            `json:"profile"`       // exchange: token-exchange or id-jag; "" = token-exchange
@@ -67,13 +71,9 @@ func (t *ClientTLS) Open() (*tls.Config, error) {
 	}
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if t.CA != "" {
-		text, err := os.ReadFile(t.CA)
-		if err != nil {
-			return nil, fmt.Errorf("reading root certificates: %w", err)
-		}
 		secure.RootCAs = x509.NewCertPool()
-		if !secure.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("reading root certificates: %s has none in PEM", t.CA)
+		if err := t.addTo(secure.RootCAs); err != nil {
+			return nil, err
 		}
 	}
 	if t.Cert != "" {
@@ -86,6 +86,32 @@ func (t *ClientTLS) Open() (*tls.Config, error) {
 		}
 	}
 	return secure, nil
+}
+
+// OpenOthers returns the configuration of connections to others than the server, such as its
+// authorization server: the system's root certificates count there too, and no certificate is shown.
+// It is nil where t has no root certificates, as the system has it.
+func (t *ClientTLS) OpenOthers() (*tls.Config, error) {
+	if t == nil || t.CA == "" {
+		return nil, nil
+	}
+	roots, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, fmt.Errorf("reading the system's root certificates: %w", err)
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, t.addTo(roots)
+}
+
+// addTo adds the root certificates to a pool.
+func (t *ClientTLS) addTo(roots *x509.CertPool) error {
+	text, err := os.ReadFile(t.CA)
+	if err != nil {
+		return fmt.Errorf("reading root certificates: %w", err)
+	}
+	if !roots.AppendCertsFromPEM(text) {
+		return fmt.Errorf("reading root certificates: %s has none in PEM", t.CA)
+	}
+	return nil
 }
 
 // finishCredential checks what only code can say of how a server is called, and puts static
@@ -105,6 +131,9 @@ func (l *loader) finishCredential(s *Server, n *tree.Node) (names []string) {
 	}
 	if c.Type == CredentialOAuth && s.Name == "callback" {
 		l.Fault(at, "is of type oauth, and people come back from authorization servers at the page that the server's would be", "give the server another name")
+	}
+	if c.Type == CredentialClient && c.TokenURL != "" && c.Issuer != "" {
+		l.Fault(at.Get("issuer"), `conflicts with "token_url"`, "keep one of them")
 	}
 	headers := at.Get("headers")
 	l.checkHeaders(headers)

@@ -3,7 +3,9 @@ package credential_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -11,6 +13,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +24,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/testkit/authority"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/credential"
 )
@@ -34,16 +39,16 @@ func TestDiscovery(t *testing.T) {
 		resource, meta func(map[string]any)
 		says           string
 	}{
-		"another issuer":           {meta: member("issuer", "https://good.example"), says: "does not match"},
+		"another issuer":           {meta: member("issuer", "https://good.example"), says: "of another issuer"},
 		"PKCE without S256":        {meta: member("code_challenge_methods_supported", []string{"plain"}), says: "S256"},
 		"no PKCE":                  {meta: member("code_challenge_methods_supported", nil), says: "PKCE"},
-		"a token endpoint in http": {meta: member("token_endpoint", "http://good.example/token"), says: "HTTPS"},
-		"a script as a page":       {meta: member("authorization_endpoint", "javascript:alert(1)"), says: "scheme"},
+		"a token endpoint in http": {meta: member("token_endpoint", "http://good.example/token"), says: "token_endpoint: it is not reached over https"},
+		"a script as a page":       {meta: member("authorization_endpoint", "javascript:alert(1)"), says: "authorization_endpoint: it is no address"},
 		"no page":                  {meta: member("authorization_endpoint", ""), says: "authorization_endpoint: it is no address"},
 		"a password in it":         {meta: member("token_endpoint", "https://a:b@good.example/token"), says: "token_endpoint: it is no address"},
-		"registration in http":     {meta: member("registration_endpoint", "http://good.example/r"), says: "HTTPS"},
+		"registration in http":     {meta: member("registration_endpoint", "http://good.example/r"), says: "registration_endpoint: it is not reached over https"},
 		"revocation in http":       {meta: member("revocation_endpoint", "http://good.example/r"), says: "revocation_endpoint: it is not reached over https"},
-		"a file as its issuer":     {resource: member("authorization_servers", []string{"file:///etc/passwd"}), says: "has no metadata"},
+		"a file as its issuer":     {resource: member("authorization_servers", []string{"file:///etc/passwd"}), says: "authorization server: it is no address"},
 		"another resource":         {resource: member("resource", "https://bank.example/mcp"), says: "has no metadata"}, // of its own origin
 		"a resource above it":      {resource: func(m map[string]any) { m["resource"] = strings.TrimSuffix(m["resource"].(string), "/mcp") }, says: "has no metadata"},
 	} {
@@ -164,6 +169,61 @@ func TestPrivateAddresses(t *testing.T) {
 		}
 		if _, err = client.Get(listener.URL); err == nil || !strings.Contains(err.Error(), "certificate") {
 			t.Errorf("%s: what a private server names is not reached: %v", inside, err)
+		}
+	}
+}
+
+// TestPrivateIssuer: an authorization server at a private address is used where the operator names it, or
+// the server is private too. Root certificates of the server count for it.
+func TestPrivateIssuer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	root, err := authority.New("inside")
+	if err == nil {
+		err = errors.Join(root.Write(filepath.Join(dir, "as"), time.Hour, "0.0.0.0"), os.WriteFile(filepath.Join(dir, "root.pem"), root.PEM(), 0o600))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "as.crt"), filepath.Join(dir, "as.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		configured, roots bool
+		says              string // "" = it is used
+	}{
+		"configured":            {true, true, ""},
+		"of a private server":   {false, true, ""},
+		"of the system's roots": {true, false, "certificate"},
+	} {
+		w := newWorld(t)
+		private := httptest.NewUnstartedServer(http.HandlerFunc(w.authorize))
+		private.Config.ErrorLog = log.New(io.Discard, "", 0)
+		private.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+		private.StartTLS()
+		t.Cleanup(private.Close)
+		_, port, _ := net.SplitHostPort(private.Listener.Addr().String())
+		issuer := "https://0.0.0.0:" + port // which is this machine, and no loopback address
+		w.meta = func(m map[string]any) {
+			for member, value := range m {
+				if text, ok := value.(string); ok {
+					m[member] = strings.Replace(text, w.as.URL, issuer, 1)
+				}
+			}
+		}
+		server := w.server()
+		if tt.configured {
+			server.Credential.Issuer = issuer
+		} else {
+			w.resource = func(m map[string]any) { m["authorization_servers"] = []string{issuer} }
+		}
+		if tt.roots {
+			server.TLS = &config.ClientTLS{CA: filepath.Join(dir, "root.pem")}
+		}
+		plan, err := w.replica().Plan(t.Context(), server, ann)
+		if tt.says == "" && (err != nil || plan.Issuer != issuer) || tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says)) {
+			t.Errorf("%s: %+v, %v", name, plan, err)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -90,7 +89,6 @@ type Broker struct {
 	opts   BrokerOptions
 	grants *Grants // of the type oauth; nil = there are none
 	runs   chan struct{}
-	client *http.Client
 
 	mu   sync.Mutex // protects the fields below
 	kept map[string]*kept
@@ -114,7 +112,7 @@ func NewBroker(grants *Grants, opts BrokerOptions) *Broker {
 	if opts.Log == nil {
 		opts.Log = hclog.NewNullLogger()
 	}
-	return &Broker{opts: opts, grants: grants, runs: make(chan struct{}, maxRuns), client: newClient(), kept: make(map[string]*kept)}
+	return &Broker{opts: opts, grants: grants, runs: make(chan struct{}, maxRuns), kept: make(map[string]*kept)}
 }
 
 // Find returns the credential of a caller at a server. The error is a *Missing, or says that the
@@ -151,7 +149,7 @@ func (b *Broker) keep(server config.Server, caller Caller) *Credential {
 		if len(b.kept) >= maxKept {
 			b.sweepLocked(now)
 		}
-		ask, timeout := b.exchange(server, caller), time.Duration(0)
+		ask, timeout := exchange(server, caller), time.Duration(0)
 		if server.Credential.Type == config.CredentialCommand {
 			ask, timeout = b.command(server, caller.Person), server.Credential.Timeout
 		}

@@ -191,7 +191,7 @@ func TestExchange(t *testing.T) {
 	as := httptest.NewServer(e)
 	t.Cleanup(as.Close)
 	s := config.Server{Name: "bank", Type: config.TypeHTTP, URL: "http://127.0.0.1:1/mcp", Credential: &config.Credential{
-		Type: config.CredentialExchange, TokenURL: as.URL, ClientID: "toolgate", ClientSecret: "canary-secret", Audience: "aud", Resource: "res", Actor: "the-actor", Scopes: []string{"a", "b"},
+		Type: config.CredentialExchange, TokenURL: as.URL, ClientID: "toolgate", ClientSecret: "canary-secret", Audience: "aud", Actor: "the-actor", Scopes: []string{"a", "b"},
 	}}
 	b := credential.NewBroker(nil, credential.BrokerOptions{})
 	alice, bob := person("alice"), person("bob")
@@ -219,7 +219,7 @@ func TestExchange(t *testing.T) {
 	if n := strings.Count(strings.Join(e.forms, "\n"), "subject_token=good-alice"); n != 2 { // bob asked for the second
 		t.Errorf("%d requests for alice, want 2", n)
 	}
-	for _, part := range []string{"grant_type=urn%3Aietf%3Aparams%3Aoauth%3Agrant-type%3Atoken-exchange", "subject_token=good-alice", "subject_token_type=urn%3Aietf%3Aparams%3Aoauth%3Atoken-type%3Aaccess_token", "actor_token=the-actor", "actor_token_type=", "audience=aud", "resource=res", "scope=a+b"} {
+	for _, part := range []string{"grant_type=urn%3Aietf%3Aparams%3Aoauth%3Agrant-type%3Atoken-exchange", "subject_token=good-alice", "subject_token_type=urn%3Aietf%3Aparams%3Aoauth%3Atoken-type%3Aaccess_token", "actor_token=the-actor", "actor_token_type=", "audience=aud", "scope=a+b"} {
 		if !strings.Contains(e.forms[0], part) {
 			t.Errorf("%s is not in %s", part, e.forms[0])
 		}
@@ -278,7 +278,7 @@ func TestIdentityAssertion(t *testing.T) {
 		note(w, r, map[string]any{"access_token": "of-" + r.PostFormValue("assertion"), "token_type": "Bearer", "expires_in": 60})
 	})
 	s := config.Server{Name: "bank", Type: config.TypeHTTP, URL: srv.URL + "/mcp", Credential: &config.Credential{
-		Type: config.CredentialExchange, Profile: credential.ProfileIDJAG, TokenURL: srv.URL + "/idp/token", ClientID: "toolgate", ClientSecret: "canary-secret", Audience: srv.URL, Scopes: []string{"a"},
+		Type: config.CredentialExchange, Profile: config.ProfileIDJAG, TokenURL: srv.URL + "/idp/token", ClientID: "toolgate", ClientSecret: "canary-secret", Audience: srv.URL, Scopes: []string{"a"},
 	}}
 	b := credential.NewBroker(nil, credential.BrokerOptions{})
 	alice := person("alice")

@@ -2,7 +2,7 @@
 // each until it ends. A token is toolgate's own at that server, or of the person who has
 // connected to it (see [Grants]): no token of a caller is ever used or passed on.
 //
-//	source, err := credential.New(*server.Credential, credential.Options{})
+//	source, err := credential.New(server, credential.Options{})
 //	token, err := source.Token(ctx)   // for "Authorization: Bearer"
 //	source.Refused(token, nil)        // the server answered 401: the next Token is another one
 package credential
@@ -42,7 +42,7 @@ const (
 
 // Options of a Source. The zero value is valid.
 type Options struct {
-	// Client asks the token endpoint; nil = one that follows no redirects.
+	// Client asks the configured token endpoint; nil = one that follows no redirects.
 	Client *http.Client
 	// Timeout bounds one request for a token; 0 = 10 s.
 	Timeout time.Duration
@@ -85,9 +85,11 @@ type issued struct {
 	at, end time.Time // end zero = does not end
 }
 
-// New returns the source of a credential of the type client_credentials (RFC 6749 section 4.4).
-// The error names the member that cannot be used.
-func New(c config.Credential, opts Options) (*Source, error) {
+// New returns the source of a server's credential of the type client_credentials (RFC 6749 section
+// 4.4). Where no token endpoint is configured, each request for a token first finds the one of the
+// server's authorization server, and fails closed. The error names the member that cannot be used.
+func New(server config.Server, opts Options) (*Source, error) {
+	c := *server.Credential
 	if c.Type != config.CredentialClient {
 		return nil, fmt.Errorf("a credential of type %q has no tokens", c.Type)
 	}
@@ -95,7 +97,10 @@ func New(c config.Credential, opts Options) (*Source, error) {
 		opts.Now = time.Now
 	}
 	if opts.Client == nil {
-		opts.Client = newClient()
+		var err error
+		if opts.Client, err = newClient(server); err != nil {
+			return nil, err
+		}
 	}
 	var signer jose.Signer
 	if c.PrivateKey != "" {
@@ -110,19 +115,26 @@ func New(c config.Credential, opts Options) (*Source, error) {
 			asked.EndpointParams.Set(name, value)
 		}
 	}
-	if signer != nil {
-		asked.AuthStyle = oauth2.AuthStyleInParams
-		asked.EndpointParams.Set("client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:jwt-bearer")
-	}
 	return newSource(opts, origin{ask: func(ctx context.Context) (issued, error) {
-		if signer != nil {
-			text, err := assertion(c, signer, opts.Now())
+		asking := opts.Client
+		if c.TokenURL == "" {
+			f, err := discover(ctx, server)
 			if err != nil {
 				return issued{}, err
 			}
+			asking, asked.TokenURL, asked.AuthStyle = f.asking, f.meta.TokenEndpoint, styleOf(c.ClientSecret, f.meta.TokenEndpointAuthMethodsSupported)
+			asked.EndpointParams.Set("resource", f.Resource)
+		}
+		if signer != nil {
+			text, err := assertion(c.ClientID, asked.TokenURL, signer, opts.Now())
+			if err != nil {
+				return issued{}, err
+			}
+			asked.AuthStyle = oauth2.AuthStyleInParams
+			asked.EndpointParams.Set("client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:jwt-bearer")
 			asked.EndpointParams.Set("client_assertion", text)
 		}
-		t, err := asked.Token(context.WithValue(ctx, oauth2.HTTPClient, opts.Client))
+		t, err := asked.Token(context.WithValue(ctx, oauth2.HTTPClient, asking))
 		if err != nil {
 			return issued{}, err
 		}
@@ -130,11 +142,14 @@ func New(c config.Credential, opts Options) (*Source, error) {
 	}}), nil
 }
 
-// newClient returns a client for token endpoints. It follows no redirects and uses no proxy.
-func newClient() *http.Client {
+// newClient returns a client for the configured token endpoint of a server. It follows no redirects and
+// uses no proxy.
+func newClient(server config.Server) (*http.Client, error) {
 	own := http.DefaultTransport.(*http.Transport).Clone()
 	own.Proxy, own.MaxIdleConns, own.IdleConnTimeout = nil, 1, fetchTimeout
-	return &http.Client{Transport: own, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	var err error
+	own.TLSClientConfig, err = server.TLS.OpenOthers()
+	return &http.Client{Transport: own, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, err
 }
 
 // newSource returns a Source without a token.
@@ -269,11 +284,11 @@ func errorCode(code string) string {
 	return ""
 }
 
-// assertion returns what proves that toolgate is the client (RFC 7523 section 2.2). It is good once,
-// for a minute.
-func assertion(c config.Credential, signer jose.Signer, now time.Time) (string, error) {
+// assertion returns what proves to a token endpoint that toolgate is the client (RFC 7523 section
+// 2.2). It is good once, for a minute.
+func assertion(client, endpoint string, signer jose.Signer, now time.Time) (string, error) {
 	return jwt.Signed(signer).Claims(jwt.Claims{
-		Issuer: c.ClientID, Subject: c.ClientID, Audience: jwt.Audience{c.TokenURL}, ID: rand.Text(),
+		Issuer: client, Subject: client, Audience: jwt.Audience{endpoint}, ID: rand.Text(),
 		IssuedAt: jwt.NewNumericDate(now), Expiry: jwt.NewNumericDate(now.Add(time.Minute)),
 	}).Serialize()
 }

@@ -77,7 +77,7 @@ func (c *clock) forward(d time.Duration) { c.at.Add(int64(d / time.Second)) }
 
 func source(t *testing.T, c config.Credential, now *clock) *credential.Source {
 	t.Helper()
-	s, err := credential.New(c, credential.Options{Now: now.now})
+	s, err := credential.New(config.Server{Credential: &c}, credential.Options{Now: now.now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestAssertion(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"x", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----", text("PUBLIC KEY", []byte("x"), nil)} {
-		_, err := credential.New(config.Credential{Type: config.CredentialClient, ClientID: "a", PrivateKey: bad}, credential.Options{})
+		_, err := credential.New(config.Server{Credential: &config.Credential{Type: config.CredentialClient, ClientID: "a", PrivateKey: bad}}, credential.Options{})
 		if err == nil || strings.Contains(err.Error(), "AAAA") {
 			t.Errorf("%q: %v", bad, err)
 		}
@@ -320,13 +320,64 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
+// TestFoundEndpoint: without token_url the token endpoint of the server's authorization server is found
+// when the first token is needed, and what does not fit gets no secret.
+func TestFoundEndpoint(t *testing.T) {
+	t.Parallel()
+	member := func(name string, value any) func(map[string]any) {
+		return func(m map[string]any) { m[name] = value }
+	}
+	for name, tt := range map[string]struct {
+		issuer         string
+		resource, meta func(map[string]any)
+		says           string // "" = there is a token
+	}{
+		"as the server says":        {},
+		"without PKCE":              {meta: member("code_challenge_methods_supported", nil)},
+		"another issuer":            {meta: member("issuer", "https://good.example"), says: "of another issuer"},
+		"another resource":          {resource: member("resource", "https://bank.example/mcp"), says: "has no metadata"},
+		"an endpoint in http":       {meta: member("token_endpoint", "http://good.example/token"), says: "token_endpoint: it is not reached over https"},
+		"no endpoint":               {meta: member("token_endpoint", ""), says: "token_endpoint: it is no address"},
+		"another than the operator": {issuer: "http://127.0.0.1:1", says: "finding the authorization server of mail"},
+	} {
+		w := newWorld(t)
+		if tt.resource != nil {
+			w.resource = tt.resource
+		}
+		if tt.meta != nil {
+			w.meta = tt.meta
+		}
+		var form url.Values
+		w.token = func(out http.ResponseWriter, f url.Values) bool {
+			form = f
+			write(out, map[string]any{"access_token": "token-1", "token_type": "Bearer", "expires_in": 600})
+			return true
+		}
+		server := w.server()
+		server.Credential = &config.Credential{Type: config.CredentialClient, Issuer: tt.issuer, ClientID: "toolgate", ClientSecret: secret}
+		s, err := credential.New(server, credential.Options{})
+		if err != nil || w.count("GET /.well-known/oauth-authorization-server") > 0 {
+			t.Fatalf("%s: %v, and it is looked for before it is needed", name, err)
+		}
+		for range 2 {
+			got, err := s.Token(t.Context())
+			if (err == nil) != (tt.says == "") || err == nil && got != "token-1" || err != nil && (!strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), secret)) {
+				t.Errorf("%s: %q, %v", name, got, err)
+			}
+		}
+		if tt.says == "" && (form.Get("resource") != server.URL || w.count("POST /token") != 1 || w.count("GET /.well-known/oauth-authorization-server") != 1) || tt.says != "" && form != nil {
+			t.Errorf("%s: asked with %v, by %v", name, form, w.requests)
+		}
+	}
+}
+
 // FuzzAnswer holds that an answer gives an error or a token that fits in a header.
 func FuzzAnswer(f *testing.F) {
 	f.Add(`{"access_token": "a", "token_type": "bearer", "expires_in": 5}`)
 	f.Add(`{"access_token": "a b", "token_type": "bearer"}`)
 	f.Add(`{"access_token": 1}`)
 	f.Fuzz(func(t *testing.T, body string) {
-		s, err := credential.New(config.Credential{Type: config.CredentialClient, TokenURL: "http://localhost/token", ClientID: "a", ClientSecret: "b"}, credential.Options{Client: &http.Client{Transport: fixed(body)}})
+		s, err := credential.New(config.Server{Credential: &config.Credential{Type: config.CredentialClient, TokenURL: "http://localhost/token", ClientID: "a", ClientSecret: "b"}}, credential.Options{Client: &http.Client{Transport: fixed(body)}})
 		if err != nil {
 			t.Fatal(err)
 		}

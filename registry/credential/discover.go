@@ -3,25 +3,28 @@ package credential
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 
-	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 	"golang.org/x/oauth2"
 
+	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
 const (
-	maxAddress = 2048 // bytes of an address that others name
-	maxReason  = 200  // bytes of a library's error, which may repeat what others have said
-	offline    = "offline_access"
+	maxAddress  = 2048    // bytes of an address that others name
+	maxReason   = 200     // bytes of a library's error, which may repeat what others have said
+	maxDocument = 1 << 20 // bytes
+	offline     = "offline_access"
 
 	protectedResource = "/.well-known/oauth-protected-resource"
 )
@@ -36,8 +39,11 @@ type Plan struct {
 // found is what discovery has found.
 type found struct {
 	Plan
-	meta   *oauthex.AuthServerMeta
-	asking *http.Client
+	meta       *oauthex.AuthServerMeta
+	asking     *http.Client
+	reach      *reach
+	challenged []string // scopes that the server asks for
+	supported  []string // scopes that the resource has
 }
 
 // Plan returns what Begin would ask for. The error says which part of the server's authorization
@@ -47,11 +53,23 @@ func (g *Grants) Plan(ctx context.Context, server config.Server, who Person) (Pl
 	return f.Plan, err
 }
 
+// discover finds the authorization server of a server, and what a person is asked to agree to there.
+func (g *Grants) discover(ctx context.Context, server config.Server, who Person) (f found, err error) {
+	if f, err = discover(ctx, server); err != nil {
+		return f, err
+	}
+	if err := checkMeta(f.meta, f.reach); err != nil {
+		return f, fmt.Errorf("finding the authorization server of %s: the metadata of %s: %w", server.Name, f.Issuer, err)
+	}
+	f.Scopes, err = g.scopes(ctx, server, who, f)
+	return f, err
+}
+
 // discover finds the authorization server of a server: by its answer to a request without a token,
 // by the metadata of the protected resource (RFC 9728), and by those of the authorization server
 // (RFC 8414, OpenID Connect Discovery 1.0), as MCP 2025-11-25, Authorization, has it. It fails
 // closed: metadata of another resource or issuer count as none.
-func (g *Grants) discover(ctx context.Context, server config.Server, who Person) (f found, err error) {
+func discover(ctx context.Context, server config.Server) (f found, err error) {
 	ctx, stop := context.WithTimeout(ctx, 2*fetchTimeout)
 	defer stop()
 	defer func() {
@@ -59,41 +77,75 @@ func (g *Grants) discover(ctx context.Context, server config.Server, who Person)
 			err = fmt.Errorf("finding the authorization server of %s: %w", server.Name, err)
 		}
 	}()
-	asking, r, err := newReach(server)
-	if err != nil {
+	if f.asking, f.reach, err = newReach(server); err != nil {
 		return f, err
 	}
-	f.asking = asking
-	if err := r.checkText(server.URL); err != nil {
+	if err := f.reach.checkText(server.URL); err != nil {
 		return f, fmt.Errorf("the server's own address: %w", err)
 	}
-	challenge := probe(ctx, asking, server)
-	resource := resourceOf(ctx, asking, r, server, challenge["resource_metadata"])
+	challenge := probe(ctx, f.asking, server)
+	resource := resourceOf(ctx, f.asking, f.reach, server, challenge["resource_metadata"])
+	f.challenged, f.supported = strings.Fields(challenge["scope"]), resource.ScopesSupported
 	f.Issuer, f.Resource = server.Credential.Issuer, cmp.Or(server.Credential.Resource, resource.Resource)
 	if f.Issuer == "" && len(resource.AuthorizationServers) > 0 {
 		f.Issuer = resource.AuthorizationServers[0]
 	}
-	if err := r.checkText(f.Issuer); err != nil {
-		return f, fmt.Errorf("the address of the authorization server: %w", err)
+	if f.meta, err = f.reach.metadata(ctx, f.asking, f.Issuer); err == nil {
+		f.Issuer = f.meta.Issuer // as it is written there, for its answers are compared with that
 	}
-	if f.meta, err = metadataOf(ctx, f.Issuer, asking); err != nil {
-		return f, fmt.Errorf("the metadata of %s: %w", f.Issuer, plain(err))
-	}
-	if f.meta == nil {
-		return f, fmt.Errorf("%s has no metadata (RFC 8414)", f.Issuer)
-	}
-	if err := checkMeta(f.meta, r); err != nil {
-		return f, fmt.Errorf("the metadata of %s: %w", f.Issuer, err)
-	}
-	f.Issuer = f.meta.Issuer // as it is written there, for its answers are compared with that
-	f.Scopes, err = g.scopes(ctx, server, who, challenge["scope"], resource.ScopesSupported, f.meta.ScopesSupported)
 	return f, err
 }
 
-// metadataOf returns the metadata of an authorization server, nil for none. The slash at the end of an
-// issuer is no part of their address (RFC 8414 section 3.1), and package auth leaves it there.
-func metadataOf(ctx context.Context, issuer string, asking *http.Client) (*oauthex.AuthServerMeta, error) {
-	return auth.GetAuthServerMetadata(ctx, strings.TrimSuffix(issuer, "/"), asking)
+// metadata returns what an authorization server says of itself. Package oauthex would refuse every
+// address in a private network; here reach decides.
+func (r *reach) metadata(ctx context.Context, asking *http.Client, issuer string) (*oauthex.AuthServerMeta, error) {
+	if err := r.checkText(issuer); err != nil {
+		return nil, fmt.Errorf("the address of the authorization server: %w", err)
+	}
+	at, err := url.Parse(issuer)
+	if err != nil {
+		return nil, err
+	}
+	for _, place := range guard.MetadataPlaces(at) {
+		var m oauthex.AuthServerMeta
+		status, err := fetch(ctx, asking, place, &m)
+		switch {
+		case status >= 400 && status < 500:
+			continue
+		case err == nil && !sameIssuer(m.Issuer, issuer):
+			err = errors.New("they are of another issuer")
+		case err == nil:
+			if err = r.checkText(m.TokenEndpoint); err != nil {
+				err = fmt.Errorf("token_endpoint: %w", err)
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the metadata of %s: %w", issuer, err)
+		}
+		return &m, nil
+	}
+	return nil, fmt.Errorf("%s has no metadata (RFC 8414)", issuer)
+}
+
+// fetch reads a document of at most maxDocument. status is that of the answer, 0 for none.
+func fetch(ctx context.Context, asking *http.Client, address string, to any) (status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return 0, errors.New("it is no address")
+	}
+	req.Header.Set("Accept", "application/json")
+	res, err := asking.Do(req)
+	if err != nil {
+		return 0, plain(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return res.StatusCode, fmt.Errorf("status %d", res.StatusCode)
+	}
+	if json.NewDecoder(io.LimitReader(res.Body, maxDocument)).Decode(to) != nil {
+		return res.StatusCode, errors.New("the answer is no JSON document")
+	}
+	return res.StatusCode, nil
 }
 
 // probe asks a server without a token, and returns the parameters of its challenge, nil for none.
@@ -129,8 +181,9 @@ func resourceOf(ctx context.Context, asking *http.Client, r *reach, server confi
 		if r.checkText(p.address) != nil {
 			continue
 		}
-		if found, err := oauthex.GetProtectedResourceMetadata(ctx, p.address, p.resource, asking); err == nil {
-			return found
+		var found oauthex.ProtectedResourceMetadata
+		if _, err := fetch(ctx, asking, p.address, &found); err == nil && found.Resource == p.resource {
+			return &found
 		}
 	}
 	none := &oauthex.ProtectedResourceMetadata{Resource: server.URL}
@@ -174,16 +227,13 @@ func resourcePlaces(challenged, server string) (places []resourcePlace) {
 	return places
 }
 
-// checkMeta checks what package oauthex leaves open: it compares the issuer but for a slash, and
-// asks for any method of PKCE.
+// checkMeta checks what people's browsers and tokens are sent to.
 func checkMeta(m *oauthex.AuthServerMeta, r *reach) error {
 	if !slices.Contains(m.CodeChallengeMethodsSupported, "S256") {
 		return errors.New("it does not offer PKCE with S256")
 	}
-	for name, address := range map[string]string{"authorization_endpoint": m.AuthorizationEndpoint, "token_endpoint": m.TokenEndpoint} {
-		if err := r.checkText(address); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
+	if err := r.checkText(m.AuthorizationEndpoint); err != nil {
+		return fmt.Errorf("authorization_endpoint: %w", err)
 	}
 	for name, address := range map[string]string{"registration_endpoint": m.RegistrationEndpoint, "revocation_endpoint": m.RevocationEndpoint} {
 		if err := r.checkText(address); address != "" && err != nil {
@@ -196,13 +246,13 @@ func checkMeta(m *oauthex.AuthServerMeta, r *reach) error {
 // scopes returns what is asked for: what is configured, else what the challenge names, else what the
 // resource has; and in addition what the server asked for since the person last connected, with what
 // was granted then.
-func (g *Grants) scopes(ctx context.Context, server config.Server, who Person, challenged string, ofResource, ofIssuer []string) ([]string, error) {
+func (g *Grants) scopes(ctx context.Context, server config.Server, who Person, f found) ([]string, error) {
 	asked := server.Credential.Scopes
 	if len(asked) == 0 {
-		if asked = strings.Fields(challenged); len(asked) == 0 {
-			asked = ofResource
+		if asked = f.challenged; len(asked) == 0 {
+			asked = f.supported
 		}
-		if slices.Contains(ofIssuer, offline) {
+		if slices.Contains(f.meta.ScopesSupported, offline) {
 			asked = append([]string{offline}, asked...)
 		}
 	}
@@ -220,9 +270,9 @@ func (g *Grants) scopes(ctx context.Context, server config.Server, who Person, c
 	return union(asked, before.Wanted, before.Scopes), nil
 }
 
-// style returns how toolgate shows its secret at a token endpoint (RFC 8414 section 2: Basic where
+// styleOf returns how toolgate shows its secret at a token endpoint (RFC 8414 section 2: Basic where
 // the metadata do not say).
-func style(secret string, methods []string) oauth2.AuthStyle {
+func styleOf(secret string, methods []string) oauth2.AuthStyle {
 	if secret != "" && (len(methods) == 0 || slices.Contains(methods, methodBasic)) {
 		return oauth2.AuthStyleInHeader
 	}

@@ -23,22 +23,22 @@ const (
 	grantBearer     = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 	typeAccessToken = "urn:ietf:params:oauth:token-type:access_token"
 	typeJWT         = "urn:ietf:params:oauth:token-type:jwt"
-
-	// ProfileIDJAG is the profile of a credential of the type exchange whose token endpoint is the
-	// identity provider's, and gives a grant for the server's own authorization server.
-	ProfileIDJAG = "id-jag"
 )
 
 // exchange returns what asks for a token with which the caller is known at a server: the caller's own
 // token is the subject, toolgate's the actor. A caller whose token does not count any more, or not
 // there, has no credential.
-func (b *Broker) exchange(server config.Server, caller Caller) func(context.Context) (*oauth2.Token, error) {
-	ask := b.exchangeToken
-	if server.Credential.Profile == ProfileIDJAG {
-		ask = b.assertIdentity
+func exchange(server config.Server, caller Caller) func(context.Context) (*oauth2.Token, error) {
+	ask := exchangeToken
+	if server.Credential.Profile == config.ProfileIDJAG {
+		ask = assertIdentity
 	}
+	client, fault := newClient(server)
 	return func(ctx context.Context) (*oauth2.Token, error) {
-		token, err := ask(context.WithValue(ctx, oauth2.HTTPClient, b.client), server, string(caller.Token))
+		if fault != nil {
+			return nil, fault
+		}
+		token, err := ask(ctx, client, server, string(caller.Token))
 		if refused, ok := errors.AsType[*oauth2.RetrieveError](err); ok && refusesSubject(refused) {
 			return nil, &Missing{Server: server.Name, Reason: "the caller's token is not exchanged: " + errorCode(refused.ErrorCode)}
 		}
@@ -47,10 +47,10 @@ func (b *Broker) exchange(server config.Server, caller Caller) func(context.Cont
 }
 
 // exchangeToken exchanges a subject's token for one for the server (RFC 8693).
-func (b *Broker) exchangeToken(ctx context.Context, server config.Server, subject string) (*oauth2.Token, error) {
+func exchangeToken(ctx context.Context, asking *http.Client, server config.Server, subject string) (*oauth2.Token, error) {
 	c := server.Credential
 	params := url.Values{"grant_type": {grantExchange}, "subject_token": {subject}, "subject_token_type": {typeAccessToken}}
-	for name, value := range map[string]string{"audience": c.Audience, "resource": c.Resource, "actor_token": c.Actor} {
+	for name, value := range map[string]string{"audience": c.Audience, "actor_token": c.Actor} {
 		if value != "" {
 			params.Set(name, value)
 		}
@@ -59,7 +59,7 @@ func (b *Broker) exchangeToken(ctx context.Context, server config.Server, subjec
 		params.Set("actor_token_type", typeAccessToken)
 	}
 	asked := clientcredentials.Config{ClientID: c.ClientID, ClientSecret: c.ClientSecret, TokenURL: c.TokenURL, Scopes: c.Scopes, EndpointParams: params}
-	token, err := asked.Token(ctx)
+	token, err := asked.Token(context.WithValue(ctx, oauth2.HTTPClient, asking))
 	if err != nil {
 		return nil, err
 	}
@@ -73,32 +73,23 @@ func (b *Broker) exchangeToken(ctx context.Context, server config.Server, subjec
 // assertIdentity gets a token from the server's own authorization server, whose issuer is the
 // audience, with what the identity provider asserts of a subject
 // (draft-ietf-oauth-identity-assertion-authz-grant).
-func (b *Broker) assertIdentity(ctx context.Context, server config.Server, subject string) (*oauth2.Token, error) {
+func assertIdentity(ctx context.Context, asking *http.Client, server config.Server, subject string) (*oauth2.Token, error) {
 	own := *server.Credential
 	own.Issuer = own.Audience
-	if own.Resource == "" {
-		own.Resource = server.URL
-	}
 	server.Credential = &own
 	client, r, err := newReach(server)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.checkText(own.Issuer); err != nil {
+	meta, err := r.metadata(ctx, client, own.Issuer)
+	if err != nil {
 		return nil, fmt.Errorf("the audience, which is the issuer of the server's tokens: %w", err)
 	}
-	meta, err := metadataOf(ctx, own.Issuer, client)
-	if err != nil || meta == nil {
-		return nil, fmt.Errorf("the metadata of %s cannot be read", own.Issuer)
-	}
-	if err := r.checkText(meta.TokenEndpoint); err != nil {
-		return nil, fmt.Errorf("the token endpoint of %s: %w", own.Issuer, err)
-	}
 	asked := oauthex.TokenExchangeRequest{
-		RequestedTokenType: oauthex.TokenTypeIDJAG, Audience: meta.Issuer, Resource: own.Resource, Scope: own.Scopes, SubjectToken: subject, SubjectTokenType: subjectType(subject),
+		RequestedTokenType: oauthex.TokenTypeIDJAG, Audience: meta.Issuer, Resource: server.URL, Scope: own.Scopes, SubjectToken: subject, SubjectTokenType: subjectType(subject),
 	}
 	credentials := oauthex.ClientCredentials{ClientID: own.ClientID, ClientSecretAuth: &oauthex.ClientSecretAuth{ClientSecret: own.ClientSecret}}
-	grant, err := oauthex.ExchangeToken(ctx, own.TokenURL, &asked, &credentials, b.client)
+	grant, err := oauthex.ExchangeToken(ctx, own.TokenURL, &asked, &credentials, asking)
 	if err != nil {
 		return nil, err
 	}
@@ -106,8 +97,8 @@ func (b *Broker) assertIdentity(ctx context.Context, server config.Server, subje
 		return nil, errors.New("the identity provider's answer has a token of another type")
 	}
 	leg := clientcredentials.Config{
-		ClientID: own.ClientID, ClientSecret: own.ClientSecret, TokenURL: meta.TokenEndpoint, Scopes: own.Scopes, AuthStyle: style(own.ClientSecret, meta.TokenEndpointAuthMethodsSupported),
-		EndpointParams: url.Values{"grant_type": {grantBearer}, "assertion": {grant.AccessToken}, "resource": {own.Resource}},
+		ClientID: own.ClientID, ClientSecret: own.ClientSecret, TokenURL: meta.TokenEndpoint, Scopes: own.Scopes, AuthStyle: styleOf(own.ClientSecret, meta.TokenEndpointAuthMethodsSupported),
+		EndpointParams: url.Values{"grant_type": {grantBearer}, "assertion": {grant.AccessToken}, "resource": {server.URL}},
 	}
 	return leg.Token(context.WithValue(ctx, oauth2.HTTPClient, client))
 }

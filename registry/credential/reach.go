@@ -44,6 +44,10 @@ func newReach(server config.Server) (*http.Client, *reach, error) {
 	r := &reach{host: at.Host, local: guard.Loopback(at.Hostname())}
 	r.own, r.named, r.others = guard.Outward(anywhere, nil), guard.Outward(anywhere, nil), guard.Outward(func(netip.Addr) bool { return private }, errReach)
 	r.own.TLSClientConfig = secure
+	if r.named.TLSClientConfig, err = server.TLS.OpenOthers(); err != nil {
+		return nil, nil, err
+	}
+	r.others.TLSClientConfig = r.named.TLSClientConfig.Clone()
 	if issuer, err := url.Parse(server.Credential.Issuer); err == nil {
 		r.issuer = issuer.Host
 	}

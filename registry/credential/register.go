@@ -55,7 +55,7 @@ func metadata(callback, method string) oauthex.ClientRegistrationMetadata {
 func (g *Grants) clientOf(ctx context.Context, asking *http.Client, server config.Server, m *oauthex.AuthServerMeta, callback string) (client, error) {
 	methods := m.TokenEndpointAuthMethodsSupported
 	if c := server.Credential; c.ClientID != "" {
-		return client{ID: c.ClientID, Style: style(c.ClientSecret, methods)}, nil
+		return client{ID: c.ClientID, Style: styleOf(c.ClientSecret, methods)}, nil
 	}
 	if document := g.o.Document(); document != "" && m.ClientIDMetadataDocumentSupported {
 		return client{ID: document, Style: oauth2.AuthStyleInParams}, nil
@@ -78,7 +78,7 @@ func (g *Grants) clientOf(ctx context.Context, asking *http.Client, server confi
 	if err != nil {
 		return client{}, fmt.Errorf("registering at %s: %w", m.Issuer, refusedRegistration(err))
 	}
-	c := client{ID: answer.ClientID, Secret: answer.ClientSecret, Registered: true, Style: style(answer.ClientSecret, []string{answer.TokenEndpointAuthMethod})}
+	c := client{ID: answer.ClientID, Secret: answer.ClientSecret, Registered: true, Style: styleOf(answer.ClientSecret, []string{answer.TokenEndpointAuthMethod})}
 	if answer.TokenEndpointAuthMethod == methodNone {
 		c.Secret = ""
 	}

@@ -138,7 +138,7 @@ func tokensOf(s *Server) (credential.Tokens, error) {
 	case s.cfg.Credential == nil:
 		return nil, nil
 	}
-	source, err := credential.New(*s.cfg.Credential, credential.Options{Now: s.opts.Now})
+	source, err := credential.New(s.cfg, credential.Options{Now: s.opts.Now})
 	if err != nil {
 		return nil, fmt.Errorf("credential: %w", err)
 	}

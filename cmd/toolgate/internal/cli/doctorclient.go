@@ -17,7 +17,6 @@ import (
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/guard"
-	"github.com/toolgate/toolgate/policy/identity"
 )
 
 // signIn is the way of a client that knows an address alone to a token for it (MCP
@@ -166,7 +165,7 @@ func (s *signIn) server(ctx context.Context, issuer string) (*issuerMetadata, er
 		return nil, s.stops(issuer+" is no address", "write the issuer in toolgate.identity.jwt as it names itself")
 	}
 	var fault error
-	for _, place := range identity.MetadataPlaces(u) {
+	for _, place := range guard.MetadataPlaces(u) {
 		var server issuerMetadata
 		switch err := s.fetch(ctx, place, &server); {
 		case err != nil:
