@@ -25,6 +25,7 @@ const (
 	CodeApprovalExpired     = "T5_APPROVAL_EXPIRED"           // nobody answered in time
 	CodeApprovalPending     = "T5_APPROVAL_PENDING"           // people have not decided yet
 	CodeConnectionRequired  = "T5_CONNECTION_REQUIRED"        // the caller has no credential at the server
+	CodeStopped             = "T5_CALLS_STOPPED"              // a person has stopped such calls
 	CodeRateLimited         = "T4_RATE_LIMIT_EXCEEDED"        // a bucket is empty
 	CodeOverloaded          = "T4_GATE_OVERLOADED"            // too much at once
 	CodeToolQuarantined     = "T4_TOOL_QUARANTINED"           // definition changed or refused
@@ -85,7 +86,7 @@ var meanings = map[traits][]string{
 	{Resource, Degraded, false}:    {KernelCachePressure},
 	{Resource, Fatal, false}:       {KernelBudgetExhausted},
 	{Policy, Transient, true}:      {CodeApprovalExpired, CodeApprovalPending, CodeConnectionRequired},
-	{Policy, Fatal, false}:         {CodePolicyDenied, CodeApprovalDenied, CodeToolQuarantined, CodeUnauthenticated},
+	{Policy, Fatal, false}:         {CodePolicyDenied, CodeApprovalDenied, CodeStopped, CodeToolQuarantined, CodeUnauthenticated},
 }
 
 // ErrorFor makes the KernelError of one of the Code or Kernel constants, with

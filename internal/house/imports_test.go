@@ -35,6 +35,7 @@ var mayImport = map[string][]string{
 	"policy/identity":       {"policy", "signal"},
 	"policy/limit":          {"policy", "signal"},
 	"policy/approval":       {"policy", "signal"},
+	"policy/stop":           {"policy", "signal"},
 	"policy/judgement":      {"policy", "audit"}, // judgements in records of the trail
 	"policy/rejudge/replay": {"policy", "policy/judgement", "audit"},
 	"policy/rejudge/verify": {"policy", "policy/judgement", "audit"}, // a difference is a record

@@ -83,6 +83,15 @@ func InstanceAlive(dir, id string) (bool, error) {
 // others say of their processes, as in "process 4711 on web-1". A directory that does not
 // exist has none.
 func SweepInstances(dir string) (alive []string, err error) {
+	all, err := sweepInstances(dir)
+	for _, r := range all {
+		alive = append(alive, r.Who)
+	}
+	return alive, err
+}
+
+// sweepInstances is SweepInstances with the IDs.
+func sweepInstances(dir string) (alive []Replica, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("sweeping instance locks: %w", err)
@@ -102,7 +111,7 @@ func SweepInstances(dir string) (alive []string, err error) {
 			continue
 		}
 		who, _ := os.ReadFile(name) // versions before this one wrote nothing
-		alive = append(alive, cmp.Or(strings.TrimSpace(string(who)), "instance "+id))
+		alive = append(alive, Replica{ID: id, Who: cmp.Or(strings.TrimSpace(string(who)), "instance "+id)})
 	}
 	return alive, nil
 }

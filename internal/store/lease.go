@@ -148,3 +148,12 @@ func (db *DB) sweepLeases(ctx context.Context, tx *sql.Tx) ([]string, error) {
 func (i *Instances) Living(ctx context.Context, q Querier) ([]string, error) {
 	return Select(ctx, q, func(who *string) []any { return []any{who} }, "SELECT who FROM instances WHERE "+leased+" ORDER BY who", i.db.lease)
 }
+
+// Present returns the processes that live, by ID and Who alone. One that cannot be asked counts
+// as alive until its lease has run out.
+func (i *Instances) Present(ctx context.Context) ([]Replica, error) {
+	if !i.db.Shared() {
+		return sweepInstances(i.dir)
+	}
+	return Select(ctx, i.db.Read, func(r *Replica) []any { return []any{&r.ID, &r.Who} }, "SELECT id, who FROM instances WHERE "+leased+" ORDER BY who, id", i.db.lease)
+}

@@ -20,6 +20,7 @@ type Topic string
 const (
 	Tickets Topic = "toolgate"
 	Tokens  Topic = "toolgate_tokens"
+	Stops   Topic = "toolgate_stops"
 )
 
 // maxPayload is the longest text that a NOTIFY carries, in bytes.

@@ -48,7 +48,7 @@ const (
 	busyTimeout = 10 * time.Second // how long a statement waits for another process
 	readers     = 4                // connections of the read pool
 	writers     = 4                // connections of a server that change: one that waits for a lock holds up no others
-	beats       = 3                // connections that listen, for tickets and revocations, and one for leases
+	beats       = 4                // connections that listen, for tickets, revocations and stops, and one for leases
 	// writeTimeout bounds a transaction that no caller can cancel.
 	writeTimeout = 15 * time.Second
 )

@@ -55,6 +55,7 @@ const (
 	ApprovalExpired     Code = "APPROVAL_EXPIRED"
 	ApprovalPending     Code = "APPROVAL_PENDING"
 	ConnectionRequired  Code = "CONNECTION_REQUIRED"
+	Stopped             Code = "STOPPED"
 	RateLimited         Code = "RATE_LIMITED"
 	Overloaded          Code = "OVERLOADED"
 	ToolQuarantined     Code = "TOOL_QUARANTINED"
@@ -138,6 +139,8 @@ var rows = []Row{
 		"Approval pending", RPC{-32600, -32600, 0, 0}, AsResult, false},
 	{ConnectionRequired, 403, signal.CodeConnectionRequired, signal.Policy, signal.Transient,
 		"Connection required", RPC{-32600, -32600, 0, elicitationRequired}, AsError, false},
+	{Stopped, 403, signal.CodeStopped, signal.Policy, signal.Fatal,
+		"Stopped", RPC{-32600, -32600, 0, 0}, AsResult, false},
 	{RateLimited, 429, signal.CodeRateLimited, signal.Resource, signal.Transient,
 		"Rate limit exceeded", RPC{-32001, -32001, 0, -32001}, AsError, false},
 	{Overloaded, 429, signal.CodeOverloaded, signal.Resource, signal.Transient,

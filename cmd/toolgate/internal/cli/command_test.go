@@ -164,7 +164,7 @@ func TestExitCodes(t *testing.T) {
 		wire.Unauthenticated:     3,
 		wire.UpstreamUnavailable: 4, wire.SessionLost: 4, wire.StoreUnavailable: 4,
 		wire.ToolFailed: 5, wire.ToolTimeout: 5, wire.OutputInvalid: 5,
-		wire.PolicyDenied: 10, wire.ApprovalDenied: 10, wire.ApprovalExpired: 10, wire.RateLimited: 10, wire.Overloaded: 10, wire.ToolQuarantined: 10, wire.ConnectionRequired: 10,
+		wire.PolicyDenied: 10, wire.ApprovalDenied: 10, wire.ApprovalExpired: 10, wire.RateLimited: 10, wire.Overloaded: 10, wire.ToolQuarantined: 10, wire.ConnectionRequired: 10, wire.Stopped: 10,
 		wire.ApprovalPending:  11,
 		wire.AuditUnavailable: 1, wire.Cancelled: 1, wire.HeaderMismatch: 1, wire.UnsupportedVersion: 1, wire.InternalError: 1,
 	}

@@ -269,7 +269,7 @@ func verdictOf(result json.RawMessage) error {
 // codeFor returns the exit code of a refusal.
 func codeFor(code wire.Code) int {
 	switch code {
-	case wire.PolicyDenied, wire.ApprovalDenied, wire.ApprovalExpired, wire.ToolQuarantined, wire.ConnectionRequired, wire.RateLimited, wire.Overloaded:
+	case wire.PolicyDenied, wire.ApprovalDenied, wire.ApprovalExpired, wire.ToolQuarantined, wire.ConnectionRequired, wire.Stopped, wire.RateLimited, wire.Overloaded:
 		return exitDenied
 	case wire.ApprovalPending:
 		return exitApproval
