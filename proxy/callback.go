@@ -34,6 +34,7 @@ type round struct {
 // but for close. The comment of Ask draws it; a test holds the two equal.
 var callbackRoad = []stage[*question]{
 	{"receive", (*question).receive},
+	{"stop", (*question).stop},
 	{"decide", (*question).decide},
 	{"limit", (*question).limit},
 	{"record", (*question).record},
@@ -44,6 +45,7 @@ var callbackRoad = []stage[*question]{
 // down the road:
 //
 //	receive    the method has a row, and the client declared that it can do it
+//	stop       people have not stopped the principal or the server
 //	decide     the policy allows it; what it would hold is denied
 //	limit      every bucket that applies gives a token
 //	record     the decision is in the audit trail
@@ -262,10 +264,11 @@ var refusals = map[string]struct {
 }
 
 // Tell passes a notification of the server's on, if the table of notices names
-// it; what it does not name is dropped and counted.
+// it and people have stopped neither side; any other is dropped and counted.
 func (c *peer) Tell(method string, params json.RawMessage) {
 	ofTask, ok := serverNotices[method]
-	ok = c.server != "" && (ok || isNotice(method) && c.gate.extends(c.server, method))
+	ok = c.server != "" && (ok || isNotice(method) && c.gate.extends(c.server, method)) &&
+		(c.gate.opts.Stops == nil || c.gate.opts.Stops.Find(&c.who, c.server, "") == nil)
 	switch {
 	case ok && ofTask:
 		params, ok = c.taskStatus(params)

@@ -69,7 +69,7 @@ func newAskingServer(t *testing.T) *askingServer {
 		return registry.Answer{Result: json.RawMessage(`{"to": "` + q.Method + `","n":1e2}`)}
 	}
 	i := &askingServer{library: newLibrary(t), client: &client{says: echo}, home: &client{says: echo}}
-	g, err := proxy.New(proxy.Options{Identifier: i, Policy: i.library, Limiter: i, Tickets: i, Recorder: i, Servers: i,
+	g, err := proxy.New(proxy.Options{Identifier: i, Policy: i.library, Limiter: i, Tickets: i, Recorder: i, Servers: i, Stops: &i.brake,
 		Upstreams: i, Settings: proxy.Settings{Methods: map[string][]string{"web": {"vendor/thing", "notifications/vendor/thing"}}}})
 	if err != nil {
 		t.Fatal(err)

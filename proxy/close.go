@@ -29,6 +29,9 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 	rec.DurationMS = float64(o.Duration.Microseconds()) / 1000
 	if f != nil {
 		rec.Outcome, rec.Code, rec.Error = cmp.Or(outcomes[f.Kernel.Code], categories[f.Kernel.Category], audit.Failed), f.Kernel.Code, f.Reason
+		if c.cut { // its caller, who has not cancelled it, is answered all the same
+			rec.Outcome, rec.Code = audit.Cancelled, signal.CodeCancelled
+		}
 	} else {
 		rec.Outcome, rec.Stage, rec.Replayed = audit.Allowed, "close", c.replayed
 		if e := c.reply.Kernel.Error; e != nil && e.Code == signal.CodeApprovalPending {
@@ -173,7 +176,7 @@ func (c *call) publishOutcome(f *Failure) {
 	tags := c.tags()
 	lineage := []signal.Option{signal.WithTags(tags), signal.WithParent(c.signalID)}
 	switch {
-	case f != nil && f.Kernel.Code == signal.CodeCancelled:
+	case f != nil && (f.Kernel.Code == signal.CodeCancelled || c.cut):
 		c.publish(signal.CreateCommand("abort", c.source, c.source, c.traceID, map[string]any{"reason": f.Reason}, lineage...))
 	case next.Stop != nil:
 		tags[signal.TagNext] = "escalate"

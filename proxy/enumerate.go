@@ -23,7 +23,7 @@ const (
 // Enumerate answers a request for a list of resources, templates, skills, prompts or
 // tasks as who may use its elements. On the route of one server it is that
 // server's page; where all servers are, one list follows the other, prompts under
-// their exposed names, and a server that fails is left out: its neighbours' lists
+// their exposed names, and a server that fails or is stopped is left out: its neighbours' lists
 // are worth having without it. Cursors are our own. Like List it leaves no record.
 func (g *Gate) Enumerate(ctx context.Context, in *Call, who policy.Principal) (_ json.RawMessage, failed *Failure) {
 	r := g.newRelayed(in)
@@ -33,6 +33,9 @@ func (g *Gate) Enumerate(ctx context.Context, in *Call, who policy.Principal) (_
 		defer func() { r.endTrace(ctx, failed, g.opts.Now().Sub(r.start)) }()
 	}
 	if f := r.receive(ctx); f != nil {
+		return nil, f
+	}
+	if f := r.stop(ctx); f != nil {
 		return nil, f
 	}
 	if r.row.list == "" {
@@ -84,6 +87,9 @@ func (w *gathering) addPage(ctx context.Context) *Failure {
 		cursor.Value = jsonrpc.Quote(w.cursor)
 	}
 	params, f := w.edited(w.body, cursor)
+	if f == nil {
+		f = w.stop(ctx)
+	}
 	next := ""
 	if f == nil {
 		page, err := w.gate.enquire(ctx, o.Server, registry.Ask{Method: method, Params: params, From: w.from(o.Server)})

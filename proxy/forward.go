@@ -19,6 +19,11 @@ import (
 // result, failed with an upstream's error, approved again when nothing was sent,
 // and otherwise unknown.
 func (t *toolCall) forward(ctx context.Context) *Failure {
+	ctx = t.gate.running.begin(ctx, &t.call)
+	defer t.gate.running.end(&t.call)
+	if f := t.stop(ctx); f != nil {
+		return f
+	}
 	t.sent = true
 	out := registry.Outgoing{Arguments: t.body, Meta: t.meta, Task: t.task, From: t.from(t.server), Progress: t.in.Progress, Plain: &t.plain}
 	if t.hold.reports > 0 || t.gate.opts.Bus.Listening(t.principal) {
@@ -72,8 +77,11 @@ func (t *toolCall) forward(ctx context.Context) *Failure {
 var ErrShutdown = errors.New("toolgate is shutting down")
 
 // cancelled is the failure of a request whose context has ended: the caller gave up for
-// the reason, or toolgate shuts down. sent means that the request reached its server.
+// the reason, people stopped it, or toolgate shuts down. sent means that the request reached its server.
 func (c *call) cancelled(ctx context.Context, sent bool, reason string) *Failure {
+	if f := c.halted(ctx, sent); f != nil {
+		return f
+	}
 	switch {
 	case !errors.Is(context.Cause(ctx), ErrShutdown):
 		return c.fail(signal.CodeCancelled, reason)

@@ -167,7 +167,7 @@ type Settings struct {
 }
 
 // Options are the parts of a Gate. All but Refused, Fold, Usage, Waiter, Book,
-// Servers, Artifacts, Bus, Tracer, Credentials, Observe, Log, Now and Settings are required.
+// Servers, Artifacts, Bus, Tracer, Credentials, Stops, Observe, Log, Now and Settings are required.
 type Options struct {
 	Identifier Identifier
 	Policy     Policy
@@ -190,6 +190,7 @@ type Options struct {
 	Baggage   []string  // keys of the caller's W3C Baggage in params._meta that servers receive; nil = none
 	// Credentials finds those of callers at servers where each needs one; nil: there is no such server.
 	Credentials Credentials
+	Stops       Stops // nil: nobody stops requests
 	Settings    Settings
 	// Observe is called with every closed call; it must not block.
 	Observe func(Observation)
@@ -218,6 +219,7 @@ type Gate struct {
 	policy   atomic.Pointer[Policy]
 	settings atomic.Pointer[Settings]
 	inFlight atomic.Int64                // calls under way
+	running  running                     // at servers
 	asking   atomic.Int64                // questions of servers under way
 	dropped  atomic.Int64                // notifications of servers that were not passed on
 	sessions *lru.Cache[owner, *session] // what is remembered of sessions
@@ -238,7 +240,7 @@ func New(opts Options) (*Gate, error) {
 	if opts.Observe == nil {
 		opts.Observe = func(Observation) {}
 	}
-	g := &Gate{opts: opts, polls: limit.New(limit.Rules{})}
+	g := &Gate{opts: opts, polls: limit.New(limit.Rules{}), running: running{calls: make(map[*call]context.CancelCauseFunc)}}
 	g.sessions, _ = lru.New[owner, *session](maxSessions) // an error means a size below 1
 	g.SetPolicy(opts.Policy)
 	g.Apply(opts.Settings)

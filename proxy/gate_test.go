@@ -44,6 +44,7 @@ type bench struct {
 	result     string
 	forwardErr error
 	steps      []string // progress that the upstream reports
+	brake      brake
 	panicAt    string
 
 	mu          sync.Mutex // protects the fields below
@@ -82,7 +83,7 @@ func newBench(t testing.TB, tools ...*registry.Tool) *bench {
 		result:   `{"content":[{"type":"text","text":"hello"}]}`,
 	}
 	g, err := proxy.New(proxy.Options{
-		Identifier: b, Policy: b, Limiter: b, Tickets: b, Recorder: b,
+		Identifier: b, Policy: b, Limiter: b, Tickets: b, Recorder: b, Stops: &b.brake,
 		Upstreams: upstreams{bench: b, catalogue: registry.NewCatalogue([]string{"web"}, tools...)},
 	})
 	if err != nil {

@@ -46,7 +46,7 @@ func newHoldingGate(t *testing.T, after time.Duration, s proxy.Settings) *holdin
 	d.decision = held
 	d.claims = []approval.Claim{pendingClaim(), {Ticket: ticket(approval.StateDispatching), Outcome: approval.Granted}}
 	g, err := proxy.New(proxy.Options{
-		Identifier: d, Policy: d, Limiter: d, Tickets: d, Waiter: d, Book: d, Recorder: d, Upstreams: d, Settings: s,
+		Identifier: d, Policy: d, Limiter: d, Tickets: d, Waiter: d, Book: d, Recorder: d, Upstreams: d, Settings: s, Stops: &d.brake,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -28,6 +28,7 @@ type relayed struct {
 var relayRoad = []stage[*relayed]{
 	{"receive", (*relayed).receive},
 	{"identify", (*relayed).identify},
+	{"stop", (*relayed).stop},
 	{"resolve", (*relayed).resolve},
 	{"decide", (*relayed).decide},
 	{"connect", (*relayed).connect},
@@ -41,7 +42,8 @@ var relayRoad = []stage[*relayed]{
 //
 //	receive    the decoded request has an id, and says what it is about
 //	identify   the credential names a principal
-//	resolve    the server is that of the route, or the one that has it; a task is the session's
+//	stop       people have not stopped the principal or the server of the route
+//	resolve    the server is that of the route, or the one that has it; a task is the session's; it is not stopped
 //	decide     the policy allows it; what it would hold is denied
 //	connect    the caller has a credential at the server, where each caller needs one
 //	limit      every bucket that applies gives a token
@@ -122,7 +124,10 @@ func (r *relayed) resolve(ctx context.Context) *Failure {
 	if r.row.find == nil {
 		return r.fail(signal.CodeEnvelopeMethod, r.method+" is a list, which is not relayed")
 	}
-	return r.row.find(r, ctx)
+	if f := r.row.find(r, ctx); f != nil {
+		return f
+	}
+	return r.stop(ctx)
 }
 
 // decide asks the policy. Only a tool call can wait for a person, so that a hold
@@ -169,6 +174,11 @@ func (r *relayed) limit(context.Context) *Failure {
 func (r *relayed) forward(ctx context.Context) *Failure {
 	if r.ticket.ID != "" {
 		return r.answerTicket(ctx)
+	}
+	ctx = r.gate.running.begin(ctx, &r.call)
+	defer r.gate.running.end(&r.call)
+	if f := r.stop(ctx); f != nil {
+		return f
 	}
 	r.sent = true
 	result, kernel := json.RawMessage("{}"), signal.Skip("each later request carries it to its server", r.metrics())
@@ -251,6 +261,7 @@ func (r *relayed) askFailure(ctx context.Context, err error) *Failure {
 var noticeRoad = []stage[*relayed]{
 	{"receive", (*relayed).receive},
 	{"identify", (*relayed).identify},
+	{"stop", (*relayed).stop},
 	{"decide", (*relayed).decide},
 	{"limit", (*relayed).limit},
 	{"record", (*relayed).record},
@@ -264,6 +275,7 @@ var noticeRoad = []stage[*relayed]{
 //
 //	receive    the method has a row, or the operator named it for the server
 //	identify   the credential names a principal
+//	stop       people have not stopped the principal or the server
 //	decide     the policy allows it; what it would hold is denied
 //	limit      every bucket that applies gives a token
 //	record     the decision is in the audit trail
@@ -285,7 +297,7 @@ func (g *Gate) Notify(ctx context.Context, in *Call) *Failure {
 	case !ok:
 		return r.fail(signal.CodeEnvelopeMethod, "notification "+r.method+" is not passed on")
 	}
-	if f := r.identify(ctx); f != nil {
+	if f := cmp.Or(r.identify(ctx), r.stop(ctx)); f != nil {
 		return f
 	}
 	server := in.Route

@@ -31,11 +31,14 @@ type library struct {
 	inputs []policy.Input
 	listed func(registry.Downstream)
 
+	offered int // how often servers were waited for
+
 	refuses, holds, exceeds, unrecorded, panics string // one method each
 }
 
 // Offers says that the one server has everything.
 func (l *library) Offers(context.Context) []registry.Offer {
+	l.offered++
 	return []registry.Offer{{Server: "web", Prefix: "web__", Capabilities: json.RawMessage(`{"resources":{},"prompts":{},"tasks":{"list":{}}}`)}}
 }
 
@@ -72,7 +75,7 @@ func (l *library) Decide(ctx context.Context, in *policy.Input) (policy.Decision
 func newLibrary(t *testing.T) *library {
 	t.Helper()
 	l := &library{bench: newBench(t), result: `{"contents":[{"uri":"file:///a","text":"<a>"}],"x":1e2}`}
-	g, err := proxy.New(proxy.Options{Identifier: l, Policy: l, Limiter: l, Tickets: l, Recorder: l, Servers: l,
+	g, err := proxy.New(proxy.Options{Identifier: l, Policy: l, Limiter: l, Tickets: l, Recorder: l, Servers: l, Stops: &l.brake,
 		Upstreams: upstreams{bench: l.bench, catalogue: registry.NewCatalogue([]string{"web"}, searcher)}})
 	if err != nil {
 		t.Fatal(err)

@@ -35,7 +35,7 @@ func (t *toolCall) resolve(ctx context.Context) *Failure {
 	if v := t.in.Message.Variants; v != nil && !tool.AllowVariants {
 		return t.ambiguous(v)
 	}
-	return nil
+	return t.stop(ctx)
 }
 
 // ambiguous refuses keys that some JSON parsers take for the same.

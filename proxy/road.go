@@ -29,6 +29,7 @@ type stage[R any] struct {
 var road = []stage[*toolCall]{
 	{"receive", (*toolCall).receive},
 	{"identify", (*toolCall).identify},
+	{"stop", (*toolCall).stop},
 	{"resolve", (*toolCall).resolve},
 	{"decide", (*toolCall).decide},
 	{"connect", (*toolCall).connect},
@@ -83,6 +84,7 @@ type call struct {
 	sent     bool          // a server may have the request
 	recorded bool          // the decision record was offered to the trail
 	replayed bool          // the reply is the stored result of an earlier run
+	cut      bool          // people stopped it when it was at its server
 	reply    *Reply
 	crowded  bool                  // by other calls of its own caller
 	unseen   []string              // kinds of hidden characters in a result, or in a question
@@ -112,7 +114,8 @@ type toolCall struct {
 //
 //	receive    the decoded request is a tools/call with an id, a name and arguments
 //	identify   the credential names a principal
-//	resolve    the name is a tool that this principal can see
+//	stop       people have not stopped the principal
+//	resolve    the name is a tool that this principal can see, and that is not stopped
 //	decide     the policy allows it, holds it or denies it
 //	connect    the caller has a credential at the server, where each caller needs one
 //	limit      every bucket that applies gives a token; a call that is not held is counted

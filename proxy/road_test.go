@@ -18,11 +18,11 @@ func TestTheRoadIsDrawnAsItRuns(t *testing.T) {
 		file, list, function string
 		want                 []string
 	}{
-		{"road.go", "road", "Call", []string{"receive", "identify", "resolve", "decide", "connect", "limit", "validate", "approve", "record", "forward", "normalise", "close"}},
-		{"relay.go", "relayRoad", "Relay", []string{"receive", "identify", "resolve", "decide", "connect", "limit", "record", "forward", "close"}},
-		{"relay.go", "noticeRoad", "Notify", []string{"receive", "identify", "decide", "limit", "record", "forward", "close"}},
+		{"road.go", "road", "Call", []string{"receive", "identify", "stop", "resolve", "decide", "connect", "limit", "validate", "approve", "record", "forward", "normalise", "close"}},
+		{"relay.go", "relayRoad", "Relay", []string{"receive", "identify", "stop", "resolve", "decide", "connect", "limit", "record", "forward", "close"}},
+		{"relay.go", "noticeRoad", "Notify", []string{"receive", "identify", "stop", "decide", "limit", "record", "forward", "close"}},
 		{"tickets.go", "statusRoad", "leave", []string{"resolve", "limit", "validate", "answer", "close"}},
-		{"callback.go", "callbackRoad", "Ask", []string{"receive", "decide", "limit", "record", "forward", "close"}},
+		{"callback.go", "callbackRoad", "Ask", []string{"receive", "stop", "decide", "limit", "record", "forward", "close"}},
 	} {
 		run, drawn := roadIn(t, tt.file, tt.list, tt.function)
 		if d := cmp.Diff(tt.want, drawn); d != "" {

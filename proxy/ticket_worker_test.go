@@ -75,7 +75,7 @@ func newWorkerGate(t *testing.T, db *store.DB, secrets *keys.Dir, s proxy.Settin
 	}
 	m.Gate, err = proxy.New(proxy.Options{
 		Identifier: m.auth, Policy: m, Limiter: m, Tickets: m.tickets, Waiter: m.tickets, Book: m.tickets, Recorder: m, Upstreams: m, Settings: s,
-		Credentials: &m.grants,
+		Credentials: &m.grants, Stops: &m.brake,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -32,10 +32,16 @@ func (g *Gate) Review(ctx context.Context, t approval.Ticket) bool {
 
 // Resume takes the call of an approved ticket that stands down the road of every call; it may
 // spend this ticket only. One that needs a connection is left alone until its requester has it. It returns the ticket afterwards: approved as before if nothing was
-// sent, else in its end state. Without a Book no call is made.
+// sent, else in its end state. Without a Book, and while people have stopped such calls, no call is
+// made.
 func (g *Gate) Resume(ctx context.Context, t approval.Ticket) (approval.Ticket, error) {
 	if g.opts.Book == nil {
 		return t, errors.New("making an approved call: the gate has no book")
+	}
+	if g.opts.Stops != nil {
+		if by := g.opts.Stops.Find(&t.Principal, t.Server, t.Exposed); by != nil {
+			return t, fmt.Errorf("making an approved call: %w", stopping{by})
+		}
 	}
 	if t.State == approval.StateNeedsConnection && !g.connected(ctx, t) {
 		return t, nil

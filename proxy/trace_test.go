@@ -150,7 +150,7 @@ func TestTraceOfACall(t *testing.T) {
 			t.Errorf("%s: trace %s of service %s %s", s.Name, s.Trace, s.Service, s.ServiceVer)
 		}
 	}
-	want := []string{"toolgate.receive", "toolgate.identify", "toolgate.resolve", "toolgate.policy.evaluate", "toolgate.connect", "toolgate.limit", "toolgate.validate",
+	want := []string{"toolgate.receive", "toolgate.identify", "toolgate.stop", "toolgate.resolve", "toolgate.policy.evaluate", "toolgate.connect", "toolgate.limit", "toolgate.validate",
 		"toolgate.approve", "toolgate.record", "toolgate.forward", "toolgate.normalise"}
 	if diff := cmp.Diff(want, stages); diff != "" {
 		t.Errorf("stages (-want +got):\n%s", diff)

@@ -311,7 +311,7 @@ func (c *core) enumerate(ctx context.Context, x *exchange) outcome {
 		return unserved(x)
 	}
 	result, failure := c.opts.Relayer.Enumerate(ctx, &x.call, x.call.Principal)
-	if failure != nil && failure.Kernel.Code == signal.CodeEnvelopeMethod {
+	if failure != nil && (failure.Kernel.Code == signal.CodeEnvelopeMethod || failure.Kernel.Code == signal.CodeStopped) {
 		return refused(failure.Kernel.Code, failure.Reason) // recorded, as for any method that is not served
 	}
 	return outcome{result: result, failure: failure}

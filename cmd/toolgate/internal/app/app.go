@@ -246,7 +246,7 @@ func (a *App) openGate(cfg *config.Config) (err error) {
 		Identifier: a.callers, Policy: a.sample(a.policy.current()), Limiter: a.limits, Refused: a.refused, Fold: a.state.fold.Add, Usage: limit.NewUsage(a.state.db, nil),
 		Tickets: tickets, Waiter: tickets, Repeats: tickets, Book: tickets, Recorder: a.state.records,
 		Upstreams: a.upstreams, Servers: a.upstreams, Artifacts: a.state.artifacts, Bus: a.bus, Settings: gateSettings(cfg),
-		Credentials: a.upstreams, Observe: a.metrics.observe, Log: a.log.Named("gate"),
+		Credentials: a.upstreams, Stops: a.state.stops, Observe: a.metrics.observe, Log: a.log.Named("gate"),
 	}
 	if a.telemetry != nil {
 		opts.Tracer = a.telemetry
@@ -257,6 +257,7 @@ func (a *App) openGate(cfg *config.Config) (err error) {
 	if a.gate, err = proxy.New(opts); err != nil {
 		return err
 	}
+	a.state.stops.OnChange(a.gate.CancelStopped)
 	a.upstreams.OnListChanged(a.gate.ListChanged)
 	a.worker, err = hold.NewWorker(hold.Options{
 		Gate: a.gate, Ledger: tickets, Shutdown: proxy.ErrShutdown, Log: a.log.Named("tickets"),

@@ -32,6 +32,7 @@ const (
 	partSigning   = "signing"   // the last checkpoint of the trail was signed and kept
 	partDisk      = "disk"      // has its reserve
 	partLimits    = "limits"    // the server of toolgate.shared has been reached, or need not be
+	partStops     = "stops"     // what people stop at other replicas is known here
 )
 
 // A trial tries the parts whose state has to be found out, each in a goroutine of its own.
@@ -144,6 +145,9 @@ func (a *App) faults(ctx context.Context) map[string]string {
 	if fault := a.shared.Refuses(); fault != "" {
 		found[partLimits] = fault
 	}
+	if d := a.state.stops.Unread(); d > 0 {
+		found[partStops] = fmt.Sprintf("what is stopped could not be read from the store for %v: what was stopped before is", d.Round(time.Second))
+	}
 	if !a.upstreams.Settled() {
 		found[partUpstreams] = "upstreams are starting"
 	}
@@ -159,7 +163,7 @@ func (a *App) faults(ctx context.Context) map[string]string {
 // toolgate is degraded, and serves the calls that do not need it.
 func (a *App) essential(part string) bool {
 	switch part {
-	case partUpstreams, partSigning:
+	case partUpstreams, partSigning, partStops:
 		return false
 	case partStore: // for the calls of tools that the policy counts
 		tools, engine := a.upstreams.Catalogue().Tools(""), a.policy.current()
@@ -217,7 +221,7 @@ func (a *App) tryStore() error {
 // addHealthGauges adds the gauges of readiness.
 func (a *App) addHealthGauges() {
 	a.metrics.addGauge("toolgate_ready", "Parts of toolgate: 1 = ready, 0 = not.", "part", func(ctx context.Context) map[string]float64 {
-		parts := map[string]float64{partUpstreams: 1, partServing: 1, partTrail: 1, partStore: 1, partKeys: 1, partOwnKeys: 1, partSigning: 1, partDisk: 1, partLimits: 1}
+		parts := map[string]float64{partUpstreams: 1, partServing: 1, partTrail: 1, partStore: 1, partKeys: 1, partOwnKeys: 1, partSigning: 1, partDisk: 1, partLimits: 1, partStops: 1}
 		for part := range a.faults(ctx) {
 			parts[part] = 0
 		}

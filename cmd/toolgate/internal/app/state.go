@@ -24,6 +24,7 @@ import (
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/policy/stop"
 	"github.com/toolgate/toolgate/proxy/artifact"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
@@ -45,6 +46,7 @@ type state struct {
 	keys      *keys.Dir
 	revoked   *identity.Revocations
 	proofs    *identity.Proofs
+	stops     *stop.Stops
 	doubts    doubts
 	instance  string // the ID of this process, which no other process on the store has
 	peers     fleet.Peers
@@ -98,6 +100,10 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 	}
 	s.proofs = identity.NewProofs(s.db)
 	s.begin(s.revoked.Follow)
+	if s.stops, err = stop.Open(ctx, stop.Options{DB: s.db, Instance: s.instance}); err != nil {
+		return err
+	}
+	s.begin(s.stops.Follow)
 	if err = a.openTrail(ctx, cfg); err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func (a *App) status() console.Status {
 	defer stop()
 	ready, degraded, faults := a.assess(ctx)
 	s := console.Status{Ready: ready, Degraded: degraded, Revision: a.Revision(), Shadow: a.shadow.line(), Sights: a.Sights()}
-	for _, part := range []string{partServing, partTrail, partStore, partOwnKeys, partSigning, partDisk, partLimits} {
+	for _, part := range []string{partServing, partTrail, partStore, partOwnKeys, partSigning, partDisk, partLimits, partStops} {
 		if fault := faults[part]; fault != "" {
 			s.Warnings = append(s.Warnings, fault)
 		}

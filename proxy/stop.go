@@ -1,0 +1,102 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/stop"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// Stops says which requests people have stopped. It is a stop.Stops.
+type Stops interface {
+	// Find returns what stops a request of p at a server, by an exposed tool, "" = not known or
+	// none; nil = nothing does.
+	Find(p *policy.Principal, server, tool string) *stop.Stop
+}
+
+// stopping is the cause with which a request at its server is cancelled that people have stopped.
+type stopping struct{ by *stop.Stop }
+
+func (s stopping) Error() string { return "stopped: " + s.by.Reason }
+
+// stop refuses a request that people have stopped. It is a stage before resolve, which may ask
+// servers where something is; resolve calls it again when server and tool are known, and forward
+// when the request is one of those that CancelStopped finds.
+func (c *call) stop(context.Context) *Failure {
+	if by := c.stoppedBy(); by != nil {
+		return c.stopped(by, "")
+	}
+	return nil
+}
+
+// stoppedBy returns what stops the request, as far as it is known what it is about.
+func (c *call) stoppedBy() *stop.Stop {
+	if c.gate.opts.Stops == nil {
+		return nil
+	}
+	tool := ""
+	if c.tool != nil {
+		tool = c.tool.Exposed
+	}
+	return c.gate.opts.Stops.Find(&c.principal, c.server, tool)
+}
+
+// stopped is the failure of a request that people have stopped; then is what became of it.
+func (c *call) stopped(by *stop.Stop, then string) *Failure {
+	return c.fail(signal.CodeStopped, by.About()+" is stopped ("+by.ID+"): "+by.Reason+then).with("stop", by.ID).
+		remedy("make no more such calls until a person resumes them")
+}
+
+// running are the requests that may be at a server.
+type running struct {
+	mu    sync.Mutex // protects the field below
+	calls map[*call]context.CancelCauseFunc
+}
+
+// begin returns the context of a request that goes to its server, which ends when people stop the
+// request. The caller calls end.
+func (r *running) begin(ctx context.Context, c *call) context.Context {
+	ctx, cancel := context.WithCancelCause(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls[c] = cancel
+	return ctx
+}
+
+// end forgets a request, and frees the resources of its context.
+func (r *running) end(c *call) {
+	r.mu.Lock()
+	cancel := r.calls[c]
+	delete(r.calls, c)
+	r.mu.Unlock()
+	cancel(context.Canceled)
+}
+
+// CancelStopped cancels the requests at servers that people have stopped. It is called whenever
+// others are stopped; a request that begins meanwhile finds its stop itself.
+func (g *Gate) CancelStopped() {
+	g.running.mu.Lock()
+	defer g.running.mu.Unlock()
+	for c, cancel := range g.running.calls {
+		if by := c.stoppedBy(); by != nil {
+			cancel(stopping{by})
+		}
+	}
+}
+
+// halted returns the failure of a request whose context ended because people stopped it, nil for any
+// other. sent means that the request reached its server.
+func (c *call) halted(ctx context.Context, sent bool) *Failure {
+	cause := stopping{}
+	if !errors.As(context.Cause(ctx), &cause) {
+		return nil
+	}
+	c.cut = true
+	if !sent {
+		return c.stopped(cause.by, "; the call was not made")
+	}
+	return c.stopped(cause.by, "; the call was cancelled, and whether it took effect is unknown").remedy(mayHaveRun)
+}
