@@ -139,6 +139,9 @@ const (
 	EventRestarted     = "server_restarted"      // a person restarted a server, or was refused to
 	EventProfile       = "profile_taken"         // a person took the profile of toolgate that Added names, or was refused to
 
+	EventStopped = "calls_stopped" // a person stopped the calls that Added names, or was refused to
+	EventResumed = "calls_resumed" // a person ended the stop that Removed names, or was refused to
+
 	EventConnect        = "connection_begun"   // a person went to connect an account at a server
 	EventConnected      = "connection_made"    // and came back
 	EventConnectRefused = "connection_refused" // a connection was not begun, or not made

@@ -21,6 +21,8 @@ const (
 	ActTrailRead     = "trail_read"
 	ActServerRestart = "server_restarted"
 	ActProfile       = "profile_taken"
+	ActStop          = "calls_stopped"
+	ActResume        = "calls_resumed"
 
 	ActConnect        = "connection_begun"
 	ActConnected      = "connection_made"
@@ -39,6 +41,7 @@ type Act struct {
 	Server     string           // that the act is about, "" = none
 	Profile    string           // that was taken, "" = none
 	Connection string           // that was revoked, "" = none
+	Stop       string           // what was stopped and why, or which stop ended; "" = none
 	Reason     string           // why it was refused, "" = it was not
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/policy/stop"
 )
 
 // Approvals are the held calls. Implementations are safe for concurrent use and
@@ -109,11 +110,16 @@ type Options struct {
 	// Restart restarts a server that Status lists, and returns its state when it has
 	// answered, failed or taken long. Nil = there is no such server.
 	Restart func(ctx context.Context, server string) (Upstream, error)
+	// Stops reports whether a principal may stop calls and resume them; nil or an error = no.
+	Stops func(ctx context.Context, p policy.Principal) (bool, error)
+	// Brake stops calls; nil = nobody does. InForce returns what it has stopped, at once.
+	Brake   Brake
+	InForce func() []stop.Stop
 	// Profiles reports whether a principal may take profiles of toolgate; nil = nobody.
 	Profiles func(p policy.Principal) bool
 	// Record records an act; nil = nothing is recorded. Without their record, nobody
-	// signs in, nobody reads the trail, no server is restarted, no profile taken, and no connection
-	// begun, made or revoked.
+	// signs in, nobody reads the trail, no server is restarted, nothing stopped or resumed, no profile
+	// taken, and no connection begun, made or revoked.
 	Record func(a Act) error
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
@@ -215,6 +221,9 @@ func New(opts Options) (*Console, error) {
 	if opts.Connections != nil {
 		maps.Copy(routes, c.connectionRoutes())
 	}
+	if opts.Brake != nil {
+		maps.Copy(routes, c.stopRoutes())
+	}
 	for pattern, methods := range routes {
 		c.mux.Handle(pattern, c.serve(methods))
 	}
@@ -276,6 +285,16 @@ func (c *Console) connectionRoutes() map[string]map[string]handler {
 		connectionsPath + "/callback":            {http.MethodGet: c.finishConnection},
 		"/v1/connections":                        {http.MethodGet: c.asAnybody(c.listConnections)},
 		"/v1/connections/{id}":                   {http.MethodGet: c.asAnybody(c.showConnection), http.MethodDelete: c.asAnybody(c.revokeConnection)},
+	}
+}
+
+// stopRoutes are the routes of stops.
+func (c *Console) stopRoutes() map[string]map[string]handler {
+	return map[string]map[string]handler{
+		stopPath:             {http.MethodGet: c.visit(c.stopPage), http.MethodPost: c.submit(c.submitStop)},
+		stopPath + "/resume": {http.MethodPost: c.submit(c.submitResume)},
+		"/v1/stop":           {http.MethodGet: c.as(c.listStops), http.MethodPost: c.as(c.addStop)},
+		"/v1/stop/{id}":      {http.MethodDelete: c.as(c.endStop)},
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/policy/stop"
 )
 
 const (
@@ -19,18 +20,21 @@ const (
 
 // shell is what every page for visitors has around it.
 type shell struct {
-	Title, View   string // View is "mine", "team", "history", "connections" or, on a ticket, ""
+	Title, View   string // View is "mine", "team", "history", "connections", "stop" or, on a ticket, ""
 	Path          string // of the page itself, to fetch it anew
 	Subject, CSRF string
 	Alone         bool // nobody has to sign in, and nobody decides
 	Connects      bool // there are services
-	Awaiting      int  // tickets that wait for the visitor's vote
+	Stops         bool // there is a page of stops
+	InForce       []stop.Stop
+	Awaiting      int // tickets that wait for the visitor's vote
 }
 
 func (c *Console) shell(ctx context.Context, v visitor, title, view, path string) (shell, error) {
 	waiting, err := c.opts.Approvals.List(ctx, approval.Filter{Awaiting: v.Principal, Limit: mostAwaiting})
 	connects := c.opts.Connections != nil && len(c.opts.Connections.Services()) > 0
-	return shell{Title: title, View: view, Path: path, Subject: Visible(v.Subject), CSRF: v.csrf, Alone: v.alone, Connects: connects, Awaiting: len(waiting)}, err
+	return shell{Title: title, View: view, Path: path, Subject: Visible(v.Subject), CSRF: v.csrf, Alone: v.alone, Connects: connects,
+		Stops: c.opts.Brake != nil && !v.alone, InForce: c.inForce(), Awaiting: len(waiting)}, err
 }
 
 // face is what people see of a ticket first.

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/stop"
 )
 
 //go:embed *.html
@@ -56,8 +57,12 @@ func (c *Console) page(w http.ResponseWriter, r *http.Request) error {
 		Status
 		Version string
 		Held    int
-	}{Status: c.opts.Status(), Version: c.opts.Version}
+		InForce []stop.Stop
+	}{Status: c.opts.Status(), Version: c.opts.Version, InForce: c.inForce()}
 	if !c.opts.Watches(policy.Principal{}) {
+		for i := range data.InForce {
+			data.InForce[i].Name, data.InForce[i].Reason = "", ""
+		}
 		data.Upstreams = slices.Clone(data.Upstreams)
 		for i := range data.Upstreams {
 			data.Upstreams[i].Withheld = nil

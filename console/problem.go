@@ -109,12 +109,16 @@ func badRequest(detail, hint string) error {
 }
 
 // answer writes value as JSON.
-func answer(w http.ResponseWriter, value any) error {
+func answer(w http.ResponseWriter, value any) error { return answerAs(w, http.StatusOK, value) }
+
+// answerAs is answer with another status.
+func answerAs(w http.ResponseWriter, status int, value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
 	_, _ = w.Write(append(text, '\n')) // a reader that went away needs no answer
 	return nil
 }

@@ -30,6 +30,7 @@ const (
 	visiblePath  = "data.toolgate.visible"
 	trailPath    = "data.toolgate.trail"
 	operatesPath = "data.toolgate.operates"
+	stopsPath    = "data.toolgate.stops"
 	// cachedPatterns is how many compiled regular expressions and globs one
 	// engine keeps: some come from policies, some may come from arguments.
 	cachedPatterns = 1000
@@ -49,6 +50,7 @@ type program struct {
 	visible    *query // nil = the policy does not say
 	trail      *query // nil = the policy does not say
 	operates   *query // nil = the policy does not say
+	stops      *query // nil = the policy does not say
 	drop       *query // from the decision log
 	mask       *query
 	reads      reads
@@ -194,7 +196,7 @@ func (p *program) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for what, q := range map[string]**query{p.form.query: &p.decision, visiblePath: &p.visible, trailPath: &p.trail, operatesPath: &p.operates, dropPath: &p.drop, maskPath: &p.mask} {
+	for what, q := range map[string]**query{p.form.query: &p.decision, visiblePath: &p.visible, trailPath: &p.trail, operatesPath: &p.operates, stopsPath: &p.stops, dropPath: &p.drop, maskPath: &p.mask} {
 		c, keep := p.compiler, p.invariants
 		if strings.HasPrefix(what, systemPackages.String()) { // mostly there is neither rule nor data
 			c, keep = p.telling, nil // a rule may read what only telling has

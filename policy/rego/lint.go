@@ -168,6 +168,7 @@ var (
 	visibleRef  = ast.MustParseRef(visiblePath)
 	trailRef    = ast.MustParseRef(trailPath)
 	operatesRef = ast.MustParseRef(operatesPath)
+	stopsRef    = ast.MustParseRef(stopsPath)
 )
 
 // lint looks at the modules as they were written, and not at what they come to:

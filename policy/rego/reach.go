@@ -98,13 +98,13 @@ func lintVisible(c *ast.Compiler) []Finding {
 }
 
 // answers are the rules of package toolgate that toolgate asks.
-var answers = []string{"decision", "deny", "hold", "allow", "visible", "trail", "operates"}
+var answers = []string{"decision", "deny", "hold", "allow", "visible", "trail", "operates", "stops"}
 
 // unusedRules finds rules of package toolgate that nothing asks, and packages next to it of
 // which nothing asks any rule. It is a warning where the author probably meant them to decide.
 func (p *program) unusedRules() []Finding {
 	c := p.telling
-	used := rulesBelow(c, append([]ast.Ref{visibleRef, trailRef, operatesRef, systemPackages}, p.form.refs...)...)
+	used := rulesBelow(c, append([]ast.Ref{visibleRef, trailRef, operatesRef, stopsRef, systemPackages}, p.form.refs...)...)
 	idle := func(m *ast.Module) []*ast.Rule {
 		return slices.DeleteFunc(slices.Clone(m.Rules), func(r *ast.Rule) bool { return used[r] })
 	}

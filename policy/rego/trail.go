@@ -54,6 +54,22 @@ func (e *Engine) Operates(ctx context.Context, p policy.Principal) (bool, error)
 	return may, nil
 }
 
+// Stops reports whether p may stop calls and resume them. The rule data.toolgate.stops decides, as
+// for Operates. A policy without that rule gives the right to those who operate servers.
+func (e *Engine) Stops(ctx context.Context, p policy.Principal) (bool, error) {
+	switch {
+	case !p.Valid():
+		return false, errors.New("judging who stops calls: no principal")
+	case e.program.stops == nil:
+		return e.Operates(ctx, p)
+	}
+	may, err := askAbout(ctx, e, e.program.stops, p, boolean)
+	if err != nil {
+		return false, fmt.Errorf("judging who stops calls: %w", err)
+	}
+	return may, nil
+}
+
 // askAbout evaluates a query about a principal alone.
 func askAbout[T any](ctx context.Context, e *Engine, q *query, p policy.Principal, decode func(ast.Value) (T, error)) (out T, err error) {
 	who, err := principalTerm(p)

@@ -60,3 +60,30 @@ func TestOperates(t *testing.T) {
 		})
 	}
 }
+
+func TestStops(t *testing.T) {
+	for name, c := range map[string]struct {
+		rules       string
+		roles       []string
+		want, fails bool
+	}{
+		"no rule, operator":             {"", []string{"x", "operator"}, true, false},
+		"no rule, approver":             {"", []string{"approver"}, false, false},
+		"no rule, who operates":         {`operates if "boss" in input.principal.roles`, []string{"boss"}, true, false},
+		"a rule names another role":     {`stops if "guard" in input.principal.roles`, []string{"guard"}, true, false},
+		"a rule takes operators' right": {`stops if "guard" in input.principal.roles`, []string{"operator"}, false, false},
+		"no boolean":                    {`stops := "all"`, []string{"operator"}, false, true},
+		"a failing rule":                {`stops if to_number(input.principal.subject) > 1`, []string{"operator"}, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := load(t, "p.rego", module("decision := {\"effect\": \"deny\"}\n"+c.rules))
+			got, err := e.Stops(t.Context(), policy.Principal{Subject: "p", Roles: c.roles})
+			if got != c.want || (err != nil) != c.fails {
+				t.Errorf("got %v, %v; want %v, error %v", got, err, c.want, c.fails)
+			}
+			if may, err := e.Stops(t.Context(), policy.Principal{}); may || err == nil {
+				t.Errorf("nobody stops calls: %v, %v", may, err)
+			}
+		})
+	}
+}

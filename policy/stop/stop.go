@@ -4,15 +4,16 @@
 //
 //	stops, err := stop.Open(ctx, stop.Options{DB: db, Instance: id})
 //	go stops.Follow(ctx)
-//	s, err := stops.Add(ctx, stop.Stop{Kind: stop.Role, Name: "researcher", Reason: "incident 7", By: "ann"})
-//	stops.Find(&principal, server, tool) // s for a researcher
-//	state, err := stops.Await(ctx, s.ID, 2*time.Second) // who enforces it
+//	state, err := stops.Add(ctx, stop.Stop{Kind: stop.Role, Name: "researcher", Reason: "incident 7", By: "ann"})
+//	stops.Find(&principal, server, tool) // the stop, for a researcher
+//	state.Waiting // processes that did not confirm it within two seconds
 //
 // A process that cannot read the store enforces the stops that it knows, and [Stops.Unread] says so.
 // [Stops] is safe for concurrent use.
 package stop
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -54,6 +55,7 @@ const (
 	readEvery  = 400 * time.Millisecond // when nothing wakes Follow
 	readWithin = 2 * time.Second        // bounds one reading
 	unreadFor  = 3 * time.Second        // see Unread
+	confirmIn  = 2 * time.Second        // see Options.Patience
 )
 
 var (
@@ -101,8 +103,8 @@ func (s *Stop) concerns(p *policy.Principal, server, tool string) bool {
 	return true
 }
 
-// check returns an ErrInvalid for a stop that cannot be one.
-func (s *Stop) check() error {
+// Check returns an ErrInvalid for a stop that Add refuses.
+func (s *Stop) Check() error {
 	switch {
 	case !slices.Contains(Kinds, s.Kind):
 		return fmt.Errorf("%w: kind is principal, role, tool, server or all", ErrInvalid)
@@ -129,6 +131,8 @@ type Options struct {
 	DB *store.DB
 	// Instance is the ID with which this process holds an instance of DB.
 	Instance string
+	// Patience is how long Add waits for confirmations; 0 = 2 s.
+	Patience time.Duration
 	Now      func() time.Time // nil = time.Now
 }
 
@@ -149,6 +153,7 @@ func Open(ctx context.Context, opts Options) (*Stops, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
+	opts.Patience = cmp.Or(opts.Patience, confirmIn)
 	s := &Stops{opts: opts, present: opts.DB.Instances("")}
 	if err := s.refresh(ctx); err != nil {
 		return nil, fmt.Errorf("reading the stops: %w", err)
@@ -270,11 +275,12 @@ func (s *Stops) confirm(ctx context.Context, all []Stop) {
 	}
 }
 
-// Add stops requests; Kind, Name, Reason, By and Until of one count. Await says who enforces the
-// stop. The error is ErrInvalid, or that of the store.
-func (s *Stops) Add(ctx context.Context, one Stop) (Stop, error) {
-	if err := one.check(); err != nil {
-		return one, err
+// Add stops requests; Kind, Name, Reason, By and Until of one count. It waits until every process
+// enforces the stop, at most for Options.Patience, and returns who does. The error is ErrInvalid, or
+// that of the store.
+func (s *Stops) Add(ctx context.Context, one Stop) (State, error) {
+	if err := one.Check(); err != nil {
+		return State{}, err
 	}
 	one.ID, one.At = signal.UniqueID("stp_"), s.opts.Now().UTC()
 	err := s.change(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -283,9 +289,33 @@ func (s *Stops) Add(ctx context.Context, one Stop) (Stop, error) {
 		return err
 	})
 	if err != nil {
-		return one, fmt.Errorf("stopping %s: %w", one.About(), err)
+		return State{}, fmt.Errorf("stopping %s: %w", one.About(), err)
 	}
-	return one, nil
+	return s.await(ctx, one)
+}
+
+// await is the wait of Add. One that is resumed meanwhile has nobody to wait for.
+func (s *Stops) await(ctx context.Context, one Stop) (State, error) {
+	for late := time.After(s.opts.Patience); ; {
+		all, err := s.List(ctx)
+		if err != nil {
+			return State{}, err
+		}
+		state := State{Stop: one, Confirmed: []string{}, Waiting: []string{}}
+		if i := slices.IndexFunc(all, func(other State) bool { return other.ID == one.ID }); i >= 0 {
+			state = all[i]
+		}
+		if len(state.Waiting) == 0 {
+			return state, nil
+		}
+		select {
+		case <-late:
+			return state, nil
+		case <-ctx.Done():
+			return state, nil
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 // Resume ends a stop. The error is ErrNotFound, or that of the store.
@@ -359,29 +389,4 @@ func (s *Stops) List(ctx context.Context) ([]State, error) {
 		states = append(states, state)
 	}
 	return states, nil
-}
-
-// Await waits until every process enforces a stop, at most for within, and returns its state. The
-// error is ErrNotFound for a stop that has ended meanwhile, or that of the store.
-func (s *Stops) Await(ctx context.Context, id string, within time.Duration) (State, error) {
-	for late := time.After(within); ; {
-		all, err := s.List(ctx)
-		if err != nil {
-			return State{}, err
-		}
-		i := slices.IndexFunc(all, func(one State) bool { return one.ID == id })
-		if i < 0 {
-			return State{}, ErrNotFound
-		}
-		if len(all[i].Waiting) == 0 {
-			return all[i], nil
-		}
-		select {
-		case <-late:
-			return all[i], nil
-		case <-ctx.Done():
-			return all[i], nil
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
 }

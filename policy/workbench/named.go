@@ -94,10 +94,10 @@ func GivenRoles(e *rego.Engine) []string {
 }
 
 // KnowsRole reports whether a role makes a difference to the policy: it is one of GivenRoles,
-// approves, has a right on the audit trail or on servers, or is a text in a rule.
+// approves, has a right on the audit trail, on servers or to stop calls, or is a text in a rule.
 func KnowsRole(e *rego.Engine, role string) bool {
 	data, _ := e.Source()
-	for _, name := range []string{"trail", "operators"} {
+	for _, name := range []string{"trail", "operators", "stops"} {
 		if members, _ := data[name].(map[string]any); members[role] != nil {
 			return true
 		}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/policy/stop"
 )
 
 // desk is held calls that are named after what happens to them.
@@ -113,11 +115,44 @@ func connectionProbes() []probe {
 	}
 }
 
+// lever is stops that are all in force, but for one.
+type lever struct{ broken, unrecorded bool }
+
+func (l *lever) List(context.Context) ([]stop.State, error) {
+	if l.broken {
+		return nil, errors.New("planted")
+	}
+	s := stop.Stop{ID: "stp_1", Kind: stop.Role, Name: "r", Reason: "because", By: "oda", At: time.Unix(1e9, 0).UTC()}
+	return []stop.State{{Stop: s, Confirmed: []string{"process 1 on a"}, Waiting: []string{}}}, nil
+}
+
+func (l *lever) Add(ctx context.Context, s stop.Stop) (stop.State, error) {
+	if s.Name == "broken" {
+		return stop.State{}, errors.New("planted")
+	}
+	s.ID, s.At = "stp_2", time.Unix(1e9, 0).UTC()
+	return stop.State{Stop: s, Confirmed: []string{}, Waiting: []string{"process 1 on a"}}, nil
+}
+
+func (l *lever) Resume(context.Context, string) error { return nil }
+
+func stopProbes() []probe {
+	const all, good = "/v1/stop", `{"kind":"role","name":"r","reason":"because","for":"1h"}`
+	return []probe{
+		{200, "ann", "GET", all, "", nil}, {401, "", "GET", all, "", nil},
+		{201, "oda", "POST", all, good, nil}, {201, "oda", "POST", all, `{"kind":"all","reason":"because"}`, nil},
+		{400, "oda", "POST", all, `{"kind":"role","reason":"because"}`, nil}, {401, "", "POST", all, good, nil}, {403, "ann", "POST", all, good, nil},
+		{413, "oda", "POST", all, `{"reason":"` + strings.Repeat("x", 70_000) + `"}`, nil}, {415, "oda", "POST", all, good, []string{"Content-Type: text/plain"}},
+		{500, "oda", "POST", all, `{"kind":"role","name":"broken","reason":"because"}`, nil}, {503, "oda", "POST", all, `{"kind":"role","name":"unrecorded","reason":"because"}`, nil},
+		{200, "oda", "DELETE", all + "/stp_1", "", nil}, {401, "", "DELETE", all + "/stp_1", "", nil}, {403, "ann", "DELETE", all + "/stp_1", "", nil}, {404, "oda", "DELETE", all + "/stp_9", "", nil},
+	}
+}
+
 // TestDocumentForPeople drives the admin listener through every operation and status of its
 // document.
 func TestDocumentForPeople(t *testing.T) {
 	people := map[string]policy.Principal{"ann-token": {Subject: "ann", Roles: []string{"approver"}}, "eve-token": {Subject: "eve"}, "oda-token": {Subject: "oda", Roles: []string{"operator"}}}
-	accounts := new(wallet)
+	accounts, levers := new(wallet), new(lever)
 	servers := []console.Upstream{{Name: "web", State: "ready", Transport: "stdio", Restarts: 1}, {Name: "broken", State: "failed", Transport: "http"}, {Name: "unrecorded", State: "ready", Transport: "http"}}
 	tail := func(context.Context, int, bool) iter.Seq2[[]byte, error] {
 		return func(yield func([]byte, error) bool) { yield([]byte(`{"v":1}`), nil) }
@@ -136,7 +171,7 @@ func TestDocumentForPeople(t *testing.T) {
 		},
 		Again:    func(_ context.Context, p policy.Principal, _ string) (policy.Principal, error) { return p, nil },
 		Operates: func(_ context.Context, p policy.Principal) (bool, error) { return p.Has("operator"), nil },
-		Stderr: func(string) []string { return []string{"ready"} },
+		Stderr:   func(string) []string { return []string{"ready"} },
 		Restart: func(_ context.Context, server string) (console.Upstream, error) {
 			if server == "broken" {
 				return console.Upstream{}, errors.New("broken")
@@ -144,8 +179,9 @@ func TestDocumentForPeople(t *testing.T) {
 			return servers[0], nil
 		},
 		Connections: accounts,
+		Stops:       func(_ context.Context, p policy.Principal) (bool, error) { return p.Has("operator"), nil }, Brake: levers,
 		Record: func(a console.Act) error {
-			if a.Server == "unrecorded" {
+			if a.Server == "unrecorded" || strings.HasPrefix(a.Stop, "role unrecorded") || levers.unrecorded {
 				return errors.New("disk full")
 			}
 			return nil
@@ -170,12 +206,16 @@ func TestDocumentForPeople(t *testing.T) {
 	if plain := strings.Replace(text, `,"x-toolgate-version":"1.2.3"`, "", 1); plain != string(shipped(t, "openapi-admin.json")) {
 		t.Error("what is served differs from what is shipped in more than the version")
 	}
-	probes := append(consoleProbes(), connectionProbes()...)
-	for _, path := range []string{"/v1/connections", "/v1/connections/gr_1"} { // once the list is broken
-		probes = append(probes, probe{500, "ann", "GET", path, "", nil})
-	}
+	probes := slices.Concat(consoleProbes(), connectionProbes(), stopProbes(), []probe{
+		{503, "oda", "DELETE", "/v1/stop/stp_1", "", nil}, // without a record
+		{500, "oda", "DELETE", "/v1/stop/stp_1", "", nil}, // once the lists are broken
+		{500, "ann", "GET", "/v1/stop", "", nil},
+		{500, "ann", "GET", "/v1/connections", "", nil},
+		{500, "ann", "GET", "/v1/connections/gr_1", "", nil},
+	})
 	for i, p := range probes {
-		accounts.broken = i >= len(probes)-2
+		accounts.broken = i >= len(probes)-4
+		levers.broken, levers.unrecorded = accounts.broken, i == len(probes)-5
 		got := d.do(p.who, p.method, p.path, p.body, p.headers...)
 		if err := doc.check(p.method, p.path, got); err != nil || got.status != p.status {
 			t.Errorf("%s %s: status %d, want %d: %v", p.method, p.path, got.status, p.status, err)

@@ -11,3 +11,16 @@ operates if {
 	some role in roles.held
 	data.operators[role] == true
 }
+
+# METADATA
+# title: Whether the caller may stop calls and resume them
+# description: data.stops[role] says it for the holders of a role. Without data.stops, those who operate servers may.
+stops if {
+	some role in roles.held
+	data.stops[role] == true
+}
+
+stops if {
+	not data.stops
+	operates
+}

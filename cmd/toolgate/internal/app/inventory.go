@@ -78,6 +78,12 @@ func (a *App) recordAct(act console.Act) error {
 	if act.Connection != "" {
 		e.Removed = []string{"connection " + act.Connection}
 	}
+	switch {
+	case act.Stop != "" && act.Name == console.ActStop:
+		e.Added = []string{act.Stop}
+	case act.Stop != "":
+		e.Removed = []string{act.Stop}
+	}
 	r := audit.Record{Principal: who, Ticket: act.Ticket, Server: act.Server, Event: &e}
 	if act.Reason != "" {
 		a.state.fold.AddRecord(r)

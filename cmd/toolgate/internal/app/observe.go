@@ -21,6 +21,7 @@ import (
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/policy/rejudge/shadow"
 	"github.com/toolgate/toolgate/policy/rejudge/verify"
+	"github.com/toolgate/toolgate/policy/stop"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/mcp"
 	"github.com/toolgate/toolgate/registry"
@@ -246,6 +247,16 @@ func (a *App) addGauges() {
 		func(u registry.ServerStatus) float64 { return truth(u.State == string(upstream.StateReady)) })
 	byServer("toolgate_quarantined_tools", "Tools of a server that do not serve: their definition has changed or is new and nobody has accepted it, or it cannot be used.",
 		func(u registry.ServerStatus) float64 { return float64(u.Quarantined) })
+	a.metrics.addGauge("toolgate_stops", "Stops in force, by what they stop.", "kind", func(context.Context) map[string]float64 {
+		counts := make(map[string]float64)
+		for _, kind := range stop.Kinds {
+			counts[string(kind)] = 0
+		}
+		for _, s := range a.state.stops.InForce() {
+			counts[string(s.Kind)]++
+		}
+		return counts
+	})
 	a.metrics.addValue("toolgate_calls_in_flight", "Calls and other requests under way, those that wait for people included.",
 		func(context.Context) float64 { return float64(a.gate.InFlight()) })
 	a.metrics.addGauge("toolgate_message_bytes_in_flight", "Bytes of the bodies of requests, and of large answers of servers, that are held.", "kind",

@@ -187,6 +187,7 @@ var sources = map[string]source{
 	"SERVER":     serverValues,
 	"TICKET":     ticketValues,
 	"CONNECTION": connectionValues,
+	"STOP":       stopValues,
 	"SUBJECT":    tokenValues(func(t config.Token) string { return described(t.Subject, strings.Join(t.Roles, ", ")) }),
 	"ROLE":       roleValues,
 	"SHA256":     tokenValues(func(t config.Token) string { return described(t.SHA256[:fewHashDigits], t.Subject) }),

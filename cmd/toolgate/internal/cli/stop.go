@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/policy/stop"
+)
+
+// stopList is the answer of /v1/stop.
+type stopList struct{ Stops []stop.State }
+
+func stopCommand(e *env) *cobra.Command {
+	var reason string
+	var within time.Duration
+	c := command("stop [principal|role|tool|server|all [NAME]]", "stop calls at once, or list what is stopped", func(ctx context.Context, args []string) error {
+		if len(args) == 0 {
+			list, err := e.admin(ctx, "/v1/stop", new(stopList))
+			if err != nil {
+				return err
+			}
+			return e.Print("stops", list)
+		}
+		order := map[string]string{"kind": args[0], "reason": reason}
+		if len(args) > 1 {
+			order["name"] = args[1]
+		}
+		if within != 0 {
+			order["for"] = within.String()
+		}
+		var state stop.State
+		if err := e.fetch(ctx, peopleListener, http.MethodPost, "/v1/stop", order, &state); err != nil {
+			return err
+		}
+		if err := e.Print("stopped", &state); err != nil || len(state.Waiting) == 0 {
+			return err
+		}
+		return &exit{code: exitUnreachable, reported: true, err: fmt.Errorf("%d of %d processes did not confirm within 2 s that they enforce the stop%send those, or cut them off",
+			len(state.Waiting), len(state.Waiting)+len(state.Confirmed), hintMark)}
+	})
+	c.Flags().StringVar(&reason, "reason", "", "why, as `TEXT` for agents and the audit trail; required")
+	c.Flags().DurationVar(&within, "for", 0, "stop for this `DURATION`, such as 1h (default: until somebody resumes)")
+	return atAdmin(e, c)
+}
+
+func resumeCommand(e *env) *cobra.Command {
+	return atAdmin(e, e.printing("resume STOP", "end a stop", "resumed", func(ctx context.Context, args []string) (any, error) {
+		var ended stop.Stop
+		err := e.fetch(ctx, peopleListener, http.MethodDelete, "/v1/stop/"+url.PathEscape(args[0]), nil, &ended)
+		return &ended, err
+	}))
+}
+
+// atAdmin gives c the flag that names the admin listener.
+func atAdmin(e *env, c *cobra.Command) *cobra.Command {
+	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
+	return c
+}
+
+// stopValues are the stops that the running toolgate has in force.
+func stopValues(ctx context.Context, e *env, _ *cobra.Command, _ []string) []string {
+	var list stopList
+	if e.fetch(ctx, peopleListener, http.MethodGet, "/v1/stop", nil, &list) != nil {
+		return nil
+	}
+	return textsOf(list.Stops, func(s stop.State) string { return described(s.ID, s.About()) })
+}

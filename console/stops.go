@@ -1,0 +1,184 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/stop"
+)
+
+// A Brake stops calls of agents and resumes them. Implementations are safe for concurrent use and
+// return the errors of package stop.
+type Brake interface {
+	// List returns the stops in force, the oldest first.
+	List(ctx context.Context) ([]stop.State, error)
+	// Add stops calls, and returns which processes enforce it.
+	Add(ctx context.Context, s stop.Stop) (stop.State, error)
+	Resume(ctx context.Context, id string) error
+}
+
+const stopPath = "/console/stop"
+
+var (
+	mayNotStop = problem{Status: http.StatusForbidden, Code: "NOT_STOPPER", Detail: "the policy does not let you stop calls or resume them",
+		Hint: "see data.stops of the policy"}
+	noStop = problem{Status: http.StatusNotFound, Code: "NO_STOP", Detail: "no such stop is in force", Hint: "toolgate stop list"}
+)
+
+// stops reports whether the policy lets p stop calls. It fails closed: the log has the cause.
+func (c *Console) stops(ctx context.Context, p policy.Principal) bool {
+	if c.opts.Stops == nil {
+		return false
+	}
+	may, err := c.opts.Stops(ctx, p)
+	if err != nil {
+		c.opts.Log.Error("asking who stops calls", "subject", p.Subject, "error", err)
+	}
+	return err == nil && may
+}
+
+// stop stops calls for p. It is recorded first.
+func (c *Console) stop(r *http.Request, p policy.Principal, credential string, s stop.Stop, within string) (stop.State, error) {
+	act := Act{Name: ActStop, Principal: p, Credential: credential}
+	if !c.stops(r.Context(), p) {
+		act.Reason = mayNotStop.Code
+		_ = c.record(r, act) // the log has the cause
+		return stop.State{}, mayNotStop
+	}
+	s.By = p.Subject
+	if within != "" {
+		d, err := time.ParseDuration(within)
+		if err != nil || d <= 0 {
+			return stop.State{}, badRequest("for is no duration above zero", "1h30m")
+		}
+		s.Until = c.opts.Now().Add(d).UTC()
+	}
+	if err := s.Check(); err != nil {
+		return stop.State{}, badRequest(err.Error(), "")
+	}
+	act.Stop = Visible(s.About() + ": " + s.Reason)
+	if !s.Until.IsZero() {
+		act.Stop += ", until " + s.Until.Format(time.RFC3339)
+	}
+	if err := c.record(r, act); err != nil {
+		return stop.State{}, err
+	}
+	return c.opts.Brake.Add(r.Context(), s)
+}
+
+// resume ends the stop with an ID for p, and returns it. It is recorded first.
+func (c *Console) resume(r *http.Request, p policy.Principal, credential, id string) (stop.Stop, error) {
+	act := Act{Name: ActResume, Principal: p, Credential: credential, Stop: Visible(id)}
+	if !c.stops(r.Context(), p) {
+		act.Reason = mayNotStop.Code
+		_ = c.record(r, act) // the log has the cause
+		return stop.Stop{}, mayNotStop
+	}
+	all, err := c.opts.Brake.List(r.Context())
+	if err != nil {
+		return stop.Stop{}, err
+	}
+	for _, s := range all {
+		if s.ID != id {
+			continue
+		}
+		act.Stop = Visible(s.ID + ", " + s.About())
+		if err := c.record(r, act); err != nil {
+			return stop.Stop{}, err
+		}
+		if err := c.opts.Brake.Resume(r.Context(), id); !errors.Is(err, stop.ErrNotFound) {
+			return s.Stop, err
+		}
+	}
+	return stop.Stop{}, noStop
+}
+
+// listStops answers with the stops in force.
+func (c *Console) listStops(w http.ResponseWriter, r *http.Request, _ policy.Principal) error {
+	all, err := c.opts.Brake.List(r.Context())
+	if err != nil {
+		return err
+	}
+	return answer(w, map[string]any{"stops": all})
+}
+
+// addStop stops what the body says, and answers with who enforces it.
+func (c *Console) addStop(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	var body struct {
+		Kind   stop.Kind `json:"kind"`
+		Name   string    `json:"name"`
+		Reason string    `json:"reason"`
+		For    string    `json:"for"`
+	}
+	if err := read(w, r, &body, "an object with the texts kind, name, reason and for", `{"kind": "role", "name": "researcher", "reason": "…", "for": "1h"}`); err != nil {
+		return err
+	}
+	state, err := c.stop(r, p, "bearer", stop.Stop{Kind: body.Kind, Name: body.Name, Reason: body.Reason}, body.For)
+	if err != nil {
+		return err
+	}
+	return answerAs(w, http.StatusCreated, state)
+}
+
+// endStop resumes, and answers with the stop that has ended.
+func (c *Console) endStop(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	s, err := c.resume(r, p, "bearer", r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return answer(w, s)
+}
+
+// inForce returns the stops in force here, in visible form, for the banner of pages.
+func (c *Console) inForce() (all []stop.Stop) {
+	if c.opts.InForce == nil {
+		return nil
+	}
+	for _, s := range c.opts.InForce() {
+		s.Name, s.Reason, s.By = Visible(s.Name), Visible(oneLine(s.Reason)), Visible(s.By)
+		all = append(all, s)
+	}
+	return all
+}
+
+// stopPage shows the stops in force and, to those who may, how to stop and resume.
+func (c *Console) stopPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+	frame, err := c.shell(r.Context(), v, "Stop", "stop", stopPath)
+	if err != nil {
+		return err
+	}
+	all, err := c.opts.Brake.List(r.Context())
+	if err != nil {
+		return err
+	}
+	return render(w, appCSP, http.StatusOK, "stop.html", struct {
+		shell
+		All   []stop.State
+		Kinds []stop.Kind
+		May   bool
+	}{frame, all, stop.Kinds, c.stops(r.Context(), v.Principal)})
+}
+
+// submitStop stops what the form says.
+func (c *Console) submitStop(w http.ResponseWriter, r *http.Request, v visitor) error {
+	field := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
+	s := stop.Stop{Kind: stop.Kind(field("kind")), Name: field("name"), Reason: field("reason")}
+	if _, err := c.stop(r, v.Principal, "session", s, field("for")); err != nil {
+		return err
+	}
+	http.Redirect(w, r, stopPath, http.StatusSeeOther)
+	return nil
+}
+
+// submitResume ends the stop that the field id names.
+func (c *Console) submitResume(w http.ResponseWriter, r *http.Request, v visitor) error {
+	if _, err := c.resume(r, v.Principal, "session", r.PostForm.Get("id")); err != nil {
+		return err
+	}
+	http.Redirect(w, r, stopPath, http.StatusSeeOther)
+	return nil
+}
