@@ -47,7 +47,10 @@ func render(w http.ResponseWriter, csp string, status int, name string, data any
 // refusePage answers with err as a page.
 func (c *Console) refusePage(w http.ResponseWriter, r *http.Request, err error) error {
 	p := c.problem(r, err)
-	return render(w, pageCSP, p.Status, "problem.html", p)
+	return render(w, pageCSP, p.Status, "problem.html", struct {
+		problem
+		InForce []stop.Stop
+	}{p, c.banner()})
 }
 
 // page shows the status. Its readers have not signed in: where not everybody may watch
@@ -58,11 +61,8 @@ func (c *Console) page(w http.ResponseWriter, r *http.Request) error {
 		Version string
 		Held    int
 		InForce []stop.Stop
-	}{Status: c.opts.Status(), Version: c.opts.Version, InForce: c.inForce()}
+	}{Status: c.opts.Status(), Version: c.opts.Version, InForce: c.banner()}
 	if !c.opts.Watches(policy.Principal{}) {
-		for i := range data.InForce {
-			data.InForce[i].Name, data.InForce[i].Reason = "", ""
-		}
 		data.Upstreams = slices.Clone(data.Upstreams)
 		for i := range data.Upstreams {
 			data.Upstreams[i].Withheld = nil

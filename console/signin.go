@@ -14,6 +14,7 @@ import (
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/stop"
 )
 
 const (
@@ -35,11 +36,12 @@ type entry struct {
 	Subject    string // who is signed in; the form is the one to sign out
 	Elsewhere  string // address that ends the session of the provider; the page has no form then
 	SignedOut  bool   // there
+	InForce    []stop.Stop
 }
 
 func (c *Console) signInPage(w http.ResponseWriter, r *http.Request) error {
 	if v, err := c.visitor(w, r); err == nil {
-		return render(w, pageCSP, http.StatusOK, "login.html", entry{Subject: v.Subject, CSRF: v.csrf})
+		return render(w, pageCSP, http.StatusOK, "login.html", entry{Subject: v.Subject, CSRF: v.csrf, InForce: c.inForce()})
 	}
 	s := entry{Next: next(r.URL.Query().Get("next"))}
 	state, _, _ := strings.Cut(cookie(r, journeyCookie), "|")
@@ -51,7 +53,7 @@ func (c *Console) signInPage(w http.ResponseWriter, r *http.Request) error {
 
 // askWho shows the sign-in form with a token for this browser.
 func (c *Console) askWho(w http.ResponseWriter, r *http.Request, status int, s entry) error {
-	s.Closed, s.URL, s.Provider = !c.private(r), c.opts.URL, c.opts.Provider != nil
+	s.Closed, s.URL, s.Provider, s.InForce = !c.private(r), c.opts.URL, c.opts.Provider != nil, c.banner()
 	if !s.Closed {
 		s.CSRF = entrySecret(w, r)
 	}

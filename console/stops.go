@@ -145,6 +145,18 @@ func (c *Console) inForce() (all []stop.Stop) {
 	return all
 }
 
+// banner is inForce for pages without a session: where not everybody may watch toolgate, it has the
+// kinds only.
+func (c *Console) banner() []stop.Stop {
+	all := c.inForce()
+	if !c.opts.Watches(policy.Principal{}) {
+		for i := range all {
+			all[i].Name, all[i].Reason = "", ""
+		}
+	}
+	return all
+}
+
 // stopPage shows the stops in force and, to those who may, how to stop and resume.
 func (c *Console) stopPage(w http.ResponseWriter, r *http.Request, v visitor) error {
 	frame, err := c.shell(r.Context(), v, "Stop", "stop", stopPath)
