@@ -35,6 +35,9 @@ func (l library) Enumerate(_ context.Context, in *proxy.Call, who policy.Princip
 	if in.Route == "" {
 		return nil, l.fail(signal.CodeEnvelopeMethod, "served at /mcp/{server}")
 	}
+	if _, stopped := in.Message.Param("stopped"); stopped {
+		return nil, l.fail(signal.CodeStopped, "incident 7")
+	}
 	return json.RawMessage(`{"of":"` + in.Message.Method + `","for":"` + who.Subject + `"}`), nil
 }
 
@@ -110,6 +113,12 @@ func TestRelayed(t *testing.T) {
 	}
 	if got := g.refusals(); !slices.Contains(got, signal.CodeEnvelopeMethod+" prompts/list") {
 		t.Errorf("a list that is not served was not recorded: %v", got)
+	}
+	if _, body := demo.post(ask("prompts/list", `{"stopped":true}`)); !strings.Contains(body, `"code":"STOPPED"`) || !strings.Contains(body, "incident 7") {
+		t.Errorf("a list that is stopped: %s", body)
+	}
+	if got := g.refusals(); !slices.Contains(got, signal.CodeStopped+" prompts/list") {
+		t.Errorf("a list that is stopped was not recorded: %v", got)
 	}
 	sender := &far{t: t, url: srv.URL + "/mcp/demo", who: "alice"}
 	if _, body := sender.post(ask("resources/read", `{}`)); !strings.Contains(body, "no session") {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/policy/stop"
 )
 
 // awaitRecord records events until a condition holds: each second's checkpoint covers them.
@@ -197,5 +198,25 @@ func TestReadinessOfADeafPart(t *testing.T) {
 	a.health.mu.Unlock()
 	if s := a.status(); s.Ready || !slices.Contains(s.Warnings, deaf.faults[partTrail]) {
 		t.Errorf("got %v with warnings %q", s.Ready, s.Warnings)
+	}
+}
+
+// A toolgate that cannot read what is stopped elsewhere is degraded: it serves, and says so.
+func TestReadinessWithoutStops(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "mcp.json"), `{"mcpServers": {}}`)
+	a, _ := opened(t, dir)
+	later := time.Duration(0)
+	stops, err := stop.Open(t.Context(), stop.Options{DB: a.state.db, Now: func() time.Time { return time.Now().Add(later) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.state.stops = stops // nobody follows them
+	if s := a.status(); !s.Ready || slices.Contains(s.Degraded, partStops) {
+		t.Errorf("got %v, degraded %q", s.Ready, s.Degraded)
+	}
+	later = time.Minute
+	if s := a.status(); !s.Ready || !slices.Contains(s.Degraded, partStops) || !strings.Contains(strings.Join(s.Warnings, "\n"), "could not be read from the store for 1m0s") {
+		t.Errorf("got %v, degraded %q with warnings %q", s.Ready, s.Degraded, s.Warnings)
 	}
 }
