@@ -73,6 +73,7 @@ type hold struct {
 	end     approval.State // the end state of a ticket whose grant was spent, "" until it is known
 	result  []byte         // stored with the end state
 	note    string         // likewise
+	refused bool           // the server refused the credential that the call was made with
 	visited bool           // the client went by way of the approval page
 	reports int            // progress reported to the client while the call waited
 }

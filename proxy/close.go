@@ -117,7 +117,7 @@ func (c *call) unrecorded(f *Failure) *Failure {
 // for a call that was certainly not sent: the counted usage and the grant. A call
 // that was sent and has no end state is unknown. A store that fails leaves usage
 // counted, and the ticket dispatching, which the next start turns into unknown:
-// never into a second run.
+// never into a second run. A call whose credential the server refused needs another one.
 func (t *toolCall) giveBack(ctx context.Context) {
 	log := t.gate.opts.Log
 	if !t.sent && t.usage.reserved != nil {
@@ -132,7 +132,9 @@ func (t *toolCall) giveBack(ctx context.Context) {
 	tickets, id := t.gate.opts.Tickets, t.ticket.ID
 	switch {
 	case !t.sent:
-		err = tickets.Release(ctx, id)
+		if err = tickets.Release(ctx, id); err == nil && t.hold.refused {
+			t.withholdGrant(ctx, refuses(t.credential))
+		}
 	case t.hold.end == "":
 		err = tickets.Finish(ctx, id, approval.StateUnknown, nil, "the call broke off inside toolgate")
 	default:

@@ -46,24 +46,29 @@ func (t *toolCall) connect(ctx context.Context) *Failure {
 	}
 	f = t.reconnect(ctx, missing, t.patience(own), t.identify, t.resolve, t.decide)
 	if f != nil && f.Kernel.Code == signal.CodeConnectionRequired && t.decision.Effect == policy.Hold {
-		t.withholdGrant(ctx, f)
+		t.withholdGrant(ctx, f.Reason)
+		if t.ticket != nil {
+			f = f.with("ticket", t.ticket.ID)
+		}
 	}
 	return f
 }
 
 // withholdGrant notes in the ticket of a held call, if it is approved, that the call cannot be made
 // now. A store that fails leaves it approved: each later run is checked as this one was.
-func (t *toolCall) withholdGrant(ctx context.Context, f *Failure) {
+func (t *toolCall) withholdGrant(ctx context.Context, why string) {
 	held := t.held()
-	held.Unconnected = f.Reason
+	held.Unconnected = why
 	claim, err := t.gate.opts.Tickets.Claim(context.WithoutCancel(ctx), held)
 	if err != nil {
 		t.gate.opts.Log.Error("noting that a held call needs a connection", "decision", t.decisionID, "error", err)
 	} else if claim.Ticket.ID != "" {
 		t.ticket = &claim.Ticket
-		_ = f.with("ticket", claim.Ticket.ID)
 	}
 }
+
+// refuses is why an approved call needs another connection than the one that its server has refused.
+func refuses(c *registry.Credential) string { return "the server refuses the credential " + c.ID }
 
 // disconnected refuses a held call whose ticket was approved to run with another credential than
 // the caller has.

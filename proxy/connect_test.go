@@ -506,6 +506,34 @@ func TestApprovedCallsNeedTheirConnection(t *testing.T) {
 	}
 }
 
+// An approved call whose server refuses the credential that is there is made once with it, and again
+// once there is another, or its agent calls again.
+func TestRefusedCredentialIsNotTriedAgain(t *testing.T) {
+	withWorkerGate(t, func(t *testing.T, m *workerGate) {
+		m.grants.have(grantOf("ann", nil), nil)
+		m.forwardErr = &registry.ForwardError{Kind: registry.Unconnected, Err: notConnected, Sent: true}
+		id := m.ask(t, `{"n":1}`)
+		m.approve(t, id)
+		got := m.get(t, id, 5*time.Minute)
+		if got.State != approval.StateNeedsConnection || got.Unconnected != "the server refuses the credential crd_1" || len(m.arrivals()) != 1 {
+			t.Fatalf("%s: %q, ran at %v", got.State, got.Unconnected, m.arrivals())
+		}
+		in := request(t, plain)
+		in.Credential = identity.Credential{Bearer: "ann-token"}
+		if _, f := m.Call(t.Context(), in); f == nil || f.Kernel.Code != signal.CodeConnectionRequired || len(m.arrivals()) != 2 {
+			t.Errorf("its agent got %v, ran at %v", f, m.arrivals())
+		}
+		m.set(func() { m.forwardErr, m.sent = nil, nil })
+		if got := m.get(t, id, time.Minute); got.State != approval.StateNeedsConnection || len(m.arrivals()) != 2 {
+			t.Errorf("%s, ran at %v", got.State, m.arrivals())
+		}
+		m.grants.have(grantOf("ann", func(c *registry.Credential) { c.ID = "crd_2" }), nil)
+		if got := m.get(t, id, 10*time.Second); got.State != approval.StateDone || len(m.arrivals()) != 3 {
+			t.Errorf("connected again: %s, ran at %v", got.State, m.arrivals())
+		}
+	})
+}
+
 // Nobody else's credential runs an approved call, whatever else is the same, up to its end.
 func TestApprovedCallNeverRunsAsAnother(t *testing.T) {
 	withWorkerGate(t, func(t *testing.T, m *workerGate) {

@@ -63,6 +63,7 @@ func (t *toolCall) forward(ctx context.Context) *Failure {
 		f.Kernel.RetryEligible = true
 		f = f.remedy("the tool only reads: call it again")
 	}
+	t.hold.refused = fe.Kind == registry.Unconnected && t.credential != nil
 	t.sent = fe.Sent && fe.Kind != registry.Unconnected
 	t.ends(approval.StateUnknown, nil, f.Reason)
 	if fe.Kind == registry.Failed && fe.RPC != nil {

@@ -76,7 +76,7 @@ func (g *Gate) connected(ctx context.Context, t approval.Ticket) bool {
 	}
 	c := g.newCall(in)
 	c.server, c.principal = t.Server, t.Principal
-	if _, f := c.findCredential(ctx); f != nil {
+	if _, f := c.findCredential(ctx); f != nil || c.credential != nil && t.Unconnected == refuses(c.credential) {
 		return false
 	}
 	return t.Disconnected(approval.Held{Principal: t.Principal, RunsAs: c.runsAs()}) == ""
