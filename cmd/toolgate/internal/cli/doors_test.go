@@ -22,6 +22,7 @@ import (
 	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
+	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
 // doorCase is one call that has to come to the same through every door.
@@ -114,6 +115,48 @@ func testDoors(t *testing.T, token string) {
 			t.Errorf("%s left %d records, and not those of http (-http +%s):\n%s", name, len(records[name]), name, diff)
 		}
 	}
+}
+
+// A caller without a connection to a server hears so through every door, and nothing is sent.
+func TestDoorsWithoutConnection(t *testing.T) {
+	t.Parallel()
+	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "look"}}})
+	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
+	files := doorFiles()
+	files["token.sh"] = `grep -q '"subject":"http"' && echo '{"token":"token-of-the-owner"}' || echo '{}'`
+	for before, after := range map[string]string{
+		`{"mcpServers": {`: `{"mcpServers": {"own": {"url": "` + rec.URL + `"}, `,
+		`"servers": {`:     `"servers": {"own": {"credential": {"type": "command", "command": ["sh", "-c", "cd ` + dir + ` && . ./token.sh"]}}, `,
+	} {
+		files["mcp.json"] = strings.Replace(files["mcp.json"], before, after, 1)
+	}
+	write(t, dir, files)
+	start(t, dir, "serve", "--listen", agents, "--admin", admin)
+	ready(t, admin)
+	c := doorCase{"no connection", "own__look", `{}`, "CONNECTION_REQUIRED"}
+	connected := throughHTTP(t, agents)
+	// Its tool is known once somebody with a connection has listed it, and it is accepted.
+	program.Await(t, "the definition is accepted", func() bool {
+		connected(t, c)
+		code, _ := toolgate(t, dir, "tool", "accept", "own", "look")
+		return code == exitOK
+	})
+	for name, call := range map[string]door{
+		"rest": throughREST(agents), "rpc": throughRPC(agents), "cli": throughCLI(dir, agents), "stdio": throughStdio(t, dir), "ndjson": throughNDJSON(t, dir),
+	} {
+		got := "" // at first perhaps that the tool is not known or not accepted
+		program.Await(t, "the answer through "+name, func() bool {
+			got = call(t, c)
+			return got == c.want || got == ""
+		})
+		if got != c.want {
+			t.Errorf("%s: the call is answered", name)
+		}
+	}
+	if n := len(rec.Calls()); n > 0 {
+		t.Errorf("the server has received %d calls", n)
+	}
+	program.Await(t, "who is connected is answered", func() bool { return connected(t, c) == "" })
 }
 
 // The bounds of messages that the configuration sets hold at every door, and those of no
