@@ -32,6 +32,8 @@ type site struct {
 	isolated bool // isolation session, the default; otherwise shared
 	stdio    bool // upstream and clients on stdin and stdout
 	issued   bool // the agent has a token of an issuer
+	header   bool // the upstream is shown a header of the configuration
+	granted  bool // it is shown the token of the agent's own grant
 }
 
 // A via is what a lane's clients talk to.
@@ -63,13 +65,21 @@ func (s site) configuration(self, upstream, issuer, dir string) any {
 	if s.isolated {
 		isolation = "session"
 	}
+	up := map[string]any{"isolation": isolation, "pin": !s.granted}
+	if s.header {
+		server["headers"] = map[string]string{"Authorization": "Bearer " + grantedToken}
+	}
+	if s.granted {
+		up["credential"] = map[string]any{"type": "oauth", "client_id": issuedFor, "issuer": issuer}
+	}
 	settings := map[string]any{
 		"state":     filepath.Join(dir, "state"),
 		"policy":    map[string]any{"path": filepath.Join(dir, "policy")},
 		"limits":    map[string]any{"default": "100000000/1m"},
 		"approvals": map[string]any{"hold": "0s"},
 		"audit":     map[string]any{"durability": durability},
-		"servers":   map[string]any{"up": map[string]any{"isolation": isolation}},
+		"servers":   map[string]any{"up": up},
+		"keys":      filepath.Join(dir, "keys"),
 	}
 	if !s.stdio {
 		known := map[string]any{"tokens": s.tokens()}
