@@ -90,16 +90,17 @@ func discover(ctx context.Context, server config.Server) (f found, err error) {
 	if f.Issuer == "" && len(resource.AuthorizationServers) > 0 {
 		f.Issuer = resource.AuthorizationServers[0]
 	}
-	if f.meta, err = f.reach.metadata(ctx, f.asking, f.Issuer); err == nil {
+	if f.meta, err = IssuerMetadata(ctx, f.asking, f.Issuer, f.reach.checkText); err == nil {
 		f.Issuer = f.meta.Issuer // as it is written there, for its answers are compared with that
 	}
 	return f, err
 }
 
-// metadata returns what an authorization server says of itself. Package oauthex would refuse every
-// address in a private network; here reach decides.
-func (r *reach) metadata(ctx context.Context, asking *http.Client, issuer string) (*oauthex.AuthServerMeta, error) {
-	if err := r.checkText(issuer); err != nil {
+// IssuerMetadata returns what an authorization server says of itself (RFC 8414, OpenID Connect
+// Discovery 1.0). check refuses addresses; package oauthex would refuse all in private networks. The
+// error is for metadata that cannot be read, or are of another issuer, but for a slash.
+func IssuerMetadata(ctx context.Context, asking *http.Client, issuer string, check func(address string) error) (*oauthex.AuthServerMeta, error) {
+	if err := check(issuer); err != nil {
 		return nil, fmt.Errorf("the address of the authorization server: %w", err)
 	}
 	at, err := url.Parse(issuer)
@@ -108,14 +109,14 @@ func (r *reach) metadata(ctx context.Context, asking *http.Client, issuer string
 	}
 	for _, place := range guard.MetadataPlaces(at) {
 		var m oauthex.AuthServerMeta
-		status, err := fetch(ctx, asking, place, &m)
+		status, err := Fetch(ctx, asking, place, &m)
 		switch {
 		case status >= 400 && status < 500:
 			continue
 		case err == nil && !sameIssuer(m.Issuer, issuer):
-			err = errors.New("they are of another issuer")
+			err = fmt.Errorf("they are of another issuer, %q", text.Clip(m.Issuer, maxReason, "…"))
 		case err == nil:
-			if err = r.checkText(m.TokenEndpoint); err != nil {
+			if err = check(m.TokenEndpoint); err != nil {
 				err = fmt.Errorf("token_endpoint: %w", err)
 			}
 		}
@@ -127,8 +128,8 @@ func (r *reach) metadata(ctx context.Context, asking *http.Client, issuer string
 	return nil, fmt.Errorf("%s has no metadata (RFC 8414)", issuer)
 }
 
-// fetch reads a document of at most maxDocument. status is that of the answer, 0 for none.
-func fetch(ctx context.Context, asking *http.Client, address string, to any) (status int, err error) {
+// Fetch reads a JSON document of at most 1 MiB. status is that of the answer, 0 for none.
+func Fetch(ctx context.Context, asking *http.Client, address string, to any) (status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return 0, errors.New("it is no address")
@@ -182,7 +183,7 @@ func resourceOf(ctx context.Context, asking *http.Client, r *reach, server confi
 			continue
 		}
 		var found oauthex.ProtectedResourceMetadata
-		if _, err := fetch(ctx, asking, p.address, &found); err == nil && found.Resource == p.resource {
+		if _, err := Fetch(ctx, asking, p.address, &found); err == nil && found.Resource == p.resource {
 			return &found
 		}
 	}

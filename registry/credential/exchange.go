@@ -81,7 +81,7 @@ func assertIdentity(ctx context.Context, asking *http.Client, server config.Serv
 	if err != nil {
 		return nil, err
 	}
-	meta, err := r.metadata(ctx, client, own.Issuer)
+	meta, err := IssuerMetadata(ctx, client, own.Issuer, r.checkText)
 	if err != nil {
 		return nil, fmt.Errorf("the audience, which is the issuer of the server's tokens: %w", err)
 	}

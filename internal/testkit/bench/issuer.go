@@ -26,14 +26,8 @@ func newIssuer() (*issuer, error) {
 	}
 	i := &issuer{key: private}
 	i.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var document any = map[string]any{
-			"issuer": i.URL, "jwks_uri": i.URL + "/keys", "authorization_endpoint": i.URL + "/authorize", "token_endpoint": i.URL + "/token", "code_challenge_methods_supported": []string{"S256"},
-		}
-		switch r.URL.Path {
-		case "/token":
-			document = map[string]any{"access_token": grantedToken, "token_type": "Bearer", "expires_in": 12 * 3600}
-			w.Header().Set("Content-Type", "application/json")
-		case "/keys":
+		var document any = map[string]string{"issuer": i.URL, "jwks_uri": i.URL + "/keys"}
+		if r.URL.Path == "/keys" {
 			document = map[string]any{"keys": []any{map[string]string{"kty": "OKP", "crv": "Ed25519", "kid": "1", "x": base64.RawURLEncoding.EncodeToString(public)}}}
 		}
 		_ = json.NewEncoder(w).Encode(document) // a toolgate that has ended needs no keys

@@ -32,8 +32,8 @@ type site struct {
 	isolated bool // isolation session, the default; otherwise shared
 	stdio    bool // upstream and clients on stdin and stdout
 	issued   bool // the agent has a token of an issuer
-	header   bool // the upstream is shown a header of the configuration
-	granted  bool // it is shown the token of the agent's own grant
+	header   bool // the upstream is shown a token as a header of the configuration
+	personal bool // it is shown the agent's own token, which a credential program has written
 }
 
 // A via is what a lane's clients talk to.
@@ -65,12 +65,12 @@ func (s site) configuration(self, upstream, issuer, dir string) any {
 	if s.isolated {
 		isolation = "session"
 	}
-	up := map[string]any{"isolation": isolation, "pin": !s.granted}
+	up := map[string]any{"isolation": isolation, "pin": !s.personal}
 	if s.header {
-		server["headers"] = map[string]string{"Authorization": "Bearer " + grantedToken}
+		server["headers"] = map[string]string{"Authorization": "Bearer bench-token"}
 	}
-	if s.granted {
-		up["credential"] = map[string]any{"type": "oauth", "client_id": issuedFor, "issuer": issuer}
+	if s.personal {
+		up["credential"] = map[string]any{"type": "command", "command": []string{"echo", `{"token":"bench-token","expires_at":"2100-01-01T00:00:00Z"}`}}
 	}
 	settings := map[string]any{
 		"state":     filepath.Join(dir, "state"),
@@ -79,7 +79,6 @@ func (s site) configuration(self, upstream, issuer, dir string) any {
 		"approvals": map[string]any{"hold": "0s"},
 		"audit":     map[string]any{"durability": durability},
 		"servers":   map[string]any{"up": up},
-		"keys":      filepath.Join(dir, "keys"),
 	}
 	if !s.stdio {
 		known := map[string]any{"tokens": s.tokens()}

@@ -78,14 +78,11 @@ func (r *running) fresh(v via) (*peer, error) {
 // files writes the configuration and the state that a toolgate starts with.
 func (r *running) files(upstream, dir string) error {
 	issuer := ""
-	if r.issued || r.granted {
+	if r.issued {
 		issuer = r.b.issuer.URL
 	}
 	if err := r.write(r.b.self, upstream, issuer, dir); err != nil {
 		return err
-	}
-	if r.granted {
-		return addGrant(r.b.ctx, dir, "http://"+upstream+"/mcp", issuer)
 	}
 	if r.tickets == 0 {
 		return nil

@@ -117,8 +117,8 @@ var workloads = []workload{
 	{name: "issuer", lanes: []lane{constant, {name: "issued", site: site{issued: true}, via: gate}}, measure: closed(1, echoes), rows: []row{
 		{title: "1 client, token of an issuer, to a configured one", lane: "issued", base: "constant", figure: p50, goal: "≤ 1.05"},
 	}},
-	{name: "grant", lanes: []lane{{name: "header", site: site{isolated: true, header: true}, via: gate}, {name: "granted", site: site{isolated: true, granted: true}, via: gate}}, measure: closed(1, echoes), rows: []row{
-		{title: "1 client, the caller's own grant, to a header of the configuration", lane: "granted", base: "header", figure: p50},
+	{name: "personal", lanes: []lane{{name: "header", site: site{isolated: true, header: true}, via: gate}, {name: "own", site: site{isolated: true, personal: true}, via: gate}}, measure: closed(1, echoes), rows: []row{
+		{title: "1 client, the caller's own token, to a header of the configuration", lane: "own", base: "header", figure: p50},
 	}},
 	{name: "start", lanes: []lane{plainHTTP, constant}, measure: startup, rows: []row{
 		{title: "start to the first answer", lane: "constant", figure: inMS, goal: "≤ 40 ms"},

@@ -2,12 +2,9 @@ package cli
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -17,6 +14,7 @@ import (
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/guard"
+	"github.com/toolgate/toolgate/registry/credential"
 )
 
 // signIn is the way of a client that knows an address alone to a token for it (MCP
@@ -71,8 +69,8 @@ func (s *signIn) walk(ctx context.Context, u *url.URL) error {
 		Resource string
 		Servers  []string `json:"authorization_servers"`
 	}
-	if err := s.fetch(ctx, place, &resource); err != nil {
-		return s.stops(err.Error(), "the address has to answer 200 with the metadata, through proxies too")
+	if _, err := credential.Fetch(ctx, s.http, place, &resource); err != nil {
+		return s.stops(place+": "+err.Error(), "the address has to answer 200 with the metadata, through proxies too")
 	}
 	if len(resource.Servers) == 0 {
 		return s.stops(place+" names no authorization server", "add the issuer to toolgate.identity.jwt")
@@ -81,24 +79,29 @@ func (s *signIn) walk(ctx context.Context, u *url.URL) error {
 
 	s.step = "issuer"
 	issuer := resource.Servers[0]
-	server, err := s.server(ctx, issuer)
-	if err != nil {
-		return err
+	server, err := credential.IssuerMetadata(ctx, s.http, issuer, func(string) error { return nil })
+	switch {
+	case err != nil:
+		return s.stops(err.Error(), "does the issuer publish metadata (RFC 8414 or OpenID Connect Discovery), as toolgate.identity.jwt names it?")
+	case server.Issuer != issuer:
+		return s.stops(fmt.Sprintf("%s names itself %q", issuer, server.Issuer), "write the issuer in toolgate.identity.jwt as it names itself")
+	case server.AuthorizationEndpoint == "" || server.TokenEndpoint == "":
+		return s.stops(issuer+" names no page to sign in at, or no place for tokens", "the issuer has to be an authorization server for people")
 	}
 	s.ok(s.step, issuer+" says how to sign in")
 
 	s.step = "registration"
 	switch {
-	case server.Documents:
+	case server.ClientIDMetadataDocumentSupported:
 		s.ok(s.step, "clients name themselves by the address of a document")
-	case server.Registration != "":
-		s.ok(s.step, "clients register at "+server.Registration)
+	case server.RegistrationEndpoint != "":
+		s.ok(s.step, "clients register at "+server.RegistrationEndpoint)
 	default:
 		return s.stops(issuer+" lets no client register itself", "register the client there, and give its client_id to whoever configures the client")
 	}
 
 	s.step = "pkce"
-	if !slices.Contains(server.Challenges, "S256") {
+	if !slices.Contains(server.CodeChallengeMethodsSupported, "S256") {
 		return s.stops(issuer+" does not say that it takes S256, without which clients send nobody there", "turn PKCE on at the issuer, or publish code_challenge_methods_supported")
 	}
 	s.ok(s.step, "S256")
@@ -147,59 +150,6 @@ func (s *signIn) challenge(ctx context.Context) (place string, err error) {
 
 // metadataPlace finds where the metadata is in a challenge (RFC 9728 section 5.1).
 var metadataPlace = regexp.MustCompile(`(?i)\bBearer\b.*\bresource_metadata="([^"]+)"`)
-
-// issuerMetadata is a part of what an authorization server says of itself (RFC 8414 section 2).
-type issuerMetadata struct {
-	Issuer        string   `json:"issuer"`
-	Authorization string   `json:"authorization_endpoint"`
-	Token         string   `json:"token_endpoint"`
-	Registration  string   `json:"registration_endpoint"`
-	Challenges    []string `json:"code_challenge_methods_supported"`
-	Documents     bool     `json:"client_id_metadata_document_supported"`
-}
-
-// server returns what an issuer says about itself.
-func (s *signIn) server(ctx context.Context, issuer string) (*issuerMetadata, error) {
-	u, err := url.Parse(issuer)
-	if err != nil {
-		return nil, s.stops(issuer+" is no address", "write the issuer in toolgate.identity.jwt as it names itself")
-	}
-	var fault error
-	for _, place := range guard.MetadataPlaces(u) {
-		var server issuerMetadata
-		switch err := s.fetch(ctx, place, &server); {
-		case err != nil:
-			fault = cmp.Or(fault, err)
-		case server.Issuer != issuer:
-			return nil, s.stops(fmt.Sprintf("%s names itself %q, not %q", place, server.Issuer, issuer), "write the issuer in toolgate.identity.jwt as it names itself")
-		case server.Authorization == "" || server.Token == "":
-			return nil, s.stops(place+" names no page to sign in at, or no place for tokens", "the issuer has to be an authorization server for people")
-		default:
-			return &server, nil
-		}
-	}
-	return nil, s.stops(fault.Error(), "does the issuer publish metadata (RFC 8414 or OpenID Connect Discovery)?")
-}
-
-// fetch reads a document of at most 1 MiB.
-func (s *signIn) fetch(ctx context.Context, place string, to any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, place, nil)
-	if err != nil {
-		return err
-	}
-	res, err := s.http.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", place, res.Status)
-	}
-	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(to); err != nil {
-		return fmt.Errorf("%s is no JSON document: %w", place, err)
-	}
-	return nil
-}
 
 // stops reports at which step a client stops, and what to change.
 func (s *signIn) stops(message, hint string) error {
