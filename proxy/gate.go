@@ -1,6 +1,6 @@
 // Package proxy is the road that every tool call takes, whatever door it comes
-// in by: receive, identify, resolve, decide, limit, validate, approve, record,
-// forward, normalise and close. Gate.Call runs it; nothing else calls a tool.
+// in by: receive, identify, stop, resolve, decide, connect, limit, validate, approve,
+// record, forward, normalise and close. Gate.Call runs it; nothing else calls a tool.
 //
 // Each kind of request has one small type: toolCall, relayed (requests that call
 // no tool) and question (of a server to its client). All embed call,
