@@ -25,7 +25,7 @@ const (
 	CodeApprovalExpired     = "T5_APPROVAL_EXPIRED"           // nobody answered in time
 	CodeApprovalPending     = "T5_APPROVAL_PENDING"           // people have not decided yet
 	CodeConnectionRequired  = "T5_CONNECTION_REQUIRED"        // the caller has no credential at the server
-	CodeStopped             = "T5_CALLS_STOPPED"              // a person has stopped such calls
+	CodeStopped             = "T5_STOPPED"                    // a person has stopped such calls
 	CodeRateLimited         = "T4_RATE_LIMIT_EXCEEDED"        // a bucket is empty
 	CodeOverloaded          = "T4_GATE_OVERLOADED"            // too much at once
 	CodeToolQuarantined     = "T4_TOOL_QUARANTINED"           // definition changed or refused
@@ -105,8 +105,10 @@ var convention = regexp.MustCompile(`^T[0-7](_[A-Z][A-Z0-9]*){2,}$`)
 
 // ValidCode reports whether code is T{tier}_{MODULE}_{REASON}: tier 0 to 7,
 // then at least two words of capitals and digits that start with a capital.
-// CodeInternal is valid too.
-func ValidCode(code string) bool { return code == CodeInternal || convention.MatchString(code) }
+// CodeInternal and CodeStopped are valid too.
+func ValidCode(code string) bool {
+	return code == CodeInternal || code == CodeStopped || convention.MatchString(code)
+}
 
 // sourceCode names an error after the place it comes from.
 func sourceCode(source ModuleRef, reason string) string {

@@ -32,7 +32,7 @@ APPROVAL_DENIED      | 403 | T5_APPROVAL_DENIED            | policy     | -32600
 APPROVAL_EXPIRED     | 403 | T5_APPROVAL_EXPIRED           | policy     | -32600 | -32600 | -32600 | result
 APPROVAL_PENDING     | 202 | T5_APPROVAL_PENDING           | policy     | -32600 | -32600 | -32600 | result
 CONNECTION_REQUIRED  | 403 | T5_CONNECTION_REQUIRED        | policy     | -32600 | -32600 | -32600 | -32042
-STOPPED              | 403 | T5_CALLS_STOPPED              | policy     | -32600 | -32600 | -32600 | result
+STOPPED              | 403 | T5_STOPPED                    | policy     | -32600 | -32600 | -32600 | result
 RATE_LIMITED         | 429 | T4_RATE_LIMIT_EXCEEDED        | resource   | -32001 | -32001 | -32603 | -32001
 OVERLOADED           | 429 | T4_GATE_OVERLOADED            | resource   | -32001 | -32001 | -32603 | -32001
 TOOL_QUARANTINED     | 403 | T4_TOOL_QUARANTINED           | policy     | -32600 | -32600 | -32600 | -32602
