@@ -110,10 +110,10 @@ type Options struct {
 	// Restart restarts a server that Status lists, and returns its state when it has
 	// answered, failed or taken long. Nil = there is no such server.
 	Restart func(ctx context.Context, server string) (Upstream, error)
-	// Stops reports whether a principal may stop calls and resume them; nil or an error = no.
-	Stops func(ctx context.Context, p policy.Principal) (bool, error)
-	// Brake stops calls; nil = nobody does. InForce returns what it has stopped, at once.
-	Brake   Brake
+	// MayStop reports whether a principal may stop calls and resume them; nil or an error = no.
+	MayStop func(ctx context.Context, p policy.Principal) (bool, error)
+	// Stops stop calls; nil = nobody does. InForce returns what they have stopped, at once.
+	Stops   Stops
 	InForce func() []stop.Stop
 	// Profiles reports whether a principal may take profiles of toolgate; nil = nobody.
 	Profiles func(p policy.Principal) bool
@@ -221,7 +221,7 @@ func New(opts Options) (*Console, error) {
 	if opts.Connections != nil {
 		maps.Copy(routes, c.connectionRoutes())
 	}
-	if opts.Brake != nil {
+	if opts.Stops != nil {
 		maps.Copy(routes, c.stopRoutes())
 	}
 	for pattern, methods := range routes {

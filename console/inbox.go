@@ -34,7 +34,7 @@ func (c *Console) shell(ctx context.Context, v visitor, title, view, path string
 	waiting, err := c.opts.Approvals.List(ctx, approval.Filter{Awaiting: v.Principal, Limit: mostAwaiting})
 	connects := c.opts.Connections != nil && len(c.opts.Connections.Services()) > 0
 	return shell{Title: title, View: view, Path: path, Subject: Visible(v.Subject), CSRF: v.csrf, Alone: v.alone, Connects: connects,
-		Stops: c.opts.Brake != nil && !v.alone, InForce: c.inForce(), Awaiting: len(waiting)}, err
+		Stops: c.opts.Stops != nil && !v.alone, InForce: c.inForce(), Awaiting: len(waiting)}, err
 }
 
 // face is what people see of a ticket first.

@@ -11,9 +11,9 @@ import (
 	"github.com/toolgate/toolgate/policy/stop"
 )
 
-// A Brake stops calls of agents and resumes them. Implementations are safe for concurrent use and
+// Stops stop calls of agents and resume them. Implementations are safe for concurrent use and
 // return the errors of package stop.
-type Brake interface {
+type Stops interface {
 	// List returns the stops in force, the oldest first.
 	List(ctx context.Context) ([]stop.State, error)
 	// Add stops calls, and returns which processes enforce it.
@@ -26,15 +26,15 @@ const stopPath = "/console/stop"
 var (
 	mayNotStop = problem{Status: http.StatusForbidden, Code: "NOT_STOPPER", Detail: "the policy does not let you stop calls or resume them",
 		Hint: "see data.stops of the policy"}
-	noStop = problem{Status: http.StatusNotFound, Code: "NO_STOP", Detail: "no such stop is in force", Hint: "toolgate stop list"}
+	noStop = problem{Status: http.StatusNotFound, Code: "NO_STOP", Detail: "no such stop is in force", Hint: "toolgate stop"}
 )
 
 // stops reports whether the policy lets p stop calls. It fails closed: the log has the cause.
 func (c *Console) stops(ctx context.Context, p policy.Principal) bool {
-	if c.opts.Stops == nil {
+	if c.opts.MayStop == nil {
 		return false
 	}
-	may, err := c.opts.Stops(ctx, p)
+	may, err := c.opts.MayStop(ctx, p)
 	if err != nil {
 		c.opts.Log.Error("asking who stops calls", "subject", p.Subject, "error", err)
 	}
@@ -67,7 +67,7 @@ func (c *Console) stop(r *http.Request, p policy.Principal, credential string, s
 	if err := c.record(r, act); err != nil {
 		return stop.State{}, err
 	}
-	return c.opts.Brake.Add(r.Context(), s)
+	return c.opts.Stops.Add(r.Context(), s)
 }
 
 // resume ends the stop with an ID for p, and returns it. It is recorded first.
@@ -78,7 +78,7 @@ func (c *Console) resume(r *http.Request, p policy.Principal, credential, id str
 		_ = c.record(r, act) // the log has the cause
 		return stop.Stop{}, mayNotStop
 	}
-	all, err := c.opts.Brake.List(r.Context())
+	all, err := c.opts.Stops.List(r.Context())
 	if err != nil {
 		return stop.Stop{}, err
 	}
@@ -90,7 +90,7 @@ func (c *Console) resume(r *http.Request, p policy.Principal, credential, id str
 		if err := c.record(r, act); err != nil {
 			return stop.Stop{}, err
 		}
-		if err := c.opts.Brake.Resume(r.Context(), id); !errors.Is(err, stop.ErrNotFound) {
+		if err := c.opts.Stops.Resume(r.Context(), id); !errors.Is(err, stop.ErrNotFound) {
 			return s.Stop, err
 		}
 	}
@@ -99,7 +99,7 @@ func (c *Console) resume(r *http.Request, p policy.Principal, credential, id str
 
 // listStops answers with the stops in force.
 func (c *Console) listStops(w http.ResponseWriter, r *http.Request, _ policy.Principal) error {
-	all, err := c.opts.Brake.List(r.Context())
+	all, err := c.opts.Stops.List(r.Context())
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (c *Console) stopPage(w http.ResponseWriter, r *http.Request, v visitor) er
 	if err != nil {
 		return err
 	}
-	all, err := c.opts.Brake.List(r.Context())
+	all, err := c.opts.Stops.List(r.Context())
 	if err != nil {
 		return err
 	}

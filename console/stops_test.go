@@ -16,21 +16,21 @@ import (
 	"github.com/toolgate/toolgate/policy/stop"
 )
 
-// levers are stops that one process enforces, and another does not.
-type levers struct {
+// heldStops are stops that one process enforces, and another does not.
+type heldStops struct {
 	all []stop.State
 }
 
-func (l *levers) List(context.Context) ([]stop.State, error) { return slices.Clone(l.all), nil }
+func (l *heldStops) List(context.Context) ([]stop.State, error) { return slices.Clone(l.all), nil }
 
-func (l *levers) Add(_ context.Context, s stop.Stop) (stop.State, error) {
+func (l *heldStops) Add(_ context.Context, s stop.Stop) (stop.State, error) {
 	s.ID = "stp_" + s.Name
 	state := stop.State{Stop: s, Confirmed: []string{"process 1 on a"}, Waiting: []string{"process 2 on <b>"}}
 	l.all = append(l.all, state)
 	return state, nil
 }
 
-func (l *levers) Resume(_ context.Context, id string) error {
+func (l *heldStops) Resume(_ context.Context, id string) error {
 	n := len(l.all)
 	if l.all = slices.DeleteFunc(l.all, func(s stop.State) bool { return s.ID == id }); len(l.all) == n {
 		return stop.ErrNotFound
@@ -38,7 +38,7 @@ func (l *levers) Resume(_ context.Context, id string) error {
 	return nil
 }
 
-func (l *levers) inForce() (all []stop.Stop) {
+func (l *heldStops) inForce() (all []stop.Stop) {
 	for _, s := range l.all {
 		all = append(all, s.Stop)
 	}
@@ -46,35 +46,35 @@ func (l *levers) inForce() (all []stop.Stop) {
 }
 
 // stopped is a listener where operators stop calls.
-func stopped(t *testing.T, change func(*console.Options)) (*listener, *levers) {
+func stopped(t *testing.T, change func(*console.Options)) (*listener, *heldStops) {
 	t.Helper()
-	brake := new(levers)
+	held := new(heldStops)
 	return newListener(t, func(o *console.Options) {
-		o.Stops = func(_ context.Context, p policy.Principal) (bool, error) { return p.Has("operator"), nil }
-		o.Brake, o.InForce = brake, brake.inForce
+		o.MayStop = func(_ context.Context, p policy.Principal) (bool, error) { return p.Has("operator"), nil }
+		o.Stops, o.InForce = held, held.inForce
 		if change != nil {
 			change(o)
 		}
-	}), brake
+	}), held
 }
 
 const roleStop = `{"kind":"role","name":"x","reason":"incident 7","for":"1h"}`
 
 // A stop and its end are recorded, then made, and answered with who enforces it.
 func TestStopOverREST(t *testing.T) {
-	l, brake := stopped(t, nil)
+	l, held := stopped(t, nil)
 	w := l.ask("POST", "/v1/stop", roleStop, as("t-oda")...)
 	if w.Code != 201 || !strings.Contains(w.Body.String(), `"confirmed":["process 1 on a"],"waiting":["process 2 on`) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	want := stop.Stop{ID: "stp_x", Kind: stop.Role, Name: "x", Reason: "incident 7", By: "oda", Until: l.Now().Add(time.Hour)}
-	if diff := cmp.Diff([]stop.Stop{want}, brake.inForce()); diff != "" {
+	if diff := cmp.Diff([]stop.Stop{want}, held.inForce()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if w = l.ask("GET", "/v1/stop", "", as("t-ann")...); w.Code != 200 || !strings.Contains(w.Body.String(), `{"stops":[{"id":"stp_x"`) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	if w = l.ask("DELETE", "/v1/stop/stp_x", "", as("t-oda")...); w.Code != 200 || len(brake.all) != 0 {
+	if w = l.ask("DELETE", "/v1/stop/stp_x", "", as("t-oda")...); w.Code != 200 || len(held.all) != 0 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	acts := []console.Act{
@@ -89,9 +89,9 @@ func TestStopOverREST(t *testing.T) {
 // Nobody stops or resumes calls without the right, without a record, or in words that say nothing.
 func TestNoStop(t *testing.T) {
 	failing := func(o *console.Options) {
-		o.Stops = func(context.Context, policy.Principal) (bool, error) { return true, errors.New("the policy fails") }
+		o.MayStop = func(context.Context, policy.Principal) (bool, error) { return true, errors.New("the policy fails") }
 	}
-	noPolicy := func(o *console.Options) { o.Stops = nil }
+	noPolicy := func(o *console.Options) { o.MayStop = nil }
 	for name, tc := range map[string]struct {
 		token, body string // body "" resumes
 		change      func(*console.Options)
@@ -113,16 +113,16 @@ func TestNoStop(t *testing.T) {
 		"another member":          {"t-oda", `{"kind":"all","reason":"r","until":"x"}`, nil, nil, 400, "BAD_REQUEST", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, brake := stopped(t, tc.change)
+			l, held := stopped(t, tc.change)
 			l.unrecorded = tc.unrecorded
-			brake.all = []stop.State{{Stop: stop.Stop{ID: "stp_1", Kind: stop.All}}}
+			held.all = []stop.State{{Stop: stop.Stop{ID: "stp_1", Kind: stop.All}}}
 			if tc.body == "" {
 				refused(t, l.ask("DELETE", "/v1/stop/stp_1", "", as(tc.token)...), tc.status, tc.code)
 			} else {
 				refused(t, l.ask("POST", "/v1/stop", tc.body, as(tc.token)...), tc.status, tc.code)
 			}
-			if len(brake.all) != 1 {
-				t.Errorf("in force: %+v", brake.all)
+			if len(held.all) != 1 {
+				t.Errorf("in force: %+v", held.all)
 			}
 			if tc.recorded == "NOT_STOPPER" && (len(l.acts) != 1 || l.acts[0].Reason != tc.recorded) || tc.recorded == "" && len(l.acts) > 0 {
 				t.Errorf("recorded %+v", l.acts)
@@ -137,7 +137,7 @@ func TestNoStop(t *testing.T) {
 
 // The page does what the resource does, for the session of its form alone.
 func TestStopPage(t *testing.T) {
-	l, brake := stopped(t, nil)
+	l, held := stopped(t, nil)
 	oda := newBrowser(l).signIn("t-oda")
 	submit := func(b *browser, path string, form url.Values, status int) string {
 		t.Helper()
@@ -156,11 +156,11 @@ func TestStopPage(t *testing.T) {
 	}
 	form := ann.form("/console/approvals", fields...) // it has the field of her session
 	submit(ann, "/console/stop", form, 403)
-	if len(brake.all) != 0 {
-		t.Fatalf("in force: %+v", brake.all)
+	if len(held.all) != 0 {
+		t.Fatalf("in force: %+v", held.all)
 	}
 	submit(oda, "/console/stop", oda.form("/console/stop", fields...), 303)
-	if s := brake.all[0].Stop; s.Name != "x" || s.Reason != "a <b>" || !s.Until.IsZero() || s.By != "oda" {
+	if s := held.all[0].Stop; s.Name != "x" || s.Reason != "a <b>" || !s.Until.IsZero() || s.By != "oda" {
 		t.Errorf("in force: %+v", s)
 	}
 	page := oda.do("GET", "/console/stop", nil).Body.String()
@@ -172,13 +172,13 @@ func TestStopPage(t *testing.T) {
 	form = ann.form("/console/approvals", "id", "stp_x")
 	submit(ann, "/console/stop/resume", form, 403)
 	submit(oda, "/console/stop/resume", url.Values{"id": {"stp_x"}}, 403)
-	if len(brake.all) != 1 {
+	if len(held.all) != 1 {
 		t.Fatal("resumed")
 	}
 	submit(oda, "/console/stop/resume", oda.form("/console/stop", "id", "stp_x"), 303)
 	submit(oda, "/console/stop/resume", oda.form("/console/stop", "id", "stp_x"), 404)
-	if len(brake.all) != 0 {
-		t.Errorf("in force: %+v", brake.all)
+	if len(held.all) != 0 {
+		t.Errorf("in force: %+v", held.all)
 	}
 }
 
@@ -186,10 +186,10 @@ func TestStopPage(t *testing.T) {
 // watch toolgate.
 func TestStopBanner(t *testing.T) {
 	for _, everybody := range []bool{true, false} {
-		l, brake := stopped(t, func(o *console.Options) { o.Watches = func(policy.Principal) bool { return everybody } })
+		l, held := stopped(t, func(o *console.Options) { o.Watches = func(policy.Principal) bool { return everybody } })
 		k := l.hold(`{"n":1}`)
 		ann := newBrowser(l).signIn("t-ann")
-		brake.all = []stop.State{{Stop: stop.Stop{ID: "stp_1", Kind: stop.Role, Name: "x", Reason: "incident 7"}}}
+		held.all = []stop.State{{Stop: stop.Stop{ID: "stp_1", Kind: stop.Role, Name: "x", Reason: "incident 7"}}}
 		for _, path := range []string{"/console/approvals", "/console/approvals?view=history", "/console/approvals/" + k.ID, "/console/stop", "/console/login"} {
 			if page := ann.do("GET", path, nil).Body.String(); !strings.Contains(page, "Calls are stopped") || !strings.Contains(page, "incident 7") {
 				t.Errorf("%s: %s", path, page)
@@ -201,7 +201,7 @@ func TestStopBanner(t *testing.T) {
 				t.Errorf("%s, where everybody watches %v: %s", path, everybody, page)
 			}
 		}
-		brake.all = nil
+		held.all = nil
 		if page := ann.do("GET", "/console/approvals", nil).Body.String(); strings.Contains(page, "Calls are stopped") {
 			t.Errorf("nothing is stopped: %s", page)
 		}

@@ -115,10 +115,10 @@ func connectionProbes() []probe {
 	}
 }
 
-// lever is stops that are all in force, but for one.
-type lever struct{ broken, unrecorded bool }
+// someStops are stops that are all in force, but for one.
+type someStops struct{ broken, unrecorded bool }
 
-func (l *lever) List(context.Context) ([]stop.State, error) {
+func (l *someStops) List(context.Context) ([]stop.State, error) {
 	if l.broken {
 		return nil, errors.New("planted")
 	}
@@ -126,7 +126,7 @@ func (l *lever) List(context.Context) ([]stop.State, error) {
 	return []stop.State{{Stop: s, Confirmed: []string{"process 1 on a"}, Waiting: []string{}}}, nil
 }
 
-func (l *lever) Add(ctx context.Context, s stop.Stop) (stop.State, error) {
+func (l *someStops) Add(ctx context.Context, s stop.Stop) (stop.State, error) {
 	if s.Name == "broken" {
 		return stop.State{}, errors.New("planted")
 	}
@@ -134,7 +134,7 @@ func (l *lever) Add(ctx context.Context, s stop.Stop) (stop.State, error) {
 	return stop.State{Stop: s, Confirmed: []string{}, Waiting: []string{"process 1 on a"}}, nil
 }
 
-func (l *lever) Resume(context.Context, string) error { return nil }
+func (l *someStops) Resume(context.Context, string) error { return nil }
 
 func stopProbes() []probe {
 	const all, good = "/v1/stop", `{"kind":"role","name":"r","reason":"because","for":"1h"}`
@@ -152,7 +152,7 @@ func stopProbes() []probe {
 // document.
 func TestDocumentForPeople(t *testing.T) {
 	people := map[string]policy.Principal{"ann-token": {Subject: "ann", Roles: []string{"approver"}}, "eve-token": {Subject: "eve"}, "oda-token": {Subject: "oda", Roles: []string{"operator"}}}
-	accounts, levers := new(wallet), new(lever)
+	accounts, stops := new(wallet), new(someStops)
 	servers := []console.Upstream{{Name: "web", State: "ready", Transport: "stdio", Restarts: 1}, {Name: "broken", State: "failed", Transport: "http"}, {Name: "unrecorded", State: "ready", Transport: "http"}}
 	tail := func(context.Context, int, bool) iter.Seq2[[]byte, error] {
 		return func(yield func([]byte, error) bool) { yield([]byte(`{"v":1}`), nil) }
@@ -179,9 +179,9 @@ func TestDocumentForPeople(t *testing.T) {
 			return servers[0], nil
 		},
 		Connections: accounts,
-		Stops:       func(_ context.Context, p policy.Principal) (bool, error) { return p.Has("operator"), nil }, Brake: levers,
+		MayStop:     func(_ context.Context, p policy.Principal) (bool, error) { return p.Has("operator"), nil }, Stops: stops,
 		Record: func(a console.Act) error {
-			if a.Server == "unrecorded" || strings.HasPrefix(a.Stop, "role unrecorded") || levers.unrecorded {
+			if a.Server == "unrecorded" || strings.HasPrefix(a.Stop, "role unrecorded") || stops.unrecorded {
 				return errors.New("disk full")
 			}
 			return nil
@@ -215,7 +215,7 @@ func TestDocumentForPeople(t *testing.T) {
 	})
 	for i, p := range probes {
 		accounts.broken = i >= len(probes)-4
-		levers.broken, levers.unrecorded = accounts.broken, i == len(probes)-5
+		stops.broken, stops.unrecorded = accounts.broken, i == len(probes)-5
 		got := d.do(p.who, p.method, p.path, p.body, p.headers...)
 		if err := doc.check(p.method, p.path, got); err != nil || got.status != p.status {
 			t.Errorf("%s %s: status %d, want %d: %v", p.method, p.path, got.status, p.status, err)

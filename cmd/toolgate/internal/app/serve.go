@@ -403,10 +403,10 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 		Operates: func(ctx context.Context, p policy.Principal) (bool, error) {
 			return a.policy.current().Operates(ctx, p)
 		},
-		Stops: func(ctx context.Context, p policy.Principal) (bool, error) {
+		MayStop: func(ctx context.Context, p policy.Principal) (bool, error) {
 			return a.policy.current().Stops(ctx, p)
 		},
-		Brake: a.state.stops, InForce: a.state.stops.InForce,
+		Stops: a.state.stops, InForce: a.state.stops.InForce,
 		Watches: func(p policy.Principal) bool { return mayWatch(a.Config(), p) },
 		Profiles: func(p policy.Principal) bool {
 			role := a.Config().PprofRole
