@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -83,7 +84,7 @@ func TestAnswerBeginsDuringBody(t *testing.T) {
 	}
 	defer res.Body.Close()
 	close(began)
-	if err := <-ended; err != io.EOF {
+	if err := <-ended; !errors.Is(err, io.EOF) {
 		t.Errorf("reading the end of the body: %v", err)
 	}
 	if text, err := io.ReadAll(res.Body); err != nil || string(text) != "whole" {
