@@ -41,31 +41,26 @@ func (e *Engine) TrailRight(ctx context.Context, p policy.Principal) (policy.Tra
 //
 // A policy without that rule gives the right to the role operator.
 func (e *Engine) Operates(ctx context.Context, p policy.Principal) (bool, error) {
-	switch {
-	case !p.Valid():
-		return false, errors.New("judging who operates servers: no principal")
-	case e.program.operates == nil:
-		return p.Has("operator"), nil
-	}
-	may, err := askAbout(ctx, e, e.program.operates, p, boolean)
-	if err != nil {
-		return false, fmt.Errorf("judging who operates servers: %w", err)
-	}
-	return may, nil
+	return e.may(ctx, p, "operates servers", e.program.operates, func() (bool, error) { return p.Has("operator"), nil })
 }
 
 // Stops reports whether p may stop calls and resume them. The rule data.toolgate.stops decides, as
 // for Operates. A policy without that rule gives the right to those who operate servers.
 func (e *Engine) Stops(ctx context.Context, p policy.Principal) (bool, error) {
+	return e.may(ctx, p, "stops calls", e.program.stops, func() (bool, error) { return e.Operates(ctx, p) })
+}
+
+// may evaluates the rule that decides who has a right; without a rule, otherwise decides.
+func (e *Engine) may(ctx context.Context, p policy.Principal, right string, rule *query, otherwise func() (bool, error)) (bool, error) {
 	switch {
 	case !p.Valid():
-		return false, errors.New("judging who stops calls: no principal")
-	case e.program.stops == nil:
-		return e.Operates(ctx, p)
+		return false, fmt.Errorf("judging who %s: no principal", right)
+	case rule == nil:
+		return otherwise()
 	}
-	may, err := askAbout(ctx, e, e.program.stops, p, boolean)
+	may, err := askAbout(ctx, e, rule, p, boolean)
 	if err != nil {
-		return false, fmt.Errorf("judging who stops calls: %w", err)
+		return false, fmt.Errorf("judging who %s: %w", right, err)
 	}
 	return may, nil
 }
