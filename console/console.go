@@ -112,6 +112,8 @@ type Options struct {
 	Restart func(ctx context.Context, server string) (Upstream, error)
 	// MayStop reports whether a principal may stop calls and resume them; nil or an error = no.
 	MayStop func(ctx context.Context, p policy.Principal) (bool, error)
+	// Knows reports whether something that a stop may name is known; nil = everything is.
+	Knows func(kind stop.Kind, name string) bool
 	// Stops stop calls; nil = nobody does. InForce returns what they have stopped, at once.
 	Stops   Stops
 	InForce func() []stop.Stop

@@ -21,6 +21,26 @@ type Stops interface {
 	Resume(ctx context.Context, id string) error
 }
 
+// A StopState is a stop as people see it.
+type StopState struct {
+	stop.State
+	Unknown bool `json:"unknown,omitempty"` // toolgate knows nothing of that name: a slip, or something to come
+}
+
+func (c *Console) stopState(s stop.State) StopState {
+	return StopState{s, c.opts.Knows != nil && !c.opts.Knows(s.Kind, s.Name)}
+}
+
+// stopStates returns the stops in force.
+func (c *Console) stopStates(ctx context.Context) ([]StopState, error) {
+	all, err := c.opts.Stops.List(ctx)
+	states := make([]StopState, 0, len(all))
+	for _, s := range all {
+		states = append(states, c.stopState(s))
+	}
+	return states, err
+}
+
 const stopPath = "/console/stop"
 
 var (
@@ -99,7 +119,7 @@ func (c *Console) resume(r *http.Request, p policy.Principal, credential, id str
 
 // listStops answers with the stops in force.
 func (c *Console) listStops(w http.ResponseWriter, r *http.Request, _ policy.Principal) error {
-	all, err := c.opts.Stops.List(r.Context())
+	all, err := c.stopStates(r.Context())
 	if err != nil {
 		return err
 	}
@@ -121,7 +141,7 @@ func (c *Console) addStop(w http.ResponseWriter, r *http.Request, p policy.Princ
 	if err != nil {
 		return err
 	}
-	return answerAs(w, http.StatusCreated, state)
+	return answerAs(w, http.StatusCreated, c.stopState(state))
 }
 
 // endStop resumes, and answers with the stop that has ended.
@@ -163,13 +183,13 @@ func (c *Console) stopPage(w http.ResponseWriter, r *http.Request, v visitor) er
 	if err != nil {
 		return err
 	}
-	all, err := c.opts.Stops.List(r.Context())
+	all, err := c.stopStates(r.Context())
 	if err != nil {
 		return err
 	}
 	return render(w, appCSP, http.StatusOK, "stop.html", struct {
 		shell
-		All   []stop.State
+		All   []StopState
 		Kinds []stop.Kind
 		May   bool
 	}{frame, all, stop.Kinds, c.stops(r.Context(), v.Principal)})

@@ -52,6 +52,7 @@ func stopped(t *testing.T, change func(*console.Options)) (*listener, *heldStops
 	return newListener(t, func(o *console.Options) {
 		o.MayStop = func(_ context.Context, p policy.Principal) (bool, error) { return p.Has("operator"), nil }
 		o.Stops, o.InForce = held, held.inForce
+		o.Knows = func(kind stop.Kind, name string) bool { return name != "slip" }
 		if change != nil {
 			change(o)
 		}
@@ -74,6 +75,10 @@ func TestStopOverREST(t *testing.T) {
 	if w = l.ask("GET", "/v1/stop", "", as("t-ann")...); w.Code != 200 || !strings.Contains(w.Body.String(), `{"stops":[{"id":"stp_x"`) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
+	if w = l.ask("POST", "/v1/stop", `{"kind":"tool","name":"slip","reason":"r"}`, as("t-oda")...); w.Code != 201 || !strings.Contains(w.Body.String(), `"unknown":true`) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	l.acts, held.all = l.acts[:1], held.all[:1]
 	if w = l.ask("DELETE", "/v1/stop/stp_x", "", as("t-oda")...); w.Code != 200 || len(held.all) != 0 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}

@@ -406,7 +406,7 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 		MayStop: func(ctx context.Context, p policy.Principal) (bool, error) {
 			return a.policy.current().Stops(ctx, p)
 		},
-		Stops: a.state.stops, InForce: a.state.stops.InForce,
+		Stops: a.state.stops, InForce: a.state.stops.InForce, Knows: a.knows,
 		Watches: func(p policy.Principal) bool { return mayWatch(a.Config(), p) },
 		Profiles: func(p policy.Principal) bool {
 			role := a.Config().PprofRole

@@ -12,6 +12,7 @@ import (
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/stop"
 	"github.com/toolgate/toolgate/policy/workbench"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
@@ -45,6 +46,20 @@ func RolesOf(cfg *config.Config, engine *rego.Engine, local string) []string {
 	}
 	slices.Sort(roles)
 	return slices.Compact(roles)
+}
+
+// knows reports whether a role, a server or a tool of that name is known. Principals are not.
+func (a *App) knows(kind stop.Kind, name string) bool {
+	switch kind {
+	case stop.Role:
+		return slices.Contains(RolesOf(a.Config(), a.policy.current(), a.options.Role), name)
+	case stop.Server:
+		return a.upstreams.Catalogue().HasServer(name)
+	case stop.Tool:
+		_, ok := a.upstreams.Catalogue().Lookup("", name)
+		return ok
+	}
+	return true
 }
 
 // admitsLocal reports whether the principal local is admitted.

@@ -9,11 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy/stop"
 )
 
 // stopList is the answer of /v1/stop.
-type stopList struct{ Stops []stop.State }
+type stopList struct{ Stops []console.StopState }
 
 func stopCommand(e *env) *cobra.Command {
 	var reason string
@@ -33,7 +34,7 @@ func stopCommand(e *env) *cobra.Command {
 		if within != 0 {
 			order["for"] = within.String()
 		}
-		var state stop.State
+		var state console.StopState
 		if err := e.fetch(ctx, peopleListener, http.MethodPost, "/v1/stop", order, &state); err != nil {
 			return err
 		}
@@ -68,5 +69,5 @@ func stopValues(ctx context.Context, e *env, _ *cobra.Command, _ []string) []str
 	if e.fetch(ctx, peopleListener, http.MethodGet, "/v1/stop", nil, &list) != nil {
 		return nil
 	}
-	return textsOf(list.Stops, func(s stop.State) string { return described(s.ID, s.About()) })
+	return textsOf(list.Stops, func(s console.StopState) string { return described(s.ID, s.About()) })
 }
