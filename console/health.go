@@ -81,9 +81,7 @@ func (c *Console) readiness(w http.ResponseWriter, r *http.Request, details bool
 	}
 	if strings.Contains(r.Header.Get("Accept"), "application/json") {
 		s.Upstreams, s.Sights, s.Warnings = append([]Upstream{}, s.Upstreams...), append([]Sight{}, s.Sights...), append([]string{}, s.Warnings...) // none is [], not null
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(code)
-		return answer(w, s)
+		return answerAs(w, code, s)
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(code)

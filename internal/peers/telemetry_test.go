@@ -203,7 +203,7 @@ func TestTelemetry(t *testing.T) {
 	header := <-upstream.header
 	denied, _ := call("now", "moon")
 	failed, _ := call("fail", "UTC")
-	ends := map[trace.TraceID]int{good: 15, denied: 6, failed: 15} // spans of client, call, stages, request to the upstream, upstream
+	ends := map[trace.TraceID]int{good: 16, denied: 7, failed: 16} // spans of client, call, stages, request to the upstream, upstream
 	got := map[trace.TraceID][]collected{}
 	otel.Await(t, "the collector has three traces", func() bool {
 		clear(got)
