@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -87,7 +88,8 @@ type BrokerOptions struct {
 // concurrent use.
 type Broker struct {
 	opts   BrokerOptions
-	grants *Grants // of the type oauth; nil = there are none
+	grants *Grants      // of the type oauth; nil = there are none
+	client *http.Client // for token endpoints, with the system's root certificates
 	runs   chan struct{}
 
 	mu   sync.Mutex // protects the fields below
@@ -112,7 +114,8 @@ func NewBroker(grants *Grants, opts BrokerOptions) *Broker {
 	if opts.Log == nil {
 		opts.Log = hclog.NewNullLogger()
 	}
-	return &Broker{opts: opts, grants: grants, runs: make(chan struct{}, maxRuns), kept: make(map[string]*kept)}
+	client, _ := newClient(config.Server{}) // fails for root certificates alone
+	return &Broker{opts: opts, grants: grants, client: client, runs: make(chan struct{}, maxRuns), kept: make(map[string]*kept)}
 }
 
 // Find returns the credential of a caller at a server. The error is a *Missing, or says that the
@@ -149,7 +152,7 @@ func (b *Broker) keep(server config.Server, caller Caller) *Credential {
 		if len(b.kept) >= maxKept {
 			b.sweepLocked(now)
 		}
-		ask, timeout := exchange(server, caller), time.Duration(0)
+		ask, timeout := b.exchange(server, caller), time.Duration(0)
 		if server.Credential.Type == config.CredentialCommand {
 			ask, timeout = b.command(server, caller.Person), server.Credential.Timeout
 		}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 	"golang.org/x/oauth2"
@@ -28,15 +29,22 @@ const (
 // exchange returns what asks for a token with which the caller is known at a server: the caller's own
 // token is the subject, toolgate's the actor. A caller whose token does not count any more, or not
 // there, has no credential.
-func exchange(server config.Server, caller Caller) func(context.Context) (*oauth2.Token, error) {
+func (b *Broker) exchange(server config.Server, caller Caller) func(context.Context) (*oauth2.Token, error) {
 	ask := exchangeToken
 	if server.Credential.Profile == config.ProfileIDJAG {
 		ask = assertIdentity
 	}
-	client, fault := newClient(server)
+	// Servers with root certificates of their own read them when they ask; all others share connections.
+	clientOf := sync.OnceValues(func() (*http.Client, error) {
+		if server.TLS == nil || server.TLS.CA == "" {
+			return b.client, nil
+		}
+		return newClient(server)
+	})
 	return func(ctx context.Context) (*oauth2.Token, error) {
-		if fault != nil {
-			return nil, fault
+		client, err := clientOf()
+		if err != nil {
+			return nil, err
 		}
 		token, err := ask(ctx, client, server, string(caller.Token))
 		if refused, ok := errors.AsType[*oauth2.RetrieveError](err); ok && refusesSubject(refused) {
