@@ -268,7 +268,7 @@ var refusals = map[string]struct {
 func (c *peer) Tell(method string, params json.RawMessage) {
 	ofTask, ok := serverNotices[method]
 	ok = c.server != "" && (ok || isNotice(method) && c.gate.extends(c.server, method)) &&
-		(c.gate.opts.Stops == nil || c.gate.opts.Stops.Find(&c.who, c.server, "") == nil)
+		c.gate.opts.Stops.Find(&c.who, c.server, "") == nil
 	switch {
 	case ok && ofTask:
 		params, ok = c.taskStatus(params)

@@ -167,7 +167,7 @@ type Settings struct {
 }
 
 // Options are the parts of a Gate. All but Refused, Fold, Usage, Waiter, Book,
-// Servers, Artifacts, Bus, Tracer, Credentials, Stops, Observe, Log, Now and Settings are required.
+// Servers, Artifacts, Bus, Tracer, Credentials, Observe, Log, Now and Settings are required.
 type Options struct {
 	Identifier Identifier
 	Policy     Policy
@@ -190,7 +190,7 @@ type Options struct {
 	Baggage   []string  // keys of the caller's W3C Baggage in params._meta that servers receive; nil = none
 	// Credentials finds those of callers at servers where each needs one; nil: there is no such server.
 	Credentials Credentials
-	Stops       Stops // nil: nobody stops requests
+	Stops       Stops // nil = nobody stops requests
 	Settings    Settings
 	// Observe is called with every closed call; it must not block.
 	Observe func(Observation)
@@ -239,6 +239,9 @@ func New(opts Options) (*Gate, error) {
 	}
 	if opts.Observe == nil {
 		opts.Observe = func(Observation) {}
+	}
+	if opts.Stops == nil {
+		opts.Stops = noStops{}
 	}
 	g := &Gate{opts: opts, polls: limit.New(limit.Rules{}), running: running{calls: make(map[*call]context.CancelCauseFunc)}}
 	g.sessions, _ = lru.New[owner, *session](maxSessions) // an error means a size below 1

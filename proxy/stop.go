@@ -17,14 +17,20 @@ type Stops interface {
 	Find(p *policy.Principal, server, tool string) *stop.Stop
 }
 
+// noStops are the Stops of a Gate that is given none.
+type noStops struct{}
+
+// Find implements Stops.
+func (noStops) Find(*policy.Principal, string, string) *stop.Stop { return nil }
+
 // stopping is the cause with which a request at its server is cancelled that people have stopped.
 type stopping struct{ by *stop.Stop }
 
 func (s stopping) Error() string { return "stopped: " + s.by.Reason }
 
 // stop refuses a request that people have stopped. It is a stage before resolve, which may ask
-// servers where something is; resolve calls it again when server and tool are known, and forward
-// when the request is one of those that CancelStopped finds.
+// servers where something is. Resolve calls it again when server and tool are known. Forward calls it
+// after begin, so that a stop is found either here or by CancelStopped.
 func (c *call) stop(context.Context) *Failure {
 	if by := c.stoppedBy(); by != nil {
 		return c.stopped(by, "")
@@ -34,9 +40,6 @@ func (c *call) stop(context.Context) *Failure {
 
 // stoppedBy returns what stops the request, as far as it is known what it is about.
 func (c *call) stoppedBy() *stop.Stop {
-	if c.gate.opts.Stops == nil {
-		return nil
-	}
 	tool := ""
 	if c.tool != nil {
 		tool = c.tool.Exposed
@@ -44,7 +47,7 @@ func (c *call) stoppedBy() *stop.Stop {
 	return c.gate.opts.Stops.Find(&c.principal, c.server, tool)
 }
 
-// stopped is the failure of a request that people have stopped; then is what became of it.
+// stopped returns the failure of a stopped request. Then says what became of the request.
 func (c *call) stopped(by *stop.Stop, then string) *Failure {
 	return c.fail(signal.CodeStopped, by.About()+" is stopped ("+by.ID+"): "+by.Reason+then).with("stop", by.ID).
 		remedy("make no more such calls until a person resumes them")

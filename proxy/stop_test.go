@@ -137,7 +137,7 @@ func TestWhatIsStopped(t *testing.T) {
 	}
 }
 
-// A principal that is stopped has no lists and is told nothing. Where all servers are, one that is
+// A stopped principal has no lists and gets no notifications. Where all servers are, one that is
 // stopped is not asked.
 func TestListsThatAreStopped(t *testing.T) {
 	for _, route := range []string{"", "web"} {
@@ -195,7 +195,7 @@ func TestAServerThatIsStopped(t *testing.T) {
 	}
 }
 
-// slow is a gate whose server answers when it is told to, or the request is cancelled.
+// slow is a gate whose server answers when the test lets it, or when the request is cancelled.
 type slow struct {
 	*bench
 	arrived chan string // subject of each request at the server

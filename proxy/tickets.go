@@ -38,10 +38,8 @@ func (g *Gate) Resume(ctx context.Context, t approval.Ticket) (approval.Ticket, 
 	if g.opts.Book == nil {
 		return t, errors.New("making an approved call: the gate has no book")
 	}
-	if g.opts.Stops != nil {
-		if by := g.opts.Stops.Find(&t.Principal, t.Server, t.Exposed); by != nil {
-			return t, fmt.Errorf("making an approved call: %w", stopping{by})
-		}
+	if by := g.opts.Stops.Find(&t.Principal, t.Server, t.Exposed); by != nil {
+		return t, fmt.Errorf("making an approved call: %w", stopping{by})
 	}
 	if t.State == approval.StateNeedsConnection && !g.connected(ctx, t) {
 		return t, nil

@@ -118,8 +118,8 @@ func (s *Stop) Check() error {
 	return nil
 }
 
-// State is a stop with the processes that enforce it, and those that have not confirmed it, as in
-// "process 4711 on web-1". A process of a version without stops never confirms.
+// State is a stop, the processes that enforce it, and those that have not confirmed it. A process is
+// named as in "process 4711 on web-1". One of a version without stops never confirms.
 type State struct {
 	Stop
 	Confirmed []string `json:"confirmed"`
@@ -336,7 +336,7 @@ func (s *Stops) Resume(ctx context.Context, id string) error {
 	return nil
 }
 
-// change changes the stops in a transaction, forgets those that are over, and puts the rest into force.
+// change runs do in a transaction, which also deletes the stops that have ended, and reads the stops again.
 func (s *Stops) change(ctx context.Context, do func(context.Context, *sql.Tx) error) error {
 	err := s.opts.DB.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		now := s.opts.Now()

@@ -170,7 +170,7 @@ func TestAKindOfALaterVersion(t *testing.T) {
 	await(t, 20*time.Second, "it is stopped", func() bool { return n.Find(&policy.Principal{Subject: "b"}, "", "") != nil })
 }
 
-// A stop holds for other processes at once, and for those that start later; all confirm it.
+// Other processes enforce a stop at once, and so do processes that start later. All confirm it.
 func TestOtherProcesses(t *testing.T) {
 	dir := t.TempDir()
 	one, two := openNode(t, dir, "ins_1", nil), openNode(t, dir, "ins_2", nil)

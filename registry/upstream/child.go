@@ -139,7 +139,7 @@ func (c *child) wait() {
 }
 
 // drain reads stderr to its end, line by line, so that the pipe never fills
-// up, keeps its end, and logs what is not too much of it, without secrets.
+// up. It keeps the last lines and logs at most stderrLines a second, both without secrets.
 func (c *child) drain(r io.ReadCloser, redact func(string) string, said *tail, log hclog.Logger) {
 	defer r.Close()
 	lines := bufio.NewReaderSize(r, stderrLine)
