@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+
+	"github.com/toolgate/toolgate/policy"
 )
 
 // A holding is a service and the connection that calls run with there, for a page.
@@ -44,8 +46,8 @@ func (c *Console) connectionsPage(w http.ResponseWriter, r *http.Request, v visi
 	data := struct {
 		shell
 		Own, Toolgate, Others []holding
-		Operates              bool
-	}{Operates: c.operates(r.Context(), v.Principal)}
+		Operates, SeesOthers  bool
+	}{Operates: c.may(r.Context(), v.Principal, policy.Operates), SeesOthers: c.may(r.Context(), v.Principal, policy.Connections)}
 	if data.shell, err = c.shell(r.Context(), v, "Connections", "connections", connectionsPath); err != nil {
 		return err
 	}
@@ -57,7 +59,7 @@ func (c *Console) connectionsPage(w http.ResponseWriter, r *http.Request, v visi
 			data.Toolgate = append(data.Toolgate, v.holds(s, all))
 		}
 	}
-	if data.Operates {
+	if data.SeesOthers {
 		data.Others = v.others(all)
 	}
 	return render(w, appCSP, http.StatusOK, "connections.html", data)

@@ -107,6 +107,8 @@ var (
 		Hint: "begin again at " + connectionsPath + "; toolgate's log says why"}
 	absentConnecting = problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "no connection was made: you are not signed in",
 		Hint: "sign in, and begin again at " + connectionsPath}
+	mayNotSeeConnections = problem{Status: http.StatusForbidden, Code: "NOT_OPERATOR", Detail: "the policy does not let you see connections of others",
+		Hint: "see data.connections of the policy"}
 	unreachableService = problem{Status: http.StatusServiceUnavailable, Code: "UPSTREAM_UNAVAILABLE", Detail: "the server or its authorization server does not say how to connect",
 		Hint: "try again; toolgate's log says why"}
 )
@@ -118,7 +120,7 @@ func (c *Console) service(ctx context.Context, name string, p policy.Principal) 
 	switch {
 	case i < 0:
 		return Service{}, noService
-	case all[i].Shared && !c.operates(ctx, p):
+	case all[i].Shared && !c.may(ctx, p, policy.Operates):
 		return Service{}, notOperator
 	}
 	return all[i], nil
@@ -140,10 +142,18 @@ func (c *Console) connection(ctx context.Context, id string, p policy.Principal)
 		return Connection{}, err
 	}
 	i := slices.IndexFunc(all, func(k Connection) bool { return k.ID == id })
-	if i < 0 || all[i].Person != personOf(p) && !c.operates(ctx, p) {
+	if i < 0 || all[i].Person != personOf(p) && !c.may(ctx, p, rightAt(all[i])) {
 		return Connection{}, noConnection
 	}
 	return all[i], nil
+}
+
+// rightAt returns the right that lets people see and revoke k, which is not their own.
+func rightAt(k Connection) policy.Right {
+	if k.Person == (Person{}) {
+		return policy.Operates
+	}
+	return policy.Connections
 }
 
 // connect sends the browser of v to the authorization server. It is recorded first.
@@ -215,7 +225,7 @@ func (c *Console) finish(r *http.Request, v visitor, service string, act Act) (C
 	if err := c.record(r, act); err != nil {
 		return Connection{}, err
 	}
-	k, err := c.opts.Connector.Finish(r.Context(), personOf(v.Principal), c.operates(r.Context(), v.Principal), answer)
+	k, err := c.opts.Connector.Finish(r.Context(), personOf(v.Principal), c.may(r.Context(), v.Principal, policy.Operates), answer)
 	if err != nil {
 		c.opts.Log.Warn("refusing a connection", "server", service, "error", err)
 		if !store.Away(err) {
@@ -281,9 +291,9 @@ func (c *Console) listConnections(w http.ResponseWriter, r *http.Request, p poli
 	if err != nil {
 		return err
 	}
-	operates := c.operates(r.Context(), p)
-	if everybody && !operates {
-		return notOperator
+	operates := c.may(r.Context(), p, policy.Operates)
+	if everybody && !c.may(r.Context(), p, policy.Connections) {
+		return mayNotSeeConnections
 	}
 	all, err := c.opts.Connections.List(r.Context())
 	if err != nil {

@@ -104,7 +104,9 @@ func connectable(t *testing.T, change func(*console.Options)) (*listener, *accou
 	a := newAccounts()
 	l := newListener(t, func(o *console.Options) {
 		o.Connections, o.Connector = a, a
-		o.Operates = func(_ context.Context, p policy.Principal) (bool, error) { return p.Has("operator"), nil }
+		o.May = func(_ context.Context, p policy.Principal, _ policy.Right) (bool, error) {
+			return p.Has("operator"), nil
+		}
 		if change != nil {
 			change(o)
 		}
@@ -274,7 +276,9 @@ func TestFinishingAsOperator(t *testing.T) {
 	for _, operates := range []bool{true, false} {
 		var lost bool
 		l, a := connectable(t, func(o *console.Options) {
-			o.Operates = func(_ context.Context, p policy.Principal) (bool, error) { return p.Has("operator") && !lost, nil }
+			o.May = func(_ context.Context, p policy.Principal, _ policy.Right) (bool, error) {
+				return p.Has("operator") && !lost, nil
+			}
 		})
 		b := newBrowser(l).signIn("t-oda")
 		state := b.goes("drive")

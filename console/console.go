@@ -103,15 +103,13 @@ type Options struct {
 	// TrailRight says which records of the trail a principal may read; nil or an
 	// error = none.
 	TrailRight func(ctx context.Context, p policy.Principal) (policy.TrailRight, error)
-	// Operates reports whether a principal may operate servers; nil or an error = no.
-	Operates func(ctx context.Context, p policy.Principal) (bool, error)
+	// May reports whether a principal has a right; nil or an error = no.
+	May func(ctx context.Context, p policy.Principal, right policy.Right) (bool, error)
 	// Stderr returns the last lines of a server's processes on stderr, without secrets; nil = none are kept.
 	Stderr func(server string) []string
 	// Restart restarts a server that Status lists, and returns its state when it has
 	// answered, failed or taken long. Nil = there is no such server.
 	Restart func(ctx context.Context, server string) (Upstream, error)
-	// MayStop reports whether a principal may stop calls and resume them; nil or an error = no.
-	MayStop func(ctx context.Context, p policy.Principal) (bool, error)
 	// Knows reports whether something that a stop may name is known; nil = everything is.
 	Knows func(kind stop.Kind, name string) bool
 	// Stops stop calls; nil = nobody does. InForce returns what they have stopped, at once.

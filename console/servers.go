@@ -10,15 +10,14 @@ import (
 var notOperator = problem{Status: http.StatusForbidden, Code: "NOT_OPERATOR", Detail: "the policy does not let you operate servers",
 	Hint: "see data.operators of the policy"}
 
-// operates reports whether the policy lets p operate servers. It fails closed: the log has the
-// cause.
-func (c *Console) operates(ctx context.Context, p policy.Principal) bool {
-	if c.opts.Operates == nil {
+// may reports whether the policy gives p a right. It fails closed: the log has the cause.
+func (c *Console) may(ctx context.Context, p policy.Principal, right policy.Right) bool {
+	if c.opts.May == nil {
 		return false
 	}
-	may, err := c.opts.Operates(ctx, p)
+	may, err := c.opts.May(ctx, p, right)
 	if err != nil {
-		c.opts.Log.Error("asking who operates servers", "subject", p.Subject, "error", err)
+		c.opts.Log.Error("asking for a right", "right", string(right), "subject", p.Subject, "error", err)
 	}
 	return err == nil && may
 }
@@ -33,7 +32,7 @@ var noServer = problem{Status: http.StatusNotFound, Code: "NO_SERVER", Detail: "
 
 // listServers lists the servers for those whom the policy lets operate them.
 func (c *Console) listServers(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	if !c.operates(r.Context(), p) {
+	if !c.may(r.Context(), p, policy.Operates) {
 		return notOperator
 	}
 	return answer(w, map[string][]Upstream{"servers": append([]Upstream{}, c.opts.Status().Upstreams...)})
@@ -41,7 +40,7 @@ func (c *Console) listServers(w http.ResponseWriter, r *http.Request, p policy.P
 
 // showServer shows the server that the path names, with the end of its stderr.
 func (c *Console) showServer(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	if !c.operates(r.Context(), p) {
+	if !c.may(r.Context(), p, policy.Operates) {
 		return notOperator
 	}
 	for _, u := range c.opts.Status().Upstreams {
@@ -62,7 +61,7 @@ func (c *Console) showServer(w http.ResponseWriter, r *http.Request, p policy.Pr
 func (c *Console) restart(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	server := r.PathValue("name")
 	act := Act{Name: ActServerRestart, Principal: p, Credential: "bearer", Server: Visible(server)}
-	if !c.operates(r.Context(), p) {
+	if !c.may(r.Context(), p, policy.Operates) {
 		act.Reason = notOperator.Code
 		_ = c.record(r, act)
 		return notOperator

@@ -18,7 +18,9 @@ import (
 func operated(t *testing.T, change func(*console.Options)) (*listener, *[]string) {
 	var restarted []string
 	l := newListener(t, func(o *console.Options) {
-		o.Operates = func(_ context.Context, p policy.Principal) (bool, error) { return p.Has("operator"), nil }
+		o.May = func(_ context.Context, p policy.Principal, _ policy.Right) (bool, error) {
+			return p.Has("operator"), nil
+		}
 		o.Restart = func(_ context.Context, server string) (console.Upstream, error) {
 			restarted = append(restarted, server)
 			return console.Upstream{Name: server, State: "ready"}, nil
@@ -65,7 +67,9 @@ func TestRestart(t *testing.T) {
 // Nobody restarts a server without the right, without a record, or one that does not run.
 func TestNoRestart(t *testing.T) {
 	failing := func(o *console.Options) {
-		o.Operates = func(context.Context, policy.Principal) (bool, error) { return true, errors.New("the policy fails") }
+		o.May = func(context.Context, policy.Principal, policy.Right) (bool, error) {
+			return true, errors.New("the policy fails")
+		}
 	}
 	for name, tc := range map[string]struct {
 		token, server string
@@ -77,7 +81,7 @@ func TestNoRestart(t *testing.T) {
 	}{
 		"another role":        {"t-ann", "web", nil, nil, 403, "NOT_OPERATOR", "NOT_OPERATOR"},
 		"the policy fails":    {"t-oda", "web", failing, nil, 403, "NOT_OPERATOR", "NOT_OPERATOR"},
-		"no policy":           {"t-oda", "web", func(o *console.Options) { o.Operates = nil }, nil, 403, "NOT_OPERATOR", "NOT_OPERATOR"},
+		"no policy":           {"t-oda", "web", func(o *console.Options) { o.May = nil }, nil, 403, "NOT_OPERATOR", "NOT_OPERATOR"},
 		"nobody":              {"t-nobody", "web", nil, nil, 401, "UNAUTHENTICATED", ""},
 		"no such server":      {"t-oda", "other", nil, nil, 404, "NO_SERVER", ""},
 		"a disabled server":   {"t-oda", "off", nil, nil, 404, "NO_SERVER", ""},

@@ -49,22 +49,10 @@ var (
 	noStop = problem{Status: http.StatusNotFound, Code: "NO_STOP", Detail: "no such stop is in force", Hint: "toolgate stop"}
 )
 
-// stops reports whether the policy lets p stop calls. It fails closed: the log has the cause.
-func (c *Console) stops(ctx context.Context, p policy.Principal) bool {
-	if c.opts.MayStop == nil {
-		return false
-	}
-	may, err := c.opts.MayStop(ctx, p)
-	if err != nil {
-		c.opts.Log.Error("asking who stops calls", "subject", p.Subject, "error", err)
-	}
-	return err == nil && may
-}
-
 // stop stops calls for p. It is recorded first.
 func (c *Console) stop(r *http.Request, p policy.Principal, credential string, s stop.Stop, within string) (stop.State, error) {
 	act := Act{Name: ActStop, Principal: p, Credential: credential}
-	if !c.stops(r.Context(), p) {
+	if !c.may(r.Context(), p, policy.Stops) {
 		act.Reason = mayNotStop.Code
 		_ = c.record(r, act) // the log has the cause
 		return stop.State{}, mayNotStop
@@ -93,7 +81,7 @@ func (c *Console) stop(r *http.Request, p policy.Principal, credential string, s
 // resume ends the stop with an ID for p, and returns it. It is recorded first.
 func (c *Console) resume(r *http.Request, p policy.Principal, credential, id string) (stop.Stop, error) {
 	act := Act{Name: ActResume, Principal: p, Credential: credential, Stop: Visible(id)}
-	if !c.stops(r.Context(), p) {
+	if !c.may(r.Context(), p, policy.Stops) {
 		act.Reason = mayNotStop.Code
 		_ = c.record(r, act) // the log has the cause
 		return stop.Stop{}, mayNotStop
@@ -192,7 +180,7 @@ func (c *Console) stopPage(w http.ResponseWriter, r *http.Request, v visitor) er
 		All   []StopState
 		Kinds []stop.Kind
 		May   bool
-	}{frame, all, stop.Kinds, c.stops(r.Context(), v.Principal)})
+	}{frame, all, stop.Kinds, c.may(r.Context(), v.Principal, policy.Stops)})
 }
 
 // submitStop stops what the form says.

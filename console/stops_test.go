@@ -50,7 +50,9 @@ func stopped(t *testing.T, change func(*console.Options)) (*listener, *heldStops
 	t.Helper()
 	held := new(heldStops)
 	return newListener(t, func(o *console.Options) {
-		o.MayStop = func(_ context.Context, p policy.Principal) (bool, error) { return p.Has("operator"), nil }
+		o.May = func(_ context.Context, p policy.Principal, _ policy.Right) (bool, error) {
+			return p.Has("operator"), nil
+		}
 		o.Stops, o.InForce = held, held.inForce
 		o.Knows = func(kind stop.Kind, name string) bool { return name != "slip" }
 		if change != nil {
@@ -94,9 +96,11 @@ func TestStopOverREST(t *testing.T) {
 // Nobody stops or resumes calls without the right, without a record, or in words that say nothing.
 func TestNoStop(t *testing.T) {
 	failing := func(o *console.Options) {
-		o.MayStop = func(context.Context, policy.Principal) (bool, error) { return true, errors.New("the policy fails") }
+		o.May = func(context.Context, policy.Principal, policy.Right) (bool, error) {
+			return true, errors.New("the policy fails")
+		}
 	}
-	noPolicy := func(o *console.Options) { o.MayStop = nil }
+	noPolicy := func(o *console.Options) { o.May = nil }
 	for name, tc := range map[string]struct {
 		token, body string // body "" resumes
 		change      func(*console.Options)

@@ -339,6 +339,23 @@ func ParseRate(s string) (count int, per time.Duration, ok bool) {
 	return int(n), per, err == nil && n > 0 && perErr == nil && per > 0
 }
 
+// A Right is something that a policy lets people do with toolgate itself: the name of the rule of
+// package toolgate that decides, with a boolean.
+type Right string
+
+// The rights, each with the member of data in which the default policy names roles.
+const (
+	Operates       Right = "operates"            // data.operators: operate servers, and see tools, limits, sessions and tokens
+	Stops          Right = "stops"               // data.stops: stop calls and resume them
+	Definitions    Right = "accepts_definitions" // data.definitions: accept and refuse changed definitions
+	ReadsArguments Right = "reads_arguments"     // data.arguments: read arguments of recorded calls, and search in them
+	Exports        Right = "exports_trail"       // data.exports: export the audit trail
+	Connections    Right = "sees_connections"    // data.connections: see and revoke connections of other people
+)
+
+// Rights are all rights.
+var Rights = []Right{Operates, Stops, Definitions, ReadsArguments, Exports, Connections}
+
 // TrailRight says which records of the audit trail a principal may read.
 type TrailRight string
 

@@ -51,7 +51,7 @@
 #
 #   custom.policy-data lists data that has the form of schemas/policy-data.json. toolgate
 #   loads no policy with a member in it that the form does not have.
-# custom: {policy-data: [models, pixels, thresholds, known, unmetered, annotations, approval, tools, trail, operators, stops]}
+# custom: {policy-data: [models, pixels, thresholds, known, unmetered, annotations, approval, tools, trail, operators, stops, definitions, arguments, exports, connections]}
 package toolgate
 
 import rego.v2

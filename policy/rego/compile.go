@@ -29,8 +29,6 @@ const (
 	decisionPath = "data.toolgate.decision"
 	visiblePath  = "data.toolgate.visible"
 	trailPath    = "data.toolgate.trail"
-	operatesPath = "data.toolgate.operates"
-	stopsPath    = "data.toolgate.stops"
 	// cachedPatterns is how many compiled regular expressions and globs one
 	// engine keeps: some come from policies, some may come from arguments.
 	cachedPatterns = 1000
@@ -47,11 +45,10 @@ type program struct {
 	kept       kept                // of invariants that read only data
 	form       form
 	decision   *query
-	visible    *query // nil = the policy does not say
-	trail      *query // nil = the policy does not say
-	operates   *query // nil = the policy does not say
-	stops      *query // nil = the policy does not say
-	drop       *query // from the decision log
+	visible    *query                  // nil = the policy does not say
+	trail      *query                  // nil = the policy does not say
+	rights     map[policy.Right]*query // without those that the policy does not name
+	drop       *query                  // from the decision log
 	mask       *query
 	reads      reads
 	residuals  *residuals
@@ -196,7 +193,15 @@ func (p *program) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for what, q := range map[string]**query{p.form.query: &p.decision, visiblePath: &p.visible, trailPath: &p.trail, operatesPath: &p.operates, stopsPath: &p.stops, dropPath: &p.drop, maskPath: &p.mask} {
+	p.rights = map[policy.Right]*query{}
+	for _, right := range policy.Rights {
+		if ref := rightRef(right); len(p.compiler.GetRules(ref)) > 0 {
+			if p.rights[right], err = p.compileQuery(p.compiler, patterns, p.invariants, ref.String()); err != nil {
+				return fmt.Errorf("preparing %s: %w", ref, err)
+			}
+		}
+	}
+	for what, q := range map[string]**query{p.form.query: &p.decision, visiblePath: &p.visible, trailPath: &p.trail, dropPath: &p.drop, maskPath: &p.mask} {
 		c, keep := p.compiler, p.invariants
 		if strings.HasPrefix(what, systemPackages.String()) { // mostly there is neither rule nor data
 			c, keep = p.telling, nil // a rule may read what only telling has

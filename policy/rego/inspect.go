@@ -97,7 +97,7 @@ func (e *Engine) Source() (data map[string]any, declared []string) {
 	return e.sources.data, declaredData(e.sources.modules)
 }
 
-// Answers reports whether the policy has the rule trail, operates or stops, or any other of package toolgate.
+// Answers reports whether the policy has the rule trail, one of a right, or any other of package toolgate.
 func (e *Engine) Answers(rule string) bool {
 	return len(e.program.compiler.GetRules(ast.MustParseRef("data.toolgate."+rule))) > 0
 }

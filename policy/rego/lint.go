@@ -167,8 +167,6 @@ var (
 	decisionRef = ast.MustParseRef(decisionPath)
 	visibleRef  = ast.MustParseRef(visiblePath)
 	trailRef    = ast.MustParseRef(trailPath)
-	operatesRef = ast.MustParseRef(operatesPath)
-	stopsRef    = ast.MustParseRef(stopsPath)
 )
 
 // lint looks at the modules as they were written, and not at what they come to:

@@ -13,6 +13,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/rego"
 
 	"github.com/toolgate/toolgate/internal/text"
+	"github.com/toolgate/toolgate/policy"
 )
 
 // reachTimeout bounds how long one rule is looked at: what is not proven in
@@ -98,13 +99,26 @@ func lintVisible(c *ast.Compiler) []Finding {
 }
 
 // answers are the rules of package toolgate that toolgate asks.
-var answers = []string{"decision", "deny", "hold", "allow", "visible", "trail", "operates", "stops"}
+var answers = func() []string {
+	names := []string{"decision", "deny", "hold", "allow", "visible", "trail"}
+	for _, right := range policy.Rights {
+		names = append(names, string(right))
+	}
+	return names
+}()
+
+// rightRef returns the rule that decides who has a right.
+func rightRef(right policy.Right) ast.Ref { return ast.MustParseRef("data.toolgate." + string(right)) }
 
 // unusedRules finds rules of package toolgate that nothing asks, and packages next to it of
 // which nothing asks any rule. It is a warning where the author probably meant them to decide.
 func (p *program) unusedRules() []Finding {
 	c := p.telling
-	used := rulesBelow(c, append([]ast.Ref{visibleRef, trailRef, operatesRef, stopsRef, systemPackages}, p.form.refs...)...)
+	asks := append([]ast.Ref{visibleRef, trailRef, systemPackages}, p.form.refs...)
+	for _, right := range policy.Rights {
+		asks = append(asks, rightRef(right))
+	}
+	used := rulesBelow(c, asks...)
 	idle := func(m *ast.Module) []*ast.Rule {
 		return slices.DeleteFunc(slices.Clone(m.Rules), func(r *ast.Rule) bool { return used[r] })
 	}

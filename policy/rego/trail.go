@@ -35,32 +35,30 @@ func (e *Engine) TrailRight(ctx context.Context, p policy.Principal) (policy.Tra
 	return right, nil
 }
 
-// Operates reports whether p may operate servers. The rule data.toolgate.operates
-// decides, evaluated with input {principal}; undefined is no right. When the rule fails or
-// is not boolean, Operates returns false and an error.
+// May reports whether p has a right. The rule of package toolgate with the right's name decides,
+// evaluated with input {principal}; undefined is no right. When the rule fails or is not boolean, May
+// returns false and an error.
 //
-// A policy without that rule gives the right to the role operator.
-func (e *Engine) Operates(ctx context.Context, p policy.Principal) (bool, error) {
-	return e.may(ctx, p, "operates servers", e.program.operates, func() (bool, error) { return p.Has("operator"), nil })
-}
-
-// Stops reports whether p may stop calls and resume them. The rule data.toolgate.stops decides, as
-// for Operates. A policy without that rule gives the right to those who operate servers.
-func (e *Engine) Stops(ctx context.Context, p policy.Principal) (bool, error) {
-	return e.may(ctx, p, "stops calls", e.program.stops, func() (bool, error) { return e.Operates(ctx, p) })
-}
-
-// may evaluates the rule that decides who has a right; without a rule, otherwise decides.
-func (e *Engine) may(ctx context.Context, p policy.Principal, right string, rule *query, otherwise func() (bool, error)) (bool, error) {
+// A policy without that rule lets the role operator operate servers. Those who operate them have
+// the rights Stops, Definitions and Connections, and those who read the whole trail the rights
+// ReadsArguments and Exports.
+func (e *Engine) May(ctx context.Context, p policy.Principal, right policy.Right) (may bool, err error) {
+	rule := e.program.rights[right]
 	switch {
 	case !p.Valid():
-		return false, fmt.Errorf("judging who %s: no principal", right)
-	case rule == nil:
-		return otherwise()
+		err = errors.New("no principal")
+	case rule != nil:
+		may, err = askAbout(ctx, e, rule, p, boolean)
+	case right == policy.Operates:
+		return p.Has("operator"), nil
+	case right == policy.ReadsArguments, right == policy.Exports:
+		trail, err := e.TrailRight(ctx, p)
+		return err == nil && trail == policy.TrailAll, err
+	default:
+		return e.May(ctx, p, policy.Operates)
 	}
-	may, err := askAbout(ctx, e, rule, p, boolean)
 	if err != nil {
-		return false, fmt.Errorf("judging who %s: %w", right, err)
+		return false, fmt.Errorf("judging who has the right %s: %w", right, err)
 	}
 	return may, nil
 }

@@ -94,10 +94,10 @@ func GivenRoles(e *rego.Engine) []string {
 }
 
 // KnowsRole reports whether a role makes a difference to the policy: it is one of GivenRoles,
-// approves, has a right on the audit trail, on servers or to stop calls, or is a text in a rule.
+// approves, has a right of people, or is a text in a rule.
 func KnowsRole(e *rego.Engine, role string) bool {
 	data, _ := e.Source()
-	for _, name := range []string{"trail", "operators", "stops"} {
+	for _, name := range []string{"trail", "operators", "stops", "definitions", "arguments", "exports", "connections"} {
 		if members, _ := data[name].(map[string]any); members[role] != nil {
 			return true
 		}

@@ -169,9 +169,11 @@ func TestDocumentForPeople(t *testing.T) {
 			}
 			return policy.Principal{}, errors.New("nobody")
 		},
-		Again:    func(_ context.Context, p policy.Principal, _ string) (policy.Principal, error) { return p, nil },
-		Operates: func(_ context.Context, p policy.Principal) (bool, error) { return p.Has("operator"), nil },
-		Stderr:   func(string) []string { return []string{"ready"} },
+		Again: func(_ context.Context, p policy.Principal, _ string) (policy.Principal, error) { return p, nil },
+		May: func(_ context.Context, p policy.Principal, _ policy.Right) (bool, error) {
+			return p.Has("operator"), nil
+		},
+		Stderr: func(string) []string { return []string{"ready"} },
 		Restart: func(_ context.Context, server string) (console.Upstream, error) {
 			if server == "broken" {
 				return console.Upstream{}, errors.New("broken")
@@ -179,7 +181,7 @@ func TestDocumentForPeople(t *testing.T) {
 			return servers[0], nil
 		},
 		Connections: accounts,
-		MayStop:     func(_ context.Context, p policy.Principal) (bool, error) { return p.Has("operator"), nil }, Stops: stops,
+		Stops:       stops,
 		Record: func(a console.Act) error {
 			if a.Server == "unrecorded" || strings.HasPrefix(a.Stop, "role unrecorded") || stops.unrecorded {
 				return errors.New("disk full")

@@ -400,11 +400,8 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 		TrailRight: func(ctx context.Context, p policy.Principal) (policy.TrailRight, error) {
 			return a.policy.current().TrailRight(ctx, p)
 		},
-		Operates: func(ctx context.Context, p policy.Principal) (bool, error) {
-			return a.policy.current().Operates(ctx, p)
-		},
-		MayStop: func(ctx context.Context, p policy.Principal) (bool, error) {
-			return a.policy.current().Stops(ctx, p)
+		May: func(ctx context.Context, p policy.Principal, right policy.Right) (bool, error) {
+			return a.policy.current().May(ctx, p, right)
 		},
 		Stops: a.state.stops, InForce: a.state.stops.InForce, Knows: a.knows,
 		Watches: func(p policy.Principal) bool { return mayWatch(a.Config(), p) },

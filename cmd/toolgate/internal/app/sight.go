@@ -116,7 +116,7 @@ func dutyOf(ctx context.Context, engine *rego.Engine, who policy.Principal) stri
 	if right, err := engine.TrailRight(ctx, who); err == nil && right != policy.TrailNone {
 		return "reads the audit trail"
 	}
-	if operates, err := engine.Operates(ctx, who); err == nil && operates {
+	if operates, err := engine.May(ctx, who, policy.Operates); err == nil && operates {
 		return "operates servers"
 	}
 	return ""
