@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -153,14 +152,15 @@ func policyCanI(e *env) *cobra.Command {
 		}
 		out.Decision, out.Failure = v.Decide(ctx, in)
 		if s.args == noArguments && s.input == "" {
-			c, err := cellOf(ctx, v.Engine, in.Principal, in.Tool)
+			known, err := workbench.CellOf(ctx, v.Engine, in.Principal, in.Tool)
 			if err != nil {
 				return nil, err
 			}
+			c := cell{Cell: known}
 			reads := func(w string) bool {
 				return strings.Contains(w, "input.arguments") || strings.Contains(w, "input.facts")
 			}
-			if c.May == sometimes && slices.ContainsFunc(c.Branches, func(b branch) bool { return slices.ContainsFunc(b.When, reads) }) {
+			if c.May == workbench.Sometimes && slices.ContainsFunc(c.Clauses, func(b workbench.Clause) bool { return slices.ContainsFunc(b.When, reads) }) {
 				out.May, out.Rows = c.Lines(), c.Rows()
 			}
 		}
@@ -186,15 +186,9 @@ const noArguments = "{}"
 func approvers(a *policy.Approval) string {
 	by := strings.Join(a.Roles, " or ")
 	if len(a.Each) > 0 {
-		by = eachRole(a.Each)
+		by = workbench.EachRole(a.Each)
 	}
 	return fmt.Sprintf("needs %s by %s", text.Count(max(a.Quorum, 1), "approval"), by)
-}
-
-// eachRole names how many people of each role have to approve.
-func eachRole(each map[string]int) string {
-	all := textsOf(slices.Sorted(maps.Keys(each)), func(role string) string { return fmt.Sprintf("%d %s", each[role], role) })
-	return strings.Join(all, " and ")
 }
 
 func policyExplain(e *env) *cobra.Command {
@@ -225,8 +219,8 @@ func policyExplain(e *env) *cobra.Command {
 		if out.Hopeless() && out.Whole == "" {
 			roles := knownRoles(v.cfg, v.Engine)
 			for _, role := range roles[:min(len(roles), 200)] { // each takes a partial evaluation
-				c, err := cellOf(ctx, v.Engine, policy.Principal{Roles: []string{role}}, out.Input.Tool)
-				if err == nil && c.May != never {
+				c, err := workbench.CellOf(ctx, v.Engine, policy.Principal{Roles: []string{role}}, out.Input.Tool)
+				if err == nil && c.May != workbench.Never {
 					out.Roles = append(out.Roles, roleAnswer{role, strings.Join(c.Lines(), "; ")})
 				}
 			}
