@@ -23,6 +23,9 @@ const (
 	ActProfile       = "profile_taken"
 	ActStop          = "calls_stopped"
 	ActResume        = "calls_resumed"
+	ActPolicyTried   = "policy_tried"
+	ActTrailVerified = "trail_verified"
+	ActTrailExported = "trail_exported"
 
 	ActConnect        = "connection_begun"
 	ActConnected      = "connection_made"
@@ -71,22 +74,30 @@ func (c *Console) recordVote(r *http.Request, p policy.Principal, credential str
 	}
 }
 
+var notAuditor = problem{Status: http.StatusForbidden, Code: "NOT_AUDITOR", Detail: "the policy does not let you read the audit trail", Hint: "see data.trail of the policy"}
+
+// trailRight returns which records p may read. It fails closed: the log has the cause.
+func (c *Console) trailRight(ctx context.Context, p policy.Principal) policy.TrailRight {
+	if c.opts.TrailRight == nil {
+		return policy.TrailNone
+	}
+	right, err := c.opts.TrailRight(ctx, p)
+	if err != nil {
+		c.opts.Log.Error("asking who reads the trail", "subject", p.Subject, "error", err)
+		return policy.TrailNone
+	}
+	return right
+}
+
 // readable returns the lines of the trail that p may read: the last n of them, and with
 // follow those written later. Reading is recorded first.
 func (c *Console) readable(ctx context.Context, r *http.Request, p policy.Principal, n int, follow bool) (iter.Seq2[[]byte, error], error) {
-	right := policy.TrailNone
-	var err error
-	if c.opts.TrailRight != nil {
-		right, err = c.opts.TrailRight(ctx, p)
-	}
-	if err != nil {
-		c.opts.Log.Error("reading the trail", "subject", p.Subject, "error", err)
-	}
+	right := c.trailRight(ctx, p)
 	act := Act{Name: ActTrailRead, Principal: p, Credential: "bearer"}
-	if err != nil || right == policy.TrailNone {
-		act.Reason = "NOT_AUDITOR"
+	if right == policy.TrailNone {
+		act.Reason = notAuditor.Code
 		_ = c.record(r, act)
-		return nil, problem{Status: http.StatusForbidden, Code: act.Reason, Detail: "the policy does not let you read the audit trail", Hint: "see data.trail of the policy"}
+		return nil, notAuditor
 	}
 	if err := c.record(r, act); err != nil {
 		return nil, err

@@ -115,6 +115,13 @@ type Options struct {
 	// Stops stop calls; nil = nobody does. InForce returns what they have stopped, at once.
 	Stops   Stops
 	InForce func() []stop.Stop
+	// Policy and Judge are two sides of the policy that serves; nil = nobody asks about it.
+	Policy PolicyReader
+	Judge  PolicyJudge
+	// Verify verifies the trail, and returns what it found. Export returns the lines of records, an
+	// error for a query that cannot be read. Nil = nobody does.
+	Verify func(ctx context.Context, report func(Progress)) (any, error)
+	Export func(ctx context.Context, q ExportQuery) (iter.Seq2[[]byte, error], error)
 	// Profiles reports whether a principal may take profiles of toolgate; nil = nobody.
 	Profiles func(p policy.Principal) bool
 	// Record records an act; nil = nothing is recorded. Without their record, nobody
@@ -182,6 +189,7 @@ type Console struct {
 	mux      *http.ServeMux
 	sessions *sessions
 	throttle *guard.Throttle
+	jobs     *jobs
 	ctx      context.Context // ends with Close
 	close    context.CancelFunc
 }
@@ -208,7 +216,8 @@ func New(opts Options) (*Console, error) {
 		return nil, fmt.Errorf("building the console: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &Console{opts: opts, home: home, hosts: guard.NewHosts(opts.Hosts), mux: http.NewServeMux(), sessions: sessions, ctx: ctx, close: cancel}
+	running := &jobs{ctx: ctx, now: opts.Now, fail: func(kind string, err error) { opts.Log.Error("a job failed", "kind", kind, "error", err) }}
+	c := &Console{jobs: running, opts: opts, home: home, hosts: guard.NewHosts(opts.Hosts), mux: http.NewServeMux(), sessions: sessions, ctx: ctx, close: cancel}
 	if c.throttle = opts.Throttle; c.throttle == nil {
 		c.throttle = guard.NewThrottle(opts.Now)
 	}
@@ -224,6 +233,12 @@ func New(opts Options) (*Console, error) {
 	if opts.Stops != nil {
 		maps.Copy(routes, c.stopRoutes())
 	}
+	if opts.Policy != nil && opts.Judge != nil {
+		maps.Copy(routes, c.policyRoutes())
+	}
+	if opts.Verify != nil && opts.Export != nil {
+		maps.Copy(routes, c.trailRoutes())
+	}
 	for pattern, methods := range routes {
 		c.mux.Handle(pattern, c.serve(methods))
 	}
@@ -231,8 +246,12 @@ func New(opts Options) (*Console, error) {
 }
 
 // Close ends every stream that follows the trail or the tickets, so that the
-// server can shut down. It does not wait for the streams: the server does.
-func (c *Console) Close() { c.close() }
+// server can shut down, and every job, for which it waits. It does not wait for the streams:
+// the server does.
+func (c *Console) Close() {
+	c.close()
+	c.jobs.wait.Wait()
+}
 
 // A handler answers a request, or returns the reason for a refusal, which serve
 // writes. A handler that returns an error must not have written anything.

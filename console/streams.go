@@ -129,7 +129,7 @@ func (c *Console) watch(w http.ResponseWriter, r *http.Request, p policy.Princip
 	ctx, stop := c.untilClosed(r.Context())
 	defer stop()
 	events := c.opts.Feed.Follow(ctx, after) // from here on nothing is missed
-	c.stream(w, func(yield func([]byte, error) bool) {
+	c.stream(w, jsonLines, func(yield func([]byte, error) bool) {
 		for e, err := range events {
 			if err == nil {
 				p, err = c.identify(ctx, r.Header.Values("Authorization"))
@@ -173,16 +173,18 @@ func (c *Console) audit(w http.ResponseWriter, r *http.Request, p policy.Princip
 	if err != nil {
 		return err
 	}
-	c.stream(w, lines, follow)
+	c.stream(w, jsonLines, lines, follow)
 	return nil
 }
 
-// stream writes lines as they come. With follow, the reader learns at once that it
+const jsonLines = "application/jsonl"
+
+// stream writes lines of a media type as they come. With follow, the reader learns at once that it
 // is connected.
-func (c *Console) stream(w http.ResponseWriter, lines iter.Seq2[[]byte, error], follow bool) {
+func (c *Console) stream(w http.ResponseWriter, kind string, lines iter.Seq2[[]byte, error], follow bool) {
 	out := http.NewResponseController(w)
 	defer out.SetWriteDeadline(time.Time{}) //nolint:errcheck // not every writer has deadlines
-	w.Header().Set("Content-Type", "application/jsonl")
+	w.Header().Set("Content-Type", kind)
 	if follow {
 		_ = out.Flush()
 	}

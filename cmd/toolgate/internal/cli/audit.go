@@ -2,9 +2,7 @@ package cli
 
 import (
 	"bufio"
-	"bytes"
 	"context"
-	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +17,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/mod/sumdb/note"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/notary"
@@ -28,18 +25,24 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
-	"github.com/toolgate/toolgate/policy/approval"
 )
 
 func auditCommand(e *env) *cobra.Command {
 	var f recordFilter
 	search := command("search [TEXT]", "find records of the trail", func(ctx context.Context, args []string) error {
-		f.text = strings.Join(args, "")
+		f.Text = strings.Join(args, "")
 		out := &recordPrinter{e: e}
-		if err := f.each(ctx, e, out.record); err != nil {
-			return err
-		}
-		return out.end()
+		return f.each(e, func(dir string) error {
+			for r, err := range f.Records(ctx, dir) {
+				if err == nil {
+					err = out.record(r.Record, r.Line)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return out.end()
+		})
 	})
 	f.bind(search)
 	return group("audit", "read, verify and archive the audit trail", auditTail(e), search, auditExport(e), auditVerify(e), auditArchive(e), auditWitness(e))
@@ -179,24 +182,12 @@ func trails(e *env, states []string, archive string) (dirs []string, err error) 
 // verify verifies the trails in dirs by x, to which it adds public keys and the ledgers of
 // the trails. Given files with keys, it uses these and nothing of this machine's key directory.
 func (e *env) verify(x *audit.Evidence, files []string, dirs ...string) (rep audit.Report, err error) {
-	var known []keys.Public
 	if x.Directory = len(files) == 0; x.Directory {
-		k := keys.At(e.keysDir())
-		own, err := k.Publics(keys.Checkpoints)
-		elsewhere, failed := k.Publics(keys.External)
-		err = errors.Join(err, failed)
-		for _, dir := range dirs {
-			ledger, unread := audit.FindLedger(k.Path(), dir)
-			if err = errors.Join(err, unread); ledger.Trail != "" {
-				x.Ledgers = append(x.Ledgers, ledger)
-			}
-		}
-		if err != nil {
-			return rep, err
-		}
-		known = append(own, elsewhere...)
+		err = trail.AddKeys(x, keys.At(e.keysDir()), dirs...)
+	} else {
+		err = addKeyFiles(x, files)
 	}
-	if x.Keys, err = verifiers(known, files); err != nil {
+	if err != nil {
 		return rep, err
 	}
 	bar := e.progress(false)
@@ -209,24 +200,31 @@ func (e *env) verify(x *audit.Evidence, files []string, dirs ...string) (rep aud
 	return rep, missing(err)
 }
 
-// contradictions compares the tickets of the store, where there is one, with the trails. It
-// authenticates them where the key directory is known to be that of the trails.
-func contradictions(ctx context.Context, e *env, trails []string, rep audit.Report, x *audit.Evidence) (faults []string, err error) {
-	var dir *keys.Dir
-	known := len(x.Ledgers) > 0 || slices.ContainsFunc(rep.Chains, func(c audit.Chain) bool { return c.Signed > 0 })
-	if k := keys.At(e.keysDir()); x.Directory && known && k.Has(keys.Tickets) {
-		dir = k
+// addKeyFiles adds to x the verifiers of checkpoints whose public keys are in PEM files.
+func addKeyFiles(x *audit.Evidence, files []string) error {
+	var known []keys.Public
+	for _, file := range files {
+		key, err := keys.ReadPublic(file)
+		if err != nil {
+			return usage(err)
+		}
+		known = append(known, key)
 	}
+	return trail.AddVerifiers(x, known)
+}
+
+// contradictions compares the tickets of the store, where there is one, with the trails.
+func contradictions(ctx context.Context, e *env, trails []string, rep audit.Report, x *audit.Evidence) (faults []string, err error) {
 	err = e.withStore(ctx, func(db *store.DB) error {
-		var since time.Time
-		if x.Replica && db.Shared() { // the trails of others say how older tickets ended, and the store has removed them
+		var kept time.Duration
+		if x.Replica && db.Shared() {
 			cfg, err := e.stateConfig()
 			if err != nil {
 				return err
 			}
-			since = time.Now().Add(-cfg.Approvals.Keep)
+			kept = cfg.Approvals.Keep
 		}
-		faults, _, err = approval.Verify(ctx, db, dir, func() (map[string]approval.Word, time.Time, error) { return lastWords(ctx, trails, rep, since) })
+		faults, err = trail.Contradictions(ctx, db, keys.At(e.keysDir()), trails, rep, x, kept)
 		return err
 	})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -235,71 +233,8 @@ func contradictions(ctx context.Context, e *env, trails []string, rep audit.Repo
 	return faults, err
 }
 
-// lastWords returns the last change of each ticket in the trails since a time, and the time
-// of their first record.
-func lastWords(ctx context.Context, trails []string, rep audit.Report, since time.Time) (map[string]approval.Word, time.Time, error) {
-	words, oldest := map[string]approval.Word{}, time.Now()
-	for _, c := range rep.Chains {
-		if c.First.Before(oldest) {
-			oldest = c.First
-		}
-	}
-	for _, trail := range trails {
-		for r, err := range audit.NewWatch(trail, since, audit.KindTicket).Next(ctx) {
-			if errors.Is(err, audit.ErrNoRecord) {
-				continue // the trail's own verdict has it
-			}
-			if err != nil {
-				return nil, oldest, err
-			}
-			if c := r.Change; c != nil && !r.Time.Before(since) && c.Seq >= words[r.Ticket].Seq {
-				words[r.Ticket] = approval.Word{Seq: c.Seq, State: approval.State(c.To)}
-			}
-		}
-	}
-	return words, oldest, nil
-}
-
-// verifiers returns the verifiers of checkpoints that the holders of keys signed: those
-// known, and those in PEM files, each once: a note with two verifiers of a key is ambiguous.
-func verifiers(known []keys.Public, files []string) (found []note.Verifier, err error) {
-	for _, file := range files {
-		key, err := keys.ReadPublic(file)
-		if err != nil {
-			return nil, usage(err)
-		}
-		known = append(known, key)
-	}
-	for i, key := range known {
-		if slices.ContainsFunc(known[:i], func(k keys.Public) bool { return k.Key.Equal(key.Key) }) {
-			continue
-		}
-		v, err := audit.NewVerifier(key.Key)
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, v)
-	}
-	return found, nil
-}
-
-// verified is the outcome of a verification as it is printed.
-type verified struct {
-	OK    bool     `json:"ok"`              // nothing is broken, and what was required is proved
-	State []string `json:"state,omitempty"` // contradictions between trail and store
-	audit.Report
-}
-
-// Records counts the records of all chains.
-func (v verified) Records() (n int) {
-	for _, c := range v.Chains {
-		n += c.Records
-	}
-	return n
-}
-
 // verdictOn returns the outcome. Its error has the exit code, unless what is required was proved.
-func verdictOn(rep audit.Report, require string, faults ...string) (verified, error) {
+func verdictOn(rep audit.Report, require string, faults ...string) (trail.Verified, error) {
 	var bad error
 	switch v := rep.Verdicts; {
 	case !rep.OK() || len(faults) > 0:
@@ -309,21 +244,16 @@ func verdictOn(rep audit.Report, require string, faults ...string) (verified, er
 	case require == string(audit.ByIndependence) && v.Independence != audit.OK:
 		bad = &exit{code: exitUnproven, err: errors.New("the independence of the audit trail is not proved\nhint: name checkpoints from an anchor with --anchor, or the key directory of the trail with --keys")}
 	}
-	return verified{bad == nil, faults, rep}, bad
+	return trail.Verified{OK: bad == nil, State: faults, Report: rep}, bad
 }
 
 // recordFilter selects records of the trail.
-type recordFilter struct {
-	audit.Filter
-	since, until time.Time
-	text         string
-	most         int
-}
+type recordFilter struct{ trail.Selection }
 
 func (f *recordFilter) bind(c *cobra.Command) {
 	flags := c.Flags()
-	flags.Var((*moment)(&f.since), "since", "`TIME` from which on: RFC 3339, or how long ago, such as 24h (default: everything)")
-	flags.Var((*moment)(&f.until), "until", "`TIME` at which to end: RFC 3339, or how long ago (default: now)")
+	flags.Var((*moment)(&f.Since), "since", "`TIME` from which on: RFC 3339, or how long ago, such as 24h (default: everything)")
+	flags.Var((*moment)(&f.Until), "until", "`TIME` at which to end: RFC 3339, or how long ago (default: now)")
 	flags.StringSliceVar(&f.Kinds, "kind", nil, "only records of this `KIND`; may be repeated")
 	flags.StringSliceVar(&f.Outcomes, "outcome", nil, "only this `OUTCOME`; may be repeated")
 	flags.StringSliceVar(&f.Principals, "principal", nil, "only records of this `SUBJECT`; may be repeated")
@@ -331,11 +261,11 @@ func (f *recordFilter) bind(c *cobra.Command) {
 	flags.StringSliceVar(&f.Tools, "tool", nil, "only this `TOOL` as agents call it, this method or this event; * stands for anything; may be repeated")
 	flags.StringSliceVar(&f.Tickets, "ticket", nil, "only records about this `TICKET`; may be repeated")
 	flags.StringVar(&f.ID, "id", "", "only records with this decision, call, trace or request `ID`")
-	flags.IntVarP(&f.most, "lines", "n", 0, "at most this `COUNT` of records (default: all)")
+	flags.IntVarP(&f.Most, "lines", "n", 0, "at most this `COUNT` of records (default: all)")
 }
 
-// each calls do with the selected records, the oldest first.
-func (f *recordFilter) each(ctx context.Context, e *env, do func(r *audit.Record, line []byte) error) error {
+// each reads the trail with do. Reading is recorded.
+func (f *recordFilter) each(e *env, do func(dir string) error) error {
 	if err := f.Check(); err != nil {
 		return usage(fmt.Errorf("%w\nhint: * stands for anything, ? for one character, [ab] for a or b", err))
 	}
@@ -344,26 +274,7 @@ func (f *recordFilter) each(ctx context.Context, e *env, do func(r *audit.Record
 		return err
 	}
 	defer recordReading(e, dir)
-	found := 0
-	for line, err := range audit.Lines(ctx, dir, f.since) {
-		if err != nil {
-			return err
-		}
-		r, err := audit.Parse(line)
-		if err != nil {
-			continue // audit verify reports it
-		}
-		if !f.until.IsZero() && r.Time.After(f.until) || f.most > 0 && found >= f.most {
-			return nil
-		}
-		if f.Match(r) && bytes.Contains(line, []byte(f.text)) {
-			found++
-			if err := do(r, line); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return do(dir)
 }
 
 // recordPrinter prints records: each by itself where they are followed or the output is
@@ -371,7 +282,7 @@ func (f *recordFilter) each(ctx context.Context, e *env, do func(r *audit.Record
 type recordPrinter struct {
 	e      *env
 	follow bool
-	rows   []exported
+	rows   []trail.Row
 }
 
 // record prints r, which was read from line.
@@ -380,9 +291,9 @@ func (p *recordPrinter) record(r *audit.Record, line []byte) error {
 	case p.e.Structured():
 		return p.e.Next("", json.RawMessage(line)) // as it is in the trail
 	case p.follow:
-		return p.e.Next("record", exported{r})
+		return p.e.Next("record", trail.Row{Record: r})
 	}
-	p.rows = append(p.rows, exported{r})
+	p.rows = append(p.rows, trail.Row{Record: r})
 	return nil
 }
 
@@ -407,88 +318,21 @@ func auditExport(e *env) *cobra.Command {
 	var f recordFilter
 	var format string
 	c := withForms(command("export", "print records of the trail for another system", func(ctx context.Context, _ []string) error {
-		switch format {
-		case "ocsf":
-			return f.each(ctx, e, func(r *audit.Record, _ []byte) error {
-				text, err := json.Marshal(ocsfEvent(exported{r}))
-				if err != nil {
-					return fmt.Errorf("writing record %d of %s: %w", r.Seq, r.Instance, err)
+		return f.each(e, func(dir string) error {
+			for line, err := range f.Export(ctx, dir, format) {
+				if err == nil {
+					err = e.Write(string(line) + "\n")
 				}
-				return e.Write(string(text) + "\n")
-			})
-		case "csv":
-			return exportCSV(ctx, e, &f)
-		}
-		return f.each(ctx, e, func(_ *audit.Record, line []byte) error { return e.Write(string(line) + "\n") })
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 	}), noReport)
 	f.bind(c)
 	c.Flags().StringVar(&format, "format", "jsonl", "form of the records: `jsonl|csv|ocsf`")
 	return c
-}
-
-// exported is a record in tables.
-type exported struct{ *audit.Record }
-
-// What names what the record is about: a tool, a method, an event or a change.
-func (x exported) What() string {
-	switch {
-	case x.Event != nil:
-		return x.Event.Name
-	case x.Method != "":
-		return strings.TrimSpace(x.Method + " " + x.Exposed)
-	}
-	return x.Exposed
-}
-
-// Result names how it ended.
-func (x exported) Result() string {
-	switch {
-	case x.Change != nil:
-		return x.Change.From + " → " + x.Change.To
-	case x.Event != nil:
-		return x.Event.Reason
-	case x.Outcome != "":
-		return strings.TrimSpace(string(x.Outcome) + " " + x.Code)
-	}
-	return x.Policy.Effect
-}
-
-// columns are the names and values of a CSV export; a column is added at the end.
-func (x exported) columns() [][2]string {
-	source := ""
-	if x.Event != nil {
-		source = x.Event.Source
-	}
-	return [][2]string{
-		{"time", x.Time.UTC().Format(time.RFC3339Nano)}, {"kind", string(x.Kind)},
-		{"instance", x.Instance}, {"seq", strconv.FormatUint(x.Seq, 10)},
-		{"decision_id", x.DecisionID}, {"call_id", x.CallID}, {"trace_id", x.TraceID},
-		{"subject", x.Principal.Subject}, {"roles", strings.Join(x.Principal.Roles, " ")},
-		{"server", x.Server}, {"what", x.What()}, {"result", x.Result()},
-		{"effect", x.Policy.Effect}, {"rule", x.Policy.Rule}, {"stage", x.Stage}, {"error", x.Error},
-		{"ticket", x.Ticket}, {"source", source}, {"arguments_sha256", x.ArgumentsSHA256}, {"hash", x.Hash},
-	}
-}
-
-// exportCSV prints records as RFC 4180 has them. A cell that a spreadsheet would take for
-// a formula begins with an apostrophe: agents choose some of the words.
-func exportCSV(ctx context.Context, e *env, f *recordFilter) error {
-	w := csv.NewWriter(e.out)
-	row := textsOf(exported{&audit.Record{}}.columns(), func(column [2]string) string { return column[0] })
-	err := w.Write(row)
-	if err == nil {
-		err = f.each(ctx, e, func(r *audit.Record, _ []byte) error {
-			for i, column := range (exported{r}).columns() {
-				row[i] = column[1]
-				if strings.HasPrefix(strings.TrimLeft(row[i], " \t\r\n"), "=") || strings.IndexAny(row[i], "+-@\t\r") == 0 {
-					row[i] = "'" + row[i]
-				}
-			}
-			return w.Write(row)
-		})
-	}
-	w.Flush()
-	return errors.Join(err, w.Error())
 }
 
 // auditArchive moves records of a trail that verifies, and removes the chains of which nothing is left.

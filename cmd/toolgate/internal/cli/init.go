@@ -378,6 +378,9 @@ func mcpText(servers []*offer, settings object) ([]byte, error) {
 	return document(object{"mcpServers": entries, "toolgate": settings})
 }
 
+// object is a value of a document.
+type object = map[string]any
+
 // document returns a value as a JSON file.
 func document(v any) ([]byte, error) {
 	text, err := strict.Marshal(v, strict.Deterministic(true), jsontext.WithIndent("  "))

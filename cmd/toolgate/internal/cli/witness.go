@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/internal/guard"
@@ -33,15 +34,15 @@ func auditWitness(e *env) *cobra.Command {
 		if !guard.Loopback(host) && !insecure {
 			return usage(fmt.Errorf("%q can be reached from other machines over plain HTTP\nhint: listen on 127.0.0.1 behind a proxy that speaks TLS, or accept it with --insecure", listen))
 		}
-		known, err := verifiers(nil, trusted)
-		if err != nil {
+		var known audit.Evidence
+		if err := addKeyFiles(&known, trusted); err != nil {
 			return err
 		}
 		l, err := net.Listen("tcp", listen)
 		if err != nil {
 			return fmt.Errorf("listening: %w", err)
 		}
-		w, err := notary.OpenWitness(dir, name, known)
+		w, err := notary.OpenWitness(dir, name, known.Keys)
 		if err != nil {
 			return errors.Join(err, l.Close())
 		}

@@ -1,4 +1,4 @@
-package cli
+package trail
 
 import (
 	"encoding/json"
@@ -39,7 +39,7 @@ func TestOCSF(t *testing.T) {
 		{"refused reading", event(audit.EventTrailRead, "192.0.2.1", "NOT_AUDITOR"), 6003, 99, "ip", 2, 1},
 	} {
 		tt.record.Time, tt.record.Hash = time.UnixMilli(1_800_000_000_123), strings.Repeat("0a", 32)
-		text, err := json.Marshal(ocsfEvent(exported{tt.record}))
+		text, err := json.Marshal(ocsfEvent(Row{tt.record}))
 		var got map[string]any
 		if err == nil {
 			err = json.Unmarshal(text, &got)

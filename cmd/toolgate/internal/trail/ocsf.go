@@ -1,4 +1,4 @@
-package cli
+package trail
 
 import (
 	"cmp"
@@ -20,7 +20,7 @@ type object = map[string]any
 
 // ocsfEvent returns a record as an event of the Open Cybersecurity Schema Framework. What
 // the schema has no place for is in unmapped.
-func ocsfEvent(x exported) object {
+func ocsfEvent(x Row) object {
 	class, activity := ocsfAPIActivity, ocsfOther
 	source, failed := object{"name": cmp.Or(x.Transport, "toolgate")}, x.Code != ""
 	if v := x.Event; v != nil {

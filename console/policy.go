@@ -1,0 +1,334 @@
+package console
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/rejudge/replay"
+	"github.com/toolgate/toolgate/policy/workbench"
+)
+
+// A PolicyReader says what the policy that serves is. Implementations are safe for concurrent use.
+type PolicyReader interface {
+	State(ctx context.Context) (PolicyState, error)
+	Matrix(ctx context.Context, q MatrixQuery) (PolicyMatrix, error)
+}
+
+// A PolicyJudge judges calls that nobody makes. Nothing that it does changes what serves.
+// Implementations are safe for concurrent use, and return ErrBadCall for a call that cannot be judged.
+type PolicyJudge interface {
+	CanI(ctx context.Context, call SupposedCall) (PolicyAnswer, error)
+	Explain(ctx context.Context, call SupposedCall) (PolicyExplanation, error)
+	// Try tries a policy that does not serve.
+	Try(ctx context.Context, c Candidate, report func(Progress)) (PolicyTrial, error)
+}
+
+// ErrBadCall is wrapped by errors about a call that cannot be judged.
+var ErrBadCall = errors.New("this call cannot be judged")
+
+// PolicyState is the policy that serves.
+type PolicyState struct {
+	Revision string          `json:"revision"` // "sha256:<hex>"
+	Roles    []string        `json:"roles"`
+	Findings []PolicyFinding `json:"findings"` // of what lies at the path of the policy now
+	Shadow   string          `json:"shadow,omitempty"`
+}
+
+// A PolicyFinding is a fault, a warning or a note about a policy.
+type PolicyFinding struct {
+	Level   string `json:"level"` // error, warning or note
+	Code    string `json:"code,omitempty"`
+	Where   string `json:"where,omitempty"` // file:row, or the tool that it is about
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// A MatrixQuery selects cells: all roles, or one subject with its roles, and tools in the order of
+// their exposed names.
+type MatrixQuery struct {
+	Roles   []string
+	Subject string
+	Tools   []string
+	After   string // only tools after this one
+	Limit   int    // of tools
+}
+
+// PolicyMatrix is who may call what.
+type PolicyMatrix struct {
+	Revision string           `json:"revision"`
+	Cells    []workbench.Cell `json:"cells"`
+	Next     string           `json:"next,omitempty"` // cursor of more tools
+}
+
+// A SupposedCall is a call that nobody makes.
+type SupposedCall struct {
+	Subject   string          `json:"subject,omitempty"`
+	Roles     []string        `json:"roles,omitempty"` // none = those of the subject's token
+	Client    string          `json:"client,omitempty"`
+	Tenant    string          `json:"tenant,omitempty"`
+	Tool      string          `json:"tool"`                // exposed name
+	Arguments json.RawMessage `json:"arguments,omitempty"` // an object; nil = {}
+	Time      time.Time       `json:"time,omitzero"`       // zero = now
+}
+
+// A PolicyAnswer says whether a call would be allowed.
+type PolicyAnswer struct {
+	Answer   string          `json:"answer"` // yes, held or no
+	Decision policy.Decision `json:"decision"`
+	May      []string        `json:"may,omitempty"`     // verdicts of other arguments, where the call has none and they decide
+	Failure  string          `json:"failure,omitempty"` // of the policy
+}
+
+// A PolicyExplanation says why a call would be decided so.
+type PolicyExplanation struct {
+	Revision string        `json:"revision"`
+	Input    *policy.Input `json:"input"`
+	workbench.Explanation
+	Roles []RoleAnswer `json:"roles,omitempty"` // that may call the tool, when the caller may not
+}
+
+// A RoleAnswer says what another role may do.
+type RoleAnswer struct {
+	Role string `json:"role"`
+	May  string `json:"may"` // in words
+}
+
+// A Candidate is a policy to be tried on recorded calls.
+type Candidate struct {
+	Files     map[string][]byte // by their paths in the policy
+	Since     time.Time         // of the calls
+	Arguments bool              // examples show them
+}
+
+// A PolicyTrial is what a candidate would change.
+type PolicyTrial struct {
+	Revision string                 `json:"revision,omitempty"` // "" = it could not serve: Findings say why
+	Findings []PolicyFinding        `json:"findings"`
+	Tests    *workbench.TestReport  `json:"tests,omitempty"`
+	Matrix   []workbench.CellChange `json:"matrix,omitempty"`
+	Replay   *replay.Report         `json:"replay,omitempty"`
+}
+
+const (
+	policyTryPath = "/v1/policy/try"
+	tryKind       = "try"
+	// candidateBytes and candidateFiles bound a candidate, packed and unpacked.
+	candidateBytes = 4 << 20
+	candidateFiles = 1000
+	matrixTools    = 50
+	mostTools      = 500
+)
+
+// policyRoutes are the routes of the policy.
+func (c *Console) policyRoutes() map[string]map[string]handler {
+	routes := c.jobRoutes(policyTryPath, tryKind, c.tryPolicy)
+	routes["/v1/policy"] = map[string]handler{http.MethodGet: c.as(c.showPolicy)}
+	routes["/v1/policy/matrix"] = map[string]handler{http.MethodGet: c.as(c.policyMatrix)}
+	routes["/v1/policy/can-i"] = map[string]handler{http.MethodPost: c.as(c.canI)}
+	routes["/v1/policy/explain"] = map[string]handler{http.MethodPost: c.as(c.explainCall)}
+	return routes
+}
+
+func (c *Console) showPolicy(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	if !c.may(r.Context(), p, policy.Operates) {
+		return notOperator
+	}
+	state, err := c.opts.Policy.State(r.Context())
+	if err != nil {
+		return err
+	}
+	return answer(w, state)
+}
+
+func (c *Console) policyMatrix(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	if !c.may(r.Context(), p, policy.Operates) {
+		return notOperator
+	}
+	q := MatrixQuery{Limit: matrixTools}
+	if err := readQuery(r.URL, map[string]func(string) error{
+		"role":    func(value string) error { q.Roles = []string{value}; return nil },
+		"subject": func(value string) error { q.Subject = value; return nil },
+		"tool":    func(value string) error { q.Tools = []string{value}; return nil },
+		"cursor":  func(value string) error { q.After = value; return nil },
+		"limit":   number(&q.Limit, 1, mostTools, fmt.Sprintf("limit is a number of tools from 1 to %d", mostTools)),
+	}); err != nil {
+		return err
+	}
+	m, err := c.opts.Policy.Matrix(r.Context(), q)
+	if err != nil {
+		return err
+	}
+	return answer(w, m)
+}
+
+// supposed reads the call that the body of r describes.
+func (c *Console) supposed(w http.ResponseWriter, r *http.Request, p policy.Principal) (call SupposedCall, err error) {
+	if !c.may(r.Context(), p, policy.Operates) {
+		return call, notOperator
+	}
+	err = read(w, r, &call, "an object with tool, subject or roles, and arguments", `{"tool": "search__query", "roles": ["researcher"], "arguments": {}}`)
+	if err == nil && (call.Tool == "" || call.Subject == "" && len(call.Roles) == 0) {
+		err = badRequest("name a tool, and the subject or the roles that call it", "")
+	}
+	return call, err
+}
+
+// judged turns an error about a call into a refusal.
+func judged(err error) error {
+	if errors.Is(err, ErrBadCall) {
+		return badRequest(Visible(err.Error()), "")
+	}
+	return err
+}
+
+func (c *Console) canI(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	call, err := c.supposed(w, r, p)
+	if err != nil {
+		return err
+	}
+	a, err := c.opts.Judge.CanI(r.Context(), call)
+	if err != nil {
+		return judged(err)
+	}
+	return answer(w, a)
+}
+
+func (c *Console) explainCall(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	call, err := c.supposed(w, r, p)
+	if err != nil {
+		return err
+	}
+	x, err := c.opts.Judge.Explain(r.Context(), call)
+	if err != nil {
+		return judged(err)
+	}
+	return answer(w, x)
+}
+
+// tryPolicy begins to try the policy in the body.
+func (c *Console) tryPolicy(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	candidate := Candidate{Since: c.opts.Now().Add(-24 * time.Hour)}
+	if err := readQuery(r.URL, map[string]func(string) error{"since": c.moment(&candidate.Since)}); err != nil {
+		return err
+	}
+	if err := c.mayTry(r, p); err != nil {
+		return err
+	}
+	var err error
+	if candidate.Files, err = readCandidate(w, r); err != nil {
+		return err
+	}
+	job, err := c.try(r, p, "bearer", candidate)
+	if err != nil {
+		return err
+	}
+	return begun(w, policyTryPath, job)
+}
+
+// mayTry returns why p may not try policies, nil where it may: whoever does sees recorded calls.
+func (c *Console) mayTry(r *http.Request, p policy.Principal) error {
+	if !c.may(r.Context(), p, policy.Operates) {
+		return notOperator
+	}
+	if c.trailRight(r.Context(), p) != policy.TrailAll {
+		return notAuditor
+	}
+	return nil
+}
+
+// try begins to try a candidate for p. It is recorded first.
+func (c *Console) try(r *http.Request, p policy.Principal, credential string, candidate Candidate) (Job, error) {
+	if err := c.record(r, Act{Name: ActPolicyTried, Principal: p, Credential: credential}); err != nil {
+		return Job{}, err
+	}
+	candidate.Arguments = c.may(r.Context(), p, policy.ReadsArguments)
+	return c.jobs.start(tryKind, personOf(p), func(ctx context.Context, report func(Progress)) (any, error) {
+		return c.opts.Judge.Try(ctx, candidate, report)
+	})
+}
+
+// moment reads a time: RFC 3339, or how long ago.
+func (c *Console) moment(into *time.Time) func(string) error {
+	return func(value string) error {
+		at, err := time.Parse(time.RFC3339, value)
+		if ago, bad := time.ParseDuration(value); bad == nil && ago >= 0 {
+			at, err = c.opts.Now().Add(-ago), nil
+		}
+		if err != nil {
+			return badRequest("a time is RFC 3339, or how long ago", "2026-01-31T08:00:00Z, or 24h")
+		}
+		*into = at
+		return nil
+	}
+}
+
+var badCandidate = problem{Status: http.StatusBadRequest, Code: "BAD_REQUEST", Detail: "the body is no policy",
+	Hint: `send a .tar.gz as application/gzip, or {"files": {"policy.rego": "…", "data.json": "…"}} as application/json`}
+
+// readCandidate reads the files of a policy.
+func readCandidate(w http.ResponseWriter, r *http.Request) (map[string][]byte, error) {
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, candidateBytes))
+	if err != nil {
+		return nil, problem{Status: http.StatusRequestEntityTooLarge, Code: "TOO_LARGE", Detail: fmt.Sprintf("a policy may have %d MiB", candidateBytes>>20)}
+	}
+	files := map[string][]byte{}
+	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
+	case "application/gzip":
+		err = unpack(files, text)
+	case "application/json":
+		var body struct{ Files map[string]string }
+		err = json.Unmarshal(text, &body)
+		for name, text := range body.Files {
+			files[name] = []byte(text)
+		}
+	default:
+		return nil, problem{Status: http.StatusUnsupportedMediaType, Code: "NOT_JSON", Detail: badCandidate.Detail, Hint: badCandidate.Hint}
+	}
+	for name := range files {
+		if !filepath.IsLocal(name) || strings.ContainsAny(name, `\:`) {
+			return nil, badRequest(fmt.Sprintf("%q is no path in a policy", Visible(name)), "")
+		}
+	}
+	if err != nil || len(files) == 0 || len(files) > candidateFiles {
+		return nil, badCandidate
+	}
+	return files, nil
+}
+
+// unpack adds the files of a .tar.gz, which may not be larger than candidateBytes in all.
+func unpack(files map[string][]byte, archive []byte) error {
+	unzipped, err := gzip.NewReader(bytes.NewReader(archive))
+	if err != nil {
+		return err
+	}
+	bounded := &io.LimitedReader{R: unzipped, N: candidateBytes + 1}
+	for t := tar.NewReader(bounded); ; {
+		h, err := t.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case h.Typeflag == tar.TypeDir || slices.Contains([]string{".manifest", ".signatures.json"}, filepath.Base(h.Name)):
+			continue
+		case h.Typeflag != tar.TypeReg:
+			return fmt.Errorf("%s is no file", h.Name)
+		}
+		if files[strings.TrimPrefix(h.Name, "/")], err = io.ReadAll(t); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package console
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// An ExportQuery selects records of the trail and the form in which they are exported.
+type ExportQuery struct {
+	Format       string    // jsonl, csv or ocsf
+	Since, Until time.Time // zero = everything
+	Kind         string    // "" = any, as for the members below
+	Outcome      string
+	Principal    string // subject
+	Tool         string // exposed name, method or event; * stands for anything
+	Ticket       string
+}
+
+const (
+	verifyPath = "/v1/audit/verify"
+	verifyKind = "verify"
+)
+
+var (
+	exportForms  = map[string]string{"jsonl": "application/jsonl", "ocsf": "application/jsonl", "csv": "text/csv"}
+	mayNotExport = problem{Status: http.StatusForbidden, Code: "NOT_EXPORTER", Detail: "the policy does not let you export the audit trail", Hint: "see data.exports of the policy"}
+)
+
+// trailRoutes are the routes that verify and export the trail.
+func (c *Console) trailRoutes() map[string]map[string]handler {
+	routes := c.jobRoutes(verifyPath, verifyKind, c.beginVerifying)
+	routes["/v1/audit/export"] = map[string]handler{http.MethodGet: c.as(c.export)}
+	return routes
+}
+
+// beginVerifying begins to verify the trail, for those who may read it whole.
+func (c *Console) beginVerifying(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	job, err := c.verify(r, p, "bearer")
+	if err != nil {
+		return err
+	}
+	return begun(w, verifyPath, job)
+}
+
+// verify begins to verify the trail for p. It is recorded first.
+func (c *Console) verify(r *http.Request, p policy.Principal, credential string) (Job, error) {
+	act := Act{Name: ActTrailVerified, Principal: p, Credential: credential}
+	if c.trailRight(r.Context(), p) != policy.TrailAll {
+		act.Reason = notAuditor.Code
+		_ = c.record(r, act) // the log has the cause
+		return Job{}, notAuditor
+	}
+	if err := c.record(r, act); err != nil {
+		return Job{}, err
+	}
+	return c.jobs.start(verifyKind, personOf(p), c.opts.Verify)
+}
+
+// export writes records of the trail, for those with the right. It is recorded first.
+func (c *Console) export(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	q := ExportQuery{Format: "jsonl"}
+	text := func(into *string) func(string) error {
+		return func(value string) error { *into = value; return nil }
+	}
+	if err := readQuery(r.URL, map[string]func(string) error{
+		"format": text(&q.Format), "since": c.moment(&q.Since), "until": c.moment(&q.Until), "kind": text(&q.Kind), "outcome": text(&q.Outcome),
+		"principal": text(&q.Principal), "tool": text(&q.Tool), "ticket": text(&q.Ticket),
+	}); err != nil {
+		return err
+	}
+	kind, known := exportForms[q.Format]
+	if !known {
+		return badRequest("there is no such format", "jsonl, csv and ocsf are known")
+	}
+	ctx, stop := c.untilClosed(r.Context())
+	defer stop()
+	lines, err := c.opts.Export(ctx, q)
+	if err != nil {
+		return badRequest(Visible(err.Error()), "")
+	}
+	act := Act{Name: ActTrailExported, Principal: p, Credential: "bearer"}
+	if !c.may(r.Context(), p, policy.Exports) {
+		act.Reason = mayNotExport.Code
+		_ = c.record(r, act) // the log has the cause
+		return mayNotExport
+	}
+	if err := c.record(r, act); err != nil {
+		return err
+	}
+	c.stream(w, kind, lines, false)
+	return nil
+}
