@@ -54,7 +54,7 @@ type Evidence struct {
 	Archive   bool            // the trail is an archive: its chains may end before their checkpoints
 	Directory bool            // Keys and Ledgers are those of one key directory: see ErrOtherKeys
 	Replica   bool            // the roots are those of one replica: others hold the chains of other trails that Notes name
-	Progress  io.Writer       // unless nil, receives each line that was checked
+	Progress  io.Writer       // unless nil, receives each line that was checked; its error ends Verify
 }
 
 // ErrOtherKeys reports that Evidence.Directory is the key directory of another trail: it has

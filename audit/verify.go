@@ -167,7 +167,9 @@ func (c *check) file(number int) error {
 		}
 		c.line(line)
 		if c.progress != nil {
-			_, _ = c.progress.Write(line) // who watches ends nothing
+			if _, err := c.progress.Write(line); err != nil {
+				return err
+			}
 		}
 		if c.place.Offset += int64(len(line)) + 1; c.place.Offset >= info.Size() {
 			return nil

@@ -13,9 +13,6 @@ import (
 	"github.com/toolgate/toolgate/policy/rego"
 )
 
-// surveyTime bounds how long callers and tools are looked at.
-const surveyTime = 20 * time.Second
-
 // A Survey is what a policy says about callers and tools before any call.
 type Survey struct {
 	Pairs int         `json:"pairs"` // of a caller and a tool that were looked at
@@ -40,11 +37,10 @@ type Doubt struct {
 	Hint    string
 }
 
-// SurveyOf looks at every caller with every tool, for 20 s at most. It calls progress, unless nil,
-// with the number of pairs that were looked at.
+// SurveyOf looks at every caller with every tool until ctx ends, which is a Doubt. It calls progress,
+// unless nil, with the number of pairs that were looked at.
 func SurveyOf(ctx context.Context, e *rego.Engine, callers []policy.Principal, tools []policy.Tool, progress func(done int)) Survey {
-	ctx, stop := context.WithTimeout(ctx, surveyTime)
-	defer stop()
+	began := time.Now()
 	s := Survey{Whole: []WholePair{}}
 	for _, t := range tools {
 		var covered bool
@@ -52,7 +48,7 @@ func SurveyOf(ctx context.Context, e *rego.Engine, callers []policy.Principal, t
 		for _, who := range callers {
 			c, err := CellOf(ctx, e, who, t)
 			if ctx.Err() != nil {
-				s.Doubts = append(s.Doubts, Doubt{Level: rego.LevelNote, Code: "survey-cut", Message: fmt.Sprintf("stopped after %v and %s of a role and a tool, which are not all", surveyTime, text.Count(s.Pairs, "pair"))})
+				s.Doubts = append(s.Doubts, Doubt{Level: rego.LevelNote, Code: "survey-cut", Message: fmt.Sprintf("stopped after %v and %s of a role and a tool, which are not all", time.Since(began).Round(time.Second), text.Count(s.Pairs, "pair"))})
 				return s
 			}
 			if err != nil {

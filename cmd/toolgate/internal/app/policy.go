@@ -48,6 +48,17 @@ func (f *policyFeed) current() *rego.Engine {
 	return f.engine
 }
 
+// options returns what loads the policy in use from where it lies, as it is there now.
+func (f *policyFeed) options() rego.Options {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o := PolicyOptions(f.source.config)
+	if f.copy != nil {
+		o.Path, o.Name = f.copy.Path, path.Base(f.source.remote.Name())
+	}
+	return o
+}
+
 // poll asks the server of the policy for newer ones until ctx ends, and exchanges
 // them. A reload of the configuration may bring another server, or none.
 func (f *policyFeed) poll(ctx context.Context) error {

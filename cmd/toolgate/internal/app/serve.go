@@ -420,6 +420,7 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 		Metrics: promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{EnableOpenMetrics: a.telemetry != nil}), Hosts: hostsOf(cfg, cfg.Admin), Version: a.options.Version, Log: a.log.Named("console"),
 	}
 	a.withConnections(&opts)
+	a.withAdvice(&opts)
 	if o := cfg.Console.OIDC; o != nil {
 		provider, err := a.auth.NewProvider(identity.ProviderConfig{
 			Issuer: o.Issuer, ClientID: o.ClientID, ClientSecret: o.ClientSecret, Redirect: ConsoleURL(cfg) + "/console/login/callback",

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/advice"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/docs/schemas"
@@ -130,7 +131,7 @@ func (v *policyView) named(known []policy.Tool, names ...string) (tools []policy
 func (v *policyView) callers(subject string, roles []string) (callers []policy.Principal) {
 	switch {
 	case subject != "" && len(roles) == 0:
-		return []policy.Principal{principalOf(v.cfg, policy.Principal{Subject: subject})}
+		return []policy.Principal{advice.Principal(v.cfg, policy.Principal{Subject: subject})}
 	case len(roles) > 0:
 	case v.path != "" && v.e.config == defaultConfig:
 		roles = v.Roles()
@@ -141,22 +142,6 @@ func (v *policyView) callers(subject string, roles []string) (callers []policy.P
 		callers = append(callers, policy.Principal{Subject: subject, Roles: []string{role}})
 	}
 	return callers
-}
-
-// principalOf completes a principal with what the token of its subject says.
-func principalOf(cfg *config.Config, p policy.Principal) policy.Principal {
-	named := len(p.Roles) > 0
-	for _, t := range cfg.Identity.Tokens {
-		if t.Subject != p.Subject || p.Subject == "" {
-			continue
-		}
-		p.Person, p.Tenant = t.Person, cmp.Or(p.Tenant, t.Tenant)
-		if !named {
-			p.Roles = t.Roles
-		}
-	}
-	p.Subject = cmp.Or(p.Subject, "somebody")
-	return p
 }
 
 // knownRoles are the roles of the policy's data, unless engine is nil, and of the

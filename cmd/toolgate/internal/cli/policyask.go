@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/advice"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
@@ -75,7 +76,7 @@ func (s *supposed) call(ctx context.Context, tool string) (*policy.Input, error)
 		return nil, usage(errors.New("name a tool and who calls it\nhint: --as ROLE TOOL --args '{…}'"))
 	}
 	in := &policy.Input{Request: policy.Request{ID: "1", Transport: "cli", TraceID: "trc_supposed", Time: cmp.Or(s.at, time.Now()).UTC()}}
-	in.Principal = principalOf(s.cfg, policy.Principal{Subject: s.subject, Roles: s.roles, Client: s.client, Tenant: s.tenant})
+	in.Principal = advice.Principal(s.cfg, policy.Principal{Subject: s.subject, Roles: s.roles, Client: s.client, Tenant: s.tenant})
 	for _, role := range s.roles {
 		noteUnknown(s.e, "role", role, knownRoles(s.cfg, s.Engine))
 	}

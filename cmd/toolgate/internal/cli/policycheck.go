@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -37,7 +38,9 @@ func policyCheck(e *env) *cobra.Command {
 		}
 		callers := v.callers(subject, nil)
 		progress, end := pairsProgress(e, len(callers)*len(tools))
-		sight := workbench.SurveyOf(ctx, engine, callers, tools, progress)
+		surveying, stop := context.WithTimeout(ctx, surveyTime)
+		defer stop()
+		sight := workbench.SurveyOf(surveying, engine, callers, tools, progress)
 		end()
 		found := placed(slips, options.Path)
 		for _, d := range sight.Doubts {
@@ -73,6 +76,9 @@ func policyCheck(e *env) *cobra.Command {
 	c.Flags().BoolVar(&notes, "notes", false, "print notes on style, and not only their number")
 	return c
 }
+
+// surveyTime bounds how long callers and tools are looked at.
+const surveyTime = 20 * time.Second
 
 // checked is the report of policy check.
 type checked struct {
