@@ -70,7 +70,7 @@ func advised(t *testing.T, withheld ...policy.Right) (*listener, *adviser) {
 					return false, nil
 				}
 			}
-			return p.Has("operator"), nil
+			return p.Has("operator") || p.Subject == "bob", nil // who reads no trail
 		}
 		o.TrailRight = func(_ context.Context, p policy.Principal) (policy.TrailRight, error) {
 			if p.Subject == "oda" || p.Has("auditor") {
@@ -118,6 +118,7 @@ func TestWhoAsksAboutThePolicy(t *testing.T) {
 		{"POST", "/v1/policy/explain", someCall, "t-ann", "", nil, 403, "NOT_OPERATOR", ""},
 		{"POST", tryPath, someFiles, "t-oda", "", nil, 202, "", console.ActPolicyTried},
 		{"POST", tryPath, someFiles, "t-oda", policy.Operates, nil, 403, "NOT_OPERATOR", ""},
+		{"POST", tryPath, someFiles, "t-bob", "", nil, 403, "NOT_AUDITOR", ""},
 		{"POST", tryPath, someFiles, "t-audit", "", nil, 403, "NOT_OPERATOR", ""},
 		{"POST", tryPath, someFiles, "t-oda", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", console.ActPolicyTried},
 		{"POST", verifyPath, "", "t-audit", "", nil, 202, "", console.ActTrailVerified},
