@@ -142,6 +142,10 @@ const (
 	EventStopped = "calls_stopped" // a person stopped the calls that Added names, or was refused to
 	EventResumed = "calls_resumed" // a person ended the stop that Removed names, or was refused to
 
+	EventTried    = "policy_tried"   // a person tried a policy that does not serve on recorded calls
+	EventVerified = "trail_verified" // a person had the trail verified, or was refused to
+	EventExported = "trail_exported" // a person exported the trail, or was refused to
+
 	EventConnect        = "connection_begun"   // a person went to connect an account at a server
 	EventConnected      = "connection_made"    // and came back
 	EventConnectRefused = "connection_refused" // a connection was not begun, or not made
@@ -166,7 +170,7 @@ type Event struct {
 // Refused reports whether the event says that an act was refused.
 func (e *Event) Refused() bool {
 	switch e.Name {
-	case EventTrailRead, EventRestarted, EventProfile: // their reason is that of a refusal
+	case EventTrailRead, EventRestarted, EventProfile, EventStopped, EventResumed, EventVerified, EventExported: // their reason is that of a refusal
 		return e.Reason != ""
 	}
 	return strings.HasSuffix(e.Name, "_refused")

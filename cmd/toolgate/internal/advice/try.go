@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
@@ -55,6 +56,10 @@ func (d *Desk) Try(ctx context.Context, c console.Candidate, report func(console
 	report(console.Progress{Doing: "testing"})
 	if trial.Tests, err = workbench.Test(ctx, workbench.TestOptions{Policy: options}); err != nil {
 		trial.Findings = append(trial.Findings, refused(err)...)
+	} else {
+		for i := range trial.Tests.Cases { // as its author knows it
+			trial.Tests.Cases[i].File = strings.TrimPrefix(trial.Tests.Cases[i].File, dir+string(filepath.Separator))
+		}
 	}
 	if err := d.compare(ctx, candidate, &trial, report); err != nil {
 		return trial, err

@@ -116,6 +116,17 @@ func auditVerify(e *env) *cobra.Command {
 	var trailOnly bool
 	var archive, witnessKey, require string
 	c := command("verify [DIR...]", "verify every chain of the trail, its signatures, and the checkpoints that others hold", func(ctx context.Context, args []string) error {
+		if e.addr != "" {
+			v := new(trail.Verified)
+			if len(args)+len(files)+len(x.Anchors) > 0 || archive+witnessKey != "" {
+				return usage(errors.New("a running toolgate verifies its own trail by its own keys\nhint: leave out --addr to verify something else"))
+			}
+			if err := e.runJob(ctx, "/v1/audit/verify", "", nil, v); err != nil {
+				return err
+			}
+			judged, bad := verdictOn(v.Report, require, v.State...)
+			return errors.Join(e.Print("verified", judged), bad)
+		}
 		dirs, err := trails(e, args, archive)
 		if err != nil {
 			return err
@@ -150,6 +161,7 @@ func auditVerify(e *env) *cobra.Command {
 	c.Flags().StringVar(&witnessKey, "witness-key", "", "`FILE` with the key of a witness; the notes of anchors need its signature")
 	c.Flags().StringVar(&archive, "archive", "", "verify the archive in `DIR` instead of the trail")
 	c.Flags().StringVar(&require, "require", string(audit.ByContent), "what has to be proved: `content|independence`, the latter in addition to the former")
+	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of an admin listener whose toolgate verifies its trail")
 	c.Flags().BoolVar(&trailOnly, "trail-only", false, "do not compare the trail with the store")
 	return c
 }

@@ -34,7 +34,7 @@ func policyCommand(e *env) *cobra.Command {
 		return flags.replay(ctx, e, "verified-decisions", "recorded decisions are not the policy's")
 	})
 	flags.bind(verify)
-	return group("policy", "check, test and explain the policy", policyInit(e), policyCheck(e), policyTest(e), policyExplain(e), policyCanI(e), policyMatrix(e), policyReplay(e), verify, policyShadow(e))
+	return group("policy", "check, test and explain the policy", policyInit(e), policyCheck(e), policyTest(e), policyExplain(e), policyCanI(e), policyMatrix(e), policyReplay(e), policyTry(e), verify, policyShadow(e))
 }
 
 // policyPath is the flag that names another policy than the configured one.

@@ -36,6 +36,7 @@ func TestOCSF(t *testing.T) {
 		{"reading", event(audit.EventTrailRead, "", ""), 6003, 99, "name", 1, 0},
 		{"a refused profile", event(audit.EventProfile, "192.0.2.1", "NOT_PROFILER"), 6003, 99, "ip", 2, 1},
 		{"a refused restart", event(audit.EventRestarted, "192.0.2.1", "NOT_OPERATOR"), 6003, 99, "ip", 2, 1},
+		{"a refused stop", event(audit.EventStopped, "192.0.2.1", "NOT_STOPPER"), 6003, 99, "ip", 2, 1},
 		{"refused reading", event(audit.EventTrailRead, "192.0.2.1", "NOT_AUDITOR"), 6003, 99, "ip", 2, 1},
 	} {
 		tt.record.Time, tt.record.Hash = time.UnixMilli(1_800_000_000_123), strings.Repeat("0a", 32)
