@@ -23,7 +23,7 @@ func (v visitor) holds(s Service, all []Connection) holding {
 	who := s.owner(v.Principal)
 	i := slices.IndexFunc(all, func(k Connection) bool { return k.Server == s.Name && k.Person == who && k.Live() })
 	if i < 0 {
-		return holding{Name: Visible(s.Name), Page: servicePath(s.Name)}
+		return holding{Name: Visible(s.Name), Page: servicePath(s.Name), CSRF: v.csrf}
 	}
 	return v.holding(all[i])
 }
@@ -36,6 +36,13 @@ func (v visitor) holding(k Connection) holding {
 
 func servicePath(name string) string { return connectionsPath + "/" + url.PathEscape(name) }
 
+// connectionsPage lists holdings.
+type connectionsPage struct {
+	shell
+	Own, Toolgate, Others []holding
+	Operates, SeesOthers  bool
+}
+
 // connectionsPage lists the services with the visitor's connections and, for operators, with those
 // of toolgate and of everybody.
 func (c *Console) connectionsPage(w http.ResponseWriter, r *http.Request, v visitor) error {
@@ -43,12 +50,8 @@ func (c *Console) connectionsPage(w http.ResponseWriter, r *http.Request, v visi
 	if err != nil {
 		return err
 	}
-	data := struct {
-		shell
-		Own, Toolgate, Others []holding
-		Operates, SeesOthers  bool
-	}{Operates: c.may(r.Context(), v.Principal, policy.Operates), SeesOthers: c.may(r.Context(), v.Principal, policy.Connections)}
-	if data.shell, err = c.shell(r.Context(), v, "Connections", "connections", connectionsPath); err != nil {
+	data := connectionsPage{Operates: c.may(r.Context(), v.Principal, policy.Operates), SeesOthers: c.may(r.Context(), v.Principal, policy.Connections)}
+	if data.shell, err = c.shell(r.Context(), v, "Connections", connectionsPath, connectionsPath); err != nil {
 		return err
 	}
 	for _, s := range c.opts.Connections.Services() {
@@ -62,7 +65,7 @@ func (c *Console) connectionsPage(w http.ResponseWriter, r *http.Request, v visi
 	if data.SeesOthers {
 		data.Others = v.others(all)
 	}
-	return render(w, appCSP, http.StatusOK, "connections.html", data)
+	return render(w, appCSP, http.StatusOK, connectionsView(data))
 }
 
 // others returns the live connections of other people.
@@ -87,12 +90,23 @@ func (c *Console) connectPage(w http.ResponseWriter, r *http.Request) error {
 	return c.visitAs(c.anybody, c.askToConnect)(w, r)
 }
 
+// connectPage asks whether to connect.
+type connectPage struct {
+	shell
+	holding
+	Address string // of the server
+	Shared  bool
+	Asker   string // address of toolgate
+	Plan    Plan
+	Refused *problem // why nobody can connect now
+}
+
 func (c *Console) askToConnect(w http.ResponseWriter, r *http.Request, v visitor) error {
 	s, err := c.service(r.Context(), r.PathValue("server"), v.Principal)
 	if err != nil {
 		return err
 	}
-	frame, err := c.shell(r.Context(), v, Visible(s.Name), "connections", connectionsPath)
+	frame, err := c.shell(r.Context(), v, Visible(s.Name), connectionsPath, servicePath(s.Name))
 	if err != nil {
 		return err
 	}
@@ -105,19 +119,9 @@ func (c *Console) askToConnect(w http.ResponseWriter, r *http.Request, v visitor
 	if refused != nil {
 		status = refused.Status
 	}
-	return render(w, connectCSP, status, "connect.html", struct {
-		shell
-		Service
-		Page       string
-		Connection *Connection
-		Whose      string
-		Asker      string // address of toolgate
-		Plan       Plan
-		Refused    *problem // why nobody can connect now
-	}{
-		shell: frame, Service: s, Page: servicePath(s.Name), Connection: v.holds(s, all).Connection,
-		Asker: cmp.Or(c.opts.URL, r.Host), Plan: plan, Refused: refused,
-	})
+	return render(w, connectCSP, status, connectView(connectPage{
+		shell: frame, holding: v.holds(s, all), Address: s.Address, Shared: s.Shared, Asker: cmp.Or(c.opts.URL, r.Host), Plan: plan, Refused: refused,
+	}))
 }
 
 // plan returns what who is asked to grant at s, or why nobody can say so.

@@ -207,7 +207,7 @@ func (c *Console) finishConnection(w http.ResponseWriter, r *http.Request) error
 	}
 	if err != nil {
 		c.recordNoConnection(r, act, err)
-		return c.refusePage(w, r, err)
+		return c.refusePage(w, r, v, err)
 	}
 	http.Redirect(w, r, connectionsPath+"/"+url.PathEscape(k.Server), http.StatusSeeOther)
 	return nil

@@ -98,6 +98,9 @@ type Options struct {
 	Status func() Status
 	// Held counts the calls that wait for a decision, for the page. Required.
 	Held func(ctx context.Context) (int, error)
+	// Activity counts the calls since a time in so many equal spans up to now, the oldest first; since
+	// the zero time, all that are known. Nil = nobody counts them.
+	Activity func(ctx context.Context, since time.Time, buckets int) ([]Bucket, error)
 	// Audit is the audit trail. Required.
 	Audit AuditTail
 	// TrailRight says which records of the trail a principal may read; nil or an
@@ -137,6 +140,8 @@ type Options struct {
 	// addition to the loopback ones: see guard.NewHosts. An unspecified address
 	// (0.0.0.0, ::) stands for every IP address literal; a DNS name is always listed.
 	Hosts []string
+	// Environment is the name of this toolgate among others, which every page shows to everybody; "" = none.
+	Environment string
 	// Version of the program, for the page.
 	Version string
 	// Throttle bounds refused credentials; nil = one of the console's own.
@@ -226,6 +231,7 @@ func New(opts Options) (*Console, error) {
 		return nil, fmt.Errorf("building the console: %w", err)
 	}
 	routes := c.routes()
+	maps.Copy(routes, c.serverRoutes())
 	routes["/v1/openapi.json"] = map[string]handler{http.MethodGet: asset("application/json", document)} // it shows nothing of this installation
 	if opts.Connections != nil {
 		maps.Copy(routes, c.connectionRoutes())
@@ -265,7 +271,7 @@ func (c *Console) routes() map[string]map[string]handler {
 		"/readyz":                           {http.MethodGet: c.ready},
 		"/metrics":                          {http.MethodGet: c.metrics},
 		"/console":                          {http.MethodGet: redirect},
-		"/console/{$}":                      {http.MethodGet: c.page},
+		"/console/{$}":                      {http.MethodGet: c.overview},
 		"/console/style.css":                {http.MethodGet: asset("text/css", styleText)},
 		"/console/login":                    {http.MethodGet: c.signInPage, http.MethodPost: c.signIn},
 		"/console/login/provider":           {http.MethodGet: c.beginProviderSignIn},
@@ -287,9 +293,6 @@ func (c *Console) routes() map[string]map[string]handler {
 		"/v1/approvals/watch":               {http.MethodGet: c.as(c.watch)},
 		"/v1/approvals/{id}/reconcile":      {http.MethodPost: c.as(c.reconcile)},
 		"/v1/audit/tail":                    {http.MethodGet: c.as(c.audit)},
-		"/v1/servers":                       {http.MethodGet: c.as(c.listServers)},
-		"/v1/servers/{name}":                {http.MethodGet: c.as(c.showServer)},
-		"/v1/servers/{name}/restart":        {http.MethodPost: c.as(c.restart)},
 		"/debug/pprof/{name}":               {http.MethodGet: c.as(c.profile)},
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"text/template"
 
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
@@ -85,24 +84,50 @@ func (c *Console) readiness(w http.ResponseWriter, r *http.Request, details bool
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(code)
-	_ = statusText.Execute(w, struct {
-		Status
-		Verbose bool
-	}{s, r.URL.Query().Has("verbose")}) // a reader that went away needs no answer
+	lines := []string{s.Status}
+	if r.URL.Query().Has("verbose") {
+		lines = append(lines, s.lines()...)
+	}
+	_, _ = io.WriteString(w, strings.Join(lines, "\n")+"\n") // a reader that went away needs no answer
 	return nil
 }
 
 // oneLine puts the hint of a warning on the line of the warning.
 func oneLine(warning string) string { return strings.ReplaceAll(warning, "\nhint: ", "; hint: ") }
 
-// statusText is the answer to /readyz as text.
-var statusText = template.Must(template.New("status").Funcs(template.FuncMap{"visible": Visible, "oneLine": oneLine}).Parse(`{{.Status.Status}}
-{{if .Verbose}}{{with .Degraded}}degraded without {{range $i, $part := .}}{{if $i}}, {{end}}{{visible $part}}{{end}}
-{{end}}policy {{visible .Revision}}
-{{with .Shadow}}shadow {{visible .}}
-{{end}}{{range $u := .Upstreams}}upstream {{visible .Name}} {{visible .State}}, tools {{.Tools}}{{with .Quarantined}}, quarantined {{.}}{{end}}{{with .Sandbox}}, sandbox {{visible .}}{{end}}{{with .Error}}: {{visible .}}{{end}}
-{{range .Warnings}}warning: {{visible $u.Name}}: {{visible (oneLine .)}}
-{{end}}{{end}}{{range .Sights}}{{if .Blind}}warning: {{end}}{{visible .String}}
-{{with .Hint}}hint: {{visible .}}
-{{end}}{{end}}{{range .Warnings}}warning: {{visible .}}
-{{end}}{{end}}`))
+// lines are the details of s as text.
+func (s *Status) lines() (lines []string) {
+	add := func(parts ...string) { lines = append(lines, strings.Join(parts, "")) }
+	if len(s.Degraded) > 0 {
+		add("degraded without ", strings.Join(visibleAll(s.Degraded), ", "))
+	}
+	add("policy ", Visible(s.Revision))
+	if s.Shadow != "" {
+		add("shadow ", Visible(s.Shadow))
+	}
+	for _, u := range s.Upstreams {
+		quarantined := ""
+		if u.Quarantined > 0 {
+			quarantined = fmt.Sprintf(", quarantined %d", u.Quarantined)
+		}
+		add("upstream ", Visible(u.Name), " ", Visible(u.State), fmt.Sprintf(", tools %d", u.Tools), quarantined,
+			prefixed(", sandbox ", Visible(u.Sandbox)), prefixed(": ", Visible(u.Error)))
+		for _, warning := range u.Warnings {
+			add("warning: ", Visible(u.Name), ": ", Visible(oneLine(warning)))
+		}
+	}
+	for _, sight := range s.Sights {
+		mark := ""
+		if sight.Blind() {
+			mark = "warning: "
+		}
+		add(mark, Visible(sight.String()))
+		if sight.Hint != "" {
+			add("hint: ", Visible(sight.Hint))
+		}
+	}
+	for _, warning := range s.Warnings {
+		add("warning: ", Visible(warning))
+	}
+	return lines
+}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/policy/approval"
-	"github.com/toolgate/toolgate/policy/stop"
 )
 
 const (
@@ -18,32 +17,14 @@ const (
 	mostAwaiting = 99
 )
 
-// shell is what every page for visitors has around it.
-type shell struct {
-	Title, View   string // View is "mine", "team", "history", "connections", "stop" or, on a ticket, ""
-	Path          string // of the page itself, to fetch it anew
-	Subject, CSRF string
-	Alone         bool // nobody has to sign in, and nobody decides
-	Connects      bool // there are services
-	Stops         bool // there is a page of stops
-	InForce       []stop.Stop
-	Awaiting      int // tickets that wait for the visitor's vote
-}
-
-func (c *Console) shell(ctx context.Context, v visitor, title, view, path string) (shell, error) {
-	waiting, err := c.opts.Approvals.List(ctx, approval.Filter{Awaiting: v.Principal, Limit: mostAwaiting})
-	connects := c.opts.Connections != nil && len(c.opts.Connections.Services()) > 0
-	return shell{Title: title, View: view, Path: path, Subject: Visible(v.Subject), CSRF: v.csrf, Alone: v.alone, Connects: connects,
-		Stops: c.opts.Stops != nil && !v.alone, InForce: c.inForce(), Awaiting: len(waiting)}, err
-}
-
 // face is what people see of a ticket first.
 type face struct {
 	Said           []phrase
 	Standing, Left string
 	Look           string // the class of Standing in style.css
 	Open, Own      bool   // Open: its expiry still matters
-	Seconds        int    // to the expiry
+	Expires        time.Time
+	Seconds        int // to the expiry
 }
 
 func (c *Console) face(k approval.Ticket, v visitor) face {
@@ -54,7 +35,7 @@ func (c *Console) face(k approval.Ticket, v visitor) face {
 	}
 	return face{
 		Look: look,
-		Said: sentence(k), Standing: describeState(k), Left: timeLeft(now, k.Expires), Seconds: int(k.Expires.Sub(now) / time.Second),
+		Said: sentence(k), Standing: describeState(k), Expires: k.Expires, Left: timeLeft(now, k.Expires), Seconds: int(k.Expires.Sub(now) / time.Second),
 		Open: k.State == approval.StateProposed || k.State == approval.StateApproved || k.State == approval.StateNeedsConnection,
 		Own:  k.Principal.Tenant == v.Tenant && v.SameParty(k.Principal),
 	}
@@ -63,9 +44,16 @@ func (c *Console) face(k approval.Ticket, v visitor) face {
 // item is a ticket in a list.
 type item struct {
 	face
-	ID               string
-	State            approval.State
-	Created, Expires time.Time
+	ID      string
+	Created time.Time
+}
+
+// inboxPage is one list of tickets.
+type inboxPage struct {
+	shell
+	View           string // of lists
+	Items, Unclear []item
+	Older          string
 }
 
 // inbox lists tickets: ?view=mine, those that wait for the visitor, and those
@@ -76,12 +64,8 @@ func (c *Console) inbox(w http.ResponseWriter, r *http.Request, v visitor) error
 	if err != nil {
 		return err
 	}
-	data := struct {
-		shell
-		Items, Unclear []item
-		Older          string
-	}{}
-	if data.shell, err = c.shell(r.Context(), v, "Approvals", view, path); err != nil {
+	data := inboxPage{View: view}
+	if data.shell, err = c.shell(r.Context(), v, "Approvals", approvalsPath, path); err != nil {
 		return err
 	}
 	found, err := c.opts.Approvals.List(r.Context(), f)
@@ -97,13 +81,13 @@ func (c *Console) inbox(w http.ResponseWriter, r *http.Request, v visitor) error
 			return err
 		}
 	}
-	return render(w, appCSP, http.StatusOK, "inbox.html", data)
+	return render(w, appCSP, http.StatusOK, inboxView(data))
 }
 
 func (c *Console) items(found []approval.Ticket, v visitor) (items []item) {
 	for _, k := range found {
 		if k.VisibleTo(v.Principal) {
-			items = append(items, item{face: c.face(k, v), ID: k.ID, State: k.State, Created: k.Created, Expires: k.Expires})
+			items = append(items, item{face: c.face(k, v), ID: k.ID, Created: k.Created})
 		}
 	}
 	return items
@@ -150,5 +134,8 @@ func inboxPath(view, before string) string {
 	if before != "" {
 		query.Set("before", before)
 	}
-	return (&url.URL{Path: "/console/approvals", RawQuery: query.Encode()}).String()
+	return (&url.URL{Path: approvalsPath, RawQuery: query.Encode()}).String()
 }
+
+// ticketPath returns the path of the page of a ticket.
+func ticketPath(id string) string { return approvalsPath + "/" + id }

@@ -75,7 +75,7 @@ func TestRunsAs(t *testing.T) {
 	l.approves(k.ID)
 	b := newBrowser(l).signIn("t-ann")
 	page := b.do("GET", "/console/approvals/"+k.ID, nil).Body.String()
-	want := `<dt>Runs as</dt><dd><b>ann&lt;b&gt;\u202e</b> at standard, by https://as.example.org (oauth), with read, write, until 2026-03-02 12:00 UTC <span class="hint">crd_1</span></dd>`
+	want := `<dt>Runs as</dt><dd><b>ann&lt;b&gt;\u202e</b> at standard, by https://as.example.org (oauth), with read, write <span class="hint">crd_1</span>, until <time datetime="2026-03-02T12:00:00Z">2 Mar 2026 12:00:00 UTC</time></dd>`
 	if !strings.Contains(page, want) {
 		t.Errorf("the page does not say %s:\n%s", want, page)
 	}

@@ -2,27 +2,81 @@ package console
 
 import (
 	"bytes"
-	"embed"
+	"context"
 	_ "embed"
-	"html/template"
 	"net/http"
 	"slices"
-	"sync"
+	"strconv"
+	"time"
+
+	"github.com/a-h/templ"
 
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/stop"
 )
-
-//go:embed *.html
-var pageTexts embed.FS
 
 //go:embed style.css
 var styleText []byte
 
-// pages returns the templates: one page a file, by its name, and the frame of all.
-var pages = sync.OnceValue(func() *template.Template {
-	return template.Must(template.New("").Funcs(template.FuncMap{"visible": Visible, "oneLine": oneLine}).ParseFS(pageTexts, "*.html"))
-})
+// A place is a page that the navigation lists.
+type place struct {
+	path, name string
+	there      bool // for the visitor
+}
+
+// places returns the pages that v finds in the navigation.
+func (c *Console) places(ctx context.Context, v visitor) []place {
+	return slices.DeleteFunc([]place{
+		{overviewPath, "Overview", true},
+		{approvalsPath, "Approvals", !v.alone},
+		{serversPath, "Servers", !v.alone && c.may(ctx, v.Principal, policy.Operates)},
+		{connectionsPath, "Connections", c.opts.Connections != nil && len(c.opts.Connections.Services()) > 0},
+		{stopPath, "Stop", !v.alone && c.opts.Stops != nil},
+	}, func(p place) bool { return !p.there })
+}
+
+const approvalsPath = "/console/approvals"
+
+// shell is what every page has around its content.
+type shell struct {
+	Title         string
+	Environment   string // Options.Environment
+	At            string // path of the place that the page belongs to
+	Path          string // of the page itself, to fetch it anew; "" = it is not
+	Places        []place
+	Subject, CSRF string // of the visitor; Subject "" = nobody has signed in
+	Enter         bool   // the page offers to sign in
+	Alone         bool   // nobody has to sign in, and nobody decides
+	InForce       []stop.Stop
+	Awaiting      int // tickets that wait for the visitor's vote
+}
+
+func (c *Console) shell(ctx context.Context, v visitor, title, at, path string) (shell, error) {
+	waiting, err := c.opts.Approvals.List(ctx, approval.Filter{Awaiting: v.Principal, Limit: mostAwaiting})
+	return shell{Title: title, Environment: c.opts.Environment, At: at, Path: path, Places: c.places(ctx, v), Subject: Visible(v.Subject), CSRF: v.csrf,
+		Alone: v.alone, InForce: c.inForce(), Awaiting: len(waiting)}, err
+}
+
+// outside returns the shell of a page for those who have not signed in.
+func (c *Console) outside(title string) shell {
+	return shell{Title: title, Environment: c.opts.Environment, InForce: c.banner()}
+}
+
+// live reports whether the page has scripts.
+func (s *shell) live() bool { return s.Subject != "" && !s.Alone && s.Path != "" }
+
+// windowTitle names the page, after the number of tickets that wait.
+func (s *shell) windowTitle() string {
+	title := s.Title + " · toolgate" + prefixed(" ", s.Environment)
+	if s.Awaiting > 0 {
+		title = "(" + strconv.Itoa(s.Awaiting) + ") " + title
+	}
+	return title
+}
+
+// stamp returns t for programs.
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // pageCSP allows a page our style sheet and forms that are sent to us.
 const pageCSP = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; style-src 'self'"
@@ -32,9 +86,9 @@ const pageCSP = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; fo
 const appCSP = pageCSP + "; script-src 'self'; connect-src 'self'"
 
 // render answers with a page, whole or not at all.
-func render(w http.ResponseWriter, csp string, status int, name string, data any) error {
+func render(w http.ResponseWriter, csp string, status int, page templ.Component) error {
 	var body bytes.Buffer
-	if err := pages().ExecuteTemplate(&body, name, data); err != nil {
+	if err := page.Render(context.Background(), &body); err != nil { // a reader that goes away is no error
 		return err
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -44,35 +98,16 @@ func render(w http.ResponseWriter, csp string, status int, name string, data any
 	return nil
 }
 
-// refusePage answers with err as a page.
-func (c *Console) refusePage(w http.ResponseWriter, r *http.Request, err error) error {
+// refusePage answers with err as a page, in the frame of v if that is somebody.
+func (c *Console) refusePage(w http.ResponseWriter, r *http.Request, v visitor, err error) error {
 	p := c.problem(r, err)
-	return render(w, pageCSP, p.Status, "problem.html", struct {
-		problem
-		InForce []stop.Stop
-	}{p, c.banner()})
-}
-
-// page shows the status. Its readers have not signed in: where not everybody may watch
-// toolgate, it has counts only.
-func (c *Console) page(w http.ResponseWriter, r *http.Request) error {
-	data := struct {
-		Status
-		Version string
-		Held    int
-		InForce []stop.Stop
-	}{Status: c.opts.Status(), Version: c.opts.Version, InForce: c.banner()}
-	if !c.opts.Watches(policy.Principal{}) {
-		data.Upstreams = slices.Clone(data.Upstreams)
-		for i := range data.Upstreams {
-			data.Upstreams[i].Withheld = nil
+	frame := c.outside(p.Title)
+	if v.Subject != "" {
+		if own, err := c.shell(r.Context(), v, p.Title, "", ""); err == nil {
+			frame = own
 		}
 	}
-	var err error
-	if data.Held, err = c.opts.Held(r.Context()); err != nil {
-		return err
-	}
-	return render(w, pageCSP, http.StatusOK, "page.html", data)
+	return render(w, pageCSP, p.Status, problemView(frame, p))
 }
 
 // The scripts of the pages. The first two are as their makers publish them, see

@@ -561,7 +561,7 @@ func TestWhatPagesLoad(t *testing.T) {
 			t.Errorf("docs/evidence/dependencies.md does not have %s with %x", name, sum)
 		}
 	}
-	templates, err := filepath.Glob("*.html")
+	templates, err := filepath.Glob("*.templ")
 	if err != nil || len(templates) < 5 {
 		t.Fatalf("%v, %v", templates, err)
 	}

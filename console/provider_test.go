@@ -55,7 +55,7 @@ func newGuest(t *testing.T) (*browser, *elsewhere) {
 
 func TestSigningInElsewhere(t *testing.T) {
 	b, e := newGuest(t)
-	if text := b.do("GET", "/console/login?next=/console/approvals/apr_1", nil).Body.String(); !strings.Contains(text, `href="/console/login/provider?next=%2fconsole%2fapprovals%2fapr_1"`) {
+	if text := b.do("GET", "/console/login?next=/console/approvals/apr_1", nil).Body.String(); !strings.Contains(text, `href="/console/login/provider?next=%2Fconsole%2Fapprovals%2Fapr_1"`) {
 		t.Errorf("no link: %s", text)
 	}
 	w := b.do("GET", "/console/login/provider?next=/console/approvals/apr_1", nil)

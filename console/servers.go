@@ -2,7 +2,10 @@ package console
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"net/url"
+	"slices"
 
 	"github.com/toolgate/toolgate/policy"
 )
@@ -38,53 +41,122 @@ func (c *Console) listServers(w http.ResponseWriter, r *http.Request, p policy.P
 	return answer(w, map[string][]Upstream{"servers": append([]Upstream{}, c.opts.Status().Upstreams...)})
 }
 
-// showServer shows the server that the path names, with the end of its stderr.
-func (c *Console) showServer(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	if !c.may(r.Context(), p, policy.Operates) {
-		return notOperator
+// server returns the server with a name, with the end of its stderr, for those whom the policy lets
+// operate servers.
+func (c *Console) server(ctx context.Context, name string, p policy.Principal) (Server, error) {
+	if !c.may(ctx, p, policy.Operates) {
+		return Server{}, notOperator
 	}
-	for _, u := range c.opts.Status().Upstreams {
-		if u.Name != r.PathValue("name") {
-			continue
-		}
-		shown := Server{Upstream: u}
-		if c.opts.Stderr != nil {
-			shown.Stderr = c.opts.Stderr(u.Name)
-		}
-		return answer(w, shown)
+	all := c.opts.Status().Upstreams
+	i := slices.IndexFunc(all, func(u Upstream) bool { return u.Name == name })
+	if i < 0 {
+		return Server{}, noServer
 	}
-	return noServer
+	found := Server{Upstream: all[i]}
+	if c.opts.Stderr != nil {
+		found.Stderr = c.opts.Stderr(name)
+	}
+	return found, nil
 }
 
-// restart restarts the server that the path names, for those whom the policy lets operate
-// servers. It is recorded first.
-func (c *Console) restart(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	server := r.PathValue("name")
-	act := Act{Name: ActServerRestart, Principal: p, Credential: "bearer", Server: Visible(server)}
-	if !c.may(r.Context(), p, policy.Operates) {
-		act.Reason = notOperator.Code
-		_ = c.record(r, act)
-		return notOperator
-	}
-	if !c.runs(server) {
-		return noServer
-	}
-	if err := c.record(r, act); err != nil {
+// showServer shows the server that the path names.
+func (c *Console) showServer(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	found, err := c.server(r.Context(), r.PathValue("name"), p)
+	if err != nil {
 		return err
 	}
-	after, err := c.opts.Restart(r.Context(), server)
+	return answer(w, found)
+}
+
+// restart restarts the server that the path names.
+func (c *Console) restart(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	after, err := c.restarted(r, p, "bearer")
 	if err != nil {
 		return err
 	}
 	return answer(w, after)
 }
 
-// runs reports whether a server is configured and not disabled.
-func (c *Console) runs(server string) bool {
-	for _, u := range c.opts.Status().Upstreams {
-		if u.Name == server {
-			return c.opts.Restart != nil && u.State != "disabled"
-		}
+// restarted restarts the server that the path names, for those whom the policy lets operate
+// servers, and returns its state. It is recorded first.
+func (c *Console) restarted(r *http.Request, p policy.Principal, credential string) (Upstream, error) {
+	name := r.PathValue("name")
+	act := Act{Name: ActServerRestart, Principal: p, Credential: credential, Server: Visible(name)}
+	found, err := c.server(r.Context(), name, p)
+	if errors.Is(err, notOperator) {
+		act.Reason = notOperator.Code
+		_ = c.record(r, act)
 	}
-	return false
+	switch {
+	case err != nil:
+		return Upstream{}, err
+	case !c.restartable(found):
+		return Upstream{}, noServer
+	}
+	if err := c.record(r, act); err != nil {
+		return Upstream{}, err
+	}
+	return c.opts.Restart(r.Context(), name)
+}
+
+// restartable reports whether a server is configured and not disabled.
+func (c *Console) restartable(s Server) bool { return c.opts.Restart != nil && s.State != "disabled" }
+
+// serversPage lists servers, or is about one of them.
+type serversPage struct {
+	shell
+	All         []Upstream
+	One         Server
+	Restartable bool
+}
+
+// serversPage lists the servers.
+func (c *Console) serversPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+	if !c.may(r.Context(), v.Principal, policy.Operates) {
+		return notOperator
+	}
+	frame, err := c.shell(r.Context(), v, "Servers", serversPath, serversPath)
+	if err != nil {
+		return err
+	}
+	return render(w, appCSP, http.StatusOK, serversView(serversPage{shell: frame, All: c.opts.Status().Upstreams}))
+}
+
+// serverPage shows the server that the path names.
+func (c *Console) serverPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+	found, err := c.server(r.Context(), r.PathValue("name"), v.Principal)
+	if err != nil {
+		return err
+	}
+	frame, err := c.shell(r.Context(), v, Visible(found.Name), serversPath, serverPath(found.Name))
+	if err != nil {
+		return err
+	}
+	return render(w, appCSP, http.StatusOK, serverView(serversPage{shell: frame, One: found, Restartable: c.restartable(found)}))
+}
+
+// submitRestart restarts the server that the path names.
+func (c *Console) submitRestart(w http.ResponseWriter, r *http.Request, v visitor) error {
+	if _, err := c.restarted(r, v.Principal, "session"); err != nil {
+		return err
+	}
+	http.Redirect(w, r, serverPath(r.PathValue("name")), http.StatusSeeOther)
+	return nil
+}
+
+const serversPath = "/console/servers"
+
+// serverPath returns the path of the page of a server.
+func serverPath(name string) string { return serversPath + "/" + url.PathEscape(name) }
+
+// serverRoutes are the routes of servers.
+func (c *Console) serverRoutes() map[string]map[string]handler {
+	return map[string]map[string]handler{
+		serversPath:                     {http.MethodGet: c.visit(c.serversPage)},
+		serversPath + "/{name}":         {http.MethodGet: c.visit(c.serverPage)},
+		serversPath + "/{name}/restart": {http.MethodPost: c.submit(c.submitRestart)},
+		"/v1/servers":                   {http.MethodGet: c.as(c.listServers)},
+		"/v1/servers/{name}":            {http.MethodGet: c.as(c.showServer)},
+		"/v1/servers/{name}/restart":    {http.MethodPost: c.as(c.restart)},
+	}
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/stop"
 )
 
 const (
@@ -28,20 +27,23 @@ const (
 
 // An entry is the content of the sign-in page.
 type entry struct {
-	CSRF, Next string
-	Refused    *problem
-	Provider   bool // there is one to sign in at
-	Closed     bool // no cookie would come back: the form is left out
-	URL        string
-	Subject    string // who is signed in; the form is the one to sign out
-	Elsewhere  string // address that ends the session of the provider; the page has no form then
-	SignedOut  bool   // there
-	InForce    []stop.Stop
+	shell
+	Next      string
+	Refused   *problem
+	Provider  bool // there is one to sign in at
+	Closed    bool // no cookie would come back: the form is left out
+	URL       string
+	Elsewhere string // address that ends the session of the provider; the page has no form then
+	SignedOut bool   // there
 }
 
 func (c *Console) signInPage(w http.ResponseWriter, r *http.Request) error {
 	if v, err := c.visitor(w, r); err == nil {
-		return render(w, pageCSP, http.StatusOK, "login.html", entry{Subject: v.Subject, CSRF: v.csrf, InForce: c.inForce()})
+		frame, err := c.shell(r.Context(), v, "Sign in", "", "")
+		if err != nil {
+			return c.refusePage(w, r, v, err)
+		}
+		return render(w, pageCSP, http.StatusOK, entryView(entry{shell: frame}))
 	}
 	s := entry{Next: next(r.URL.Query().Get("next"))}
 	state, _, _ := strings.Cut(cookie(r, journeyCookie), "|")
@@ -53,11 +55,11 @@ func (c *Console) signInPage(w http.ResponseWriter, r *http.Request) error {
 
 // askWho shows the sign-in form with a token for this browser.
 func (c *Console) askWho(w http.ResponseWriter, r *http.Request, status int, s entry) error {
-	s.Closed, s.URL, s.Provider, s.InForce = !c.private(r), c.opts.URL, c.opts.Provider != nil, c.banner()
+	s.shell, s.Closed, s.URL, s.Provider = c.outside("Sign in"), !c.private(r), c.opts.URL, c.opts.Provider != nil
 	if !s.Closed {
 		s.CSRF = entrySecret(w, r)
 	}
-	return render(w, pageCSP, status, "login.html", s)
+	return render(w, pageCSP, status, entryView(s))
 }
 
 // entrySecret returns the field csrf for a browser without a session, which gets it as a cookie.
@@ -74,7 +76,7 @@ func entrySecret(w http.ResponseWriter, r *http.Request) string {
 // that is replaced ends what it began.
 func (c *Console) signIn(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(w, r); err != nil {
-		return c.refusePage(w, r, err)
+		return c.refusePage(w, r, visitor{}, err)
 	}
 	s := entry{Next: next(r.PostForm.Get("next"))}
 	switch {
@@ -87,7 +89,7 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) error {
 	token := strings.TrimSpace(r.PostForm.Get("token"))
 	p, err := c.opts.Identify(r.Context(), token)
 	if store.Away(err) {
-		return c.refusePage(w, r, err)
+		return c.refusePage(w, r, visitor{}, err)
 	}
 	if err != nil || !p.Valid() {
 		c.opts.Log.Debug("refusing a sign-in", "error", err)
@@ -111,7 +113,7 @@ func (c *Console) enter(w http.ResponseWriter, r *http.Request, k session, to st
 		value, err = c.sessions.start(r.Context(), k, cookie(r, sessionCookie))
 	}
 	if err != nil {
-		return c.refusePage(w, r, err)
+		return c.refusePage(w, r, visitor{}, err)
 	}
 	setCookie(w, sessionCookie, value)
 	setCookie(w, entryCookie, "")
@@ -154,7 +156,7 @@ func (c *Console) signOut(w http.ResponseWriter, r *http.Request, v visitor) err
 	}
 	setCookie(w, journeyCookie, state+"|")
 	w.Header().Set("Refresh", "0; url="+elsewhere)
-	return render(w, pageCSP, http.StatusOK, "login.html", entry{Elsewhere: elsewhere})
+	return render(w, pageCSP, http.StatusOK, entryView(entry{shell: c.outside("Sign out"), Elsewhere: elsewhere}))
 }
 
 // private reports whether the connection is private: the browser runs on this
@@ -229,7 +231,7 @@ func (c *Console) beginProviderSignIn(w http.ResponseWriter, r *http.Request) er
 	to := next(r.URL.Query().Get("next"))
 	switch {
 	case c.opts.Provider == nil:
-		return c.refusePage(w, r, noProvider)
+		return c.refusePage(w, r, visitor{}, noProvider)
 	case !c.throttle.Allow(r.RemoteAddr):
 		return c.tooOften(w, r, entry{Next: to})
 	case !c.atHome(r.Host):
@@ -252,7 +254,7 @@ func (c *Console) beginProviderSignIn(w http.ResponseWriter, r *http.Request) er
 func (c *Console) moveHome(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	if query.Has("moved") {
-		return c.refusePage(w, r, problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this address is not the one in toolgate.console.url",
+		return c.refusePage(w, r, visitor{}, problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this address is not the one in toolgate.console.url",
 			Hint: "a proxy in front has to pass the Host header on as it came"})
 	}
 	query.Set("moved", "1")
@@ -264,7 +266,7 @@ func (c *Console) moveHome(w http.ResponseWriter, r *http.Request) error {
 // departure.
 func (c *Console) finishProviderSignIn(w http.ResponseWriter, r *http.Request) error {
 	if c.opts.Provider == nil {
-		return c.refusePage(w, r, noProvider)
+		return c.refusePage(w, r, visitor{}, noProvider)
 	}
 	secret, to, _ := strings.Cut(cookie(r, journeyCookie), "|")
 	to, _ = url.QueryUnescape(to) // what cannot be read leads home
@@ -275,7 +277,7 @@ func (c *Console) finishProviderSignIn(w http.ResponseWriter, r *http.Request) e
 	setCookie(w, journeyCookie, "")
 	answer, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return c.refusePage(w, r, badRequest("the query cannot be read", ""))
+		return c.refusePage(w, r, visitor{}, badRequest("the query cannot be read", ""))
 	}
 	p, sid, err := c.opts.Provider.Finish(r.Context(), secret, answer)
 	if err != nil || !p.Valid() {

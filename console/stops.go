@@ -165,9 +165,16 @@ func (c *Console) banner() []stop.Stop {
 	return all
 }
 
+// stopsPage shows stops.
+type stopsPage struct {
+	shell
+	All []StopState
+	May bool // the visitor may stop and resume
+}
+
 // stopPage shows the stops in force and, to those who may, how to stop and resume.
 func (c *Console) stopPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	frame, err := c.shell(r.Context(), v, "Stop", "stop", stopPath)
+	frame, err := c.shell(r.Context(), v, "Stop", stopPath, stopPath)
 	if err != nil {
 		return err
 	}
@@ -175,12 +182,7 @@ func (c *Console) stopPage(w http.ResponseWriter, r *http.Request, v visitor) er
 	if err != nil {
 		return err
 	}
-	return render(w, appCSP, http.StatusOK, "stop.html", struct {
-		shell
-		All   []StopState
-		Kinds []stop.Kind
-		May   bool
-	}{frame, all, stop.Kinds, c.may(r.Context(), v.Principal, policy.Stops)})
+	return render(w, appCSP, http.StatusOK, stopView(stopsPage{frame, all, c.may(r.Context(), v.Principal, policy.Stops)}))
 }
 
 // submitStop stops what the form says.

@@ -52,14 +52,14 @@ func (c *Console) showTicket(w http.ResponseWriter, r *http.Request, v visitor, 
 	if refused != nil {
 		status, data.Refused, data.Typed = refused.Status, refused, r.PostForm.Get("reason")
 	}
-	return render(w, appCSP, status, "ticket.html", data)
+	return render(w, appCSP, status, ticketView(data))
 }
 
 func (c *Console) describe(ctx context.Context, k approval.Ticket, v visitor) (d ticketPage, err error) {
 	d = ticketPage{
 		Ticket: view(k, v.Principal), face: c.face(k, v), Effect: effect(k), WhenRun: whenRun(k), Way: describeTransport(k), Session: Visible(k.Session),
 	}
-	if d.shell, err = c.shell(ctx, v, Visible(k.Exposed), "", "/console/approvals/"+k.ID); err != nil {
+	if d.shell, err = c.shell(ctx, v, Visible(k.Exposed), approvalsPath, ticketPath(k.ID)); err != nil {
 		return d, err
 	}
 	own, voted := k.VoteOf(v.Principal)
@@ -175,7 +175,7 @@ func (c *Console) finding(w http.ResponseWriter, r *http.Request, v visitor) err
 // refused like a missing one.
 func (c *Console) settled(w http.ResponseWriter, r *http.Request, v visitor, err error) error {
 	if err == nil {
-		http.Redirect(w, r, "/console/approvals/"+r.PathValue("id"), http.StatusSeeOther)
+		http.Redirect(w, r, ticketPath(r.PathValue("id")), http.StatusSeeOther)
 		return nil
 	}
 	c.recordVote(r, v.Principal, "session", err)

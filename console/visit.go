@@ -41,7 +41,7 @@ func (c *Console) visitAs(identify identifier, h page) handler {
 			err = h(w, r, v)
 		}
 		if err != nil {
-			return c.refusePage(w, r, err)
+			return c.refusePage(w, r, v, err)
 		}
 		return nil
 	}
@@ -66,7 +66,7 @@ func (c *Console) submitAs(identify identifier, h page) handler {
 			err = h(w, r, v)
 		}
 		if err != nil {
-			return c.refusePage(w, r, err)
+			return c.refusePage(w, r, v, err)
 		}
 		return nil
 	}

@@ -87,6 +87,7 @@ var onlyIn = map[string][]string{
 	"github.com/redis/go-redis":              {"cmd/toolgate/internal/fleet/valkey", "internal/testkit/redis"},
 	"github.com/emersion/go-smtp":            {}, // a mail server for tests
 	"github.com/JohannesKaufmann":            {"tools/page"},
+	"github.com/a-h/templ":                   {"console", "internal/testkit/pages"},
 }
 
 func TestImportTable(t *testing.T) {

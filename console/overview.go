@@ -1,0 +1,193 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/text"
+	"github.com/toolgate/toolgate/policy"
+)
+
+const (
+	overviewPath = "/console/"
+	day          = 24 * time.Hour
+	bars         = 48 // of a chart
+)
+
+// A Bucket counts the calls of one span of time by verdict.
+type Bucket struct {
+	From                  time.Time
+	Allowed, Held, Denied int
+}
+
+// total is the number of calls in b.
+func (b Bucket) total() int { return b.Allowed + b.Held + b.Denied }
+
+// overviewPage is what needs a person, and what has happened.
+type overviewPage struct {
+	shell
+	Status
+	Version  string
+	Held     int
+	Details  bool // names and reasons, for those who may watch toolgate
+	Operates bool // the visitor may open the pages of servers
+	Needs    []need
+
+	Day      []Bucket // calls of the last day; nil = they are not known
+	LastDay  Bucket   // the sum of Day
+	LastHour Bucket
+	Unused   bool // no call was ever governed, as far as is known
+}
+
+// A need is something that a person has to look at.
+type need struct {
+	Words, Path string
+	Grave       bool // calls are refused or lost because of it
+}
+
+// overview shows the status and what needs a person. Its readers may have not signed in: those
+// who may not watch toolgate see counts only.
+func (c *Console) overview(w http.ResponseWriter, r *http.Request) error {
+	d := overviewPage{shell: c.outside("Overview"), Status: c.opts.Status(), Version: c.opts.Version, Details: c.opts.Watches(policy.Principal{})}
+	d.Enter = true
+	csp := pageCSP
+	if v, err := c.visitor(w, r); err == nil {
+		csp, d.Details, d.Operates = appCSP, c.opts.Watches(v.Principal), c.may(r.Context(), v.Principal, policy.Operates)
+		if d.shell, err = c.shell(r.Context(), v, "Overview", overviewPath, overviewPath); err != nil {
+			return err
+		}
+	}
+	var err error
+	if d.Held, err = c.opts.Held(r.Context()); err != nil {
+		return err
+	}
+	c.activity(r.Context(), &d)
+	d.Needs = d.needs()
+	return render(w, csp, http.StatusOK, overviewView(d))
+}
+
+// activity counts the calls of the last hour and day for d. Without counts the page has no chart.
+func (c *Console) activity(ctx context.Context, d *overviewPage) {
+	if c.opts.Activity == nil {
+		return
+	}
+	now := c.opts.Now()
+	var hour, ever []Bucket
+	var err error
+	if d.Day, err = c.opts.Activity(ctx, now.Add(-day), bars); err == nil {
+		hour, err = c.opts.Activity(ctx, now.Add(-time.Hour), 1)
+	}
+	d.LastDay, d.LastHour = sum(d.Day), sum(hour)
+	if err == nil && d.LastDay.total() == 0 {
+		ever, err = c.opts.Activity(ctx, time.Time{}, 1)
+		d.Unused = sum(ever).total() == 0
+	}
+	if err != nil {
+		c.opts.Log.Error("counting the calls of the last day", "error", err)
+		d.Day, d.Unused = nil, false
+	}
+}
+
+// sum adds up buckets.
+func sum(all []Bucket) (s Bucket) {
+	for _, b := range all {
+		s.Allowed, s.Held, s.Denied = s.Allowed+b.Allowed, s.Held+b.Held, s.Denied+b.Denied
+	}
+	return s
+}
+
+// needs lists what needs a person, each with the address of its list.
+func (d *overviewPage) needs() (all []need) {
+	servers := "#servers"
+	if d.Operates {
+		servers = serversPath
+	}
+	add := func(n int, path string, grave bool, one, many string) {
+		if n == 1 {
+			many = one
+		}
+		if n > 0 {
+			all = append(all, need{strconv.Itoa(n) + " " + many, path, grave})
+		}
+	}
+	if !d.Ready {
+		all = append(all, need{"No calls are served", "#warnings", true})
+	}
+	if d.Subject == "" {
+		add(d.Held, approvalsPath, false, "call waits for a decision", "calls wait for a decision")
+	} else {
+		add(d.Awaiting, approvalsPath, false, "call waits for your decision", "calls wait for your decision")
+		add(d.Held-d.Awaiting, inboxPath("team", ""), false, "call waits for others", "calls wait for others")
+	}
+	var failed, quarantined int
+	for _, u := range d.Upstreams {
+		quarantined += u.Quarantined
+		if u.failed() {
+			failed++
+		}
+	}
+	add(failed, servers, true, "server has failed", "servers have failed")
+	add(quarantined, servers, false, "tool is quarantined", "tools are quarantined")
+	add(len(d.Degraded), "#warnings", true, "part is missing", "parts are missing")
+	add(len(d.Warnings), "#warnings", false, "warning", "warnings")
+	return all
+}
+
+// failed reports whether no call reaches u.
+func (u *Upstream) failed() bool { return u.State == "failed" || u.State == "stopped" }
+
+// A bar is one rectangle of a chart.
+type bar struct{ x, y, width, height, look, title string }
+
+const (
+	chartHeight = 96
+	barWidth    = 10 // with the gap
+)
+
+// chart draws buckets as bars, denied calls above held ones above those that were allowed.
+func chart(all []Bucket) (drawn []bar) {
+	most := 1
+	for _, b := range all {
+		most = max(most, b.total())
+	}
+	for i, b := range all {
+		top := float64(chartHeight)
+		title := fmt.Sprintf("%s: %d allowed, %d held, %d denied", b.From.UTC().Format("2 Jan 15:04 UTC"), b.Allowed, b.Held, b.Denied)
+		for _, part := range []struct {
+			look  string
+			count int
+		}{{"allowed", b.Allowed}, {"held", b.Held}, {"denied", b.Denied}} {
+			if part.count == 0 {
+				continue
+			}
+			height := max(1, float64(part.count)*chartHeight/float64(most))
+			top -= height
+			drawn = append(drawn, bar{strconv.Itoa(i*barWidth + 1), fmt.Sprintf("%.1f", max(0, top)), strconv.Itoa(barWidth - 2), fmt.Sprintf("%.1f", height), part.look, title})
+		}
+	}
+	return drawn
+}
+
+// chartView returns the view box of a chart of n bars.
+func chartView(n int) string { return fmt.Sprintf("0 0 %d %d", n*barWidth, chartHeight) }
+
+// countTools says how many tools a server has.
+func countTools(u *Upstream) string {
+	if u.Quarantined > 0 {
+		return fmt.Sprintf("%s, %d quarantined", text.Count(u.Tools, "tool"), u.Quarantined)
+	}
+	return text.Count(u.Tools, "tool")
+}
+
+// visibleAll returns the visible forms of texts.
+func visibleAll(all []string) []string {
+	shown := slices.Clone(all)
+	for i := range shown {
+		shown[i] = Visible(shown[i])
+	}
+	return shown
+}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/internal/testkit/corpus"
+)
+
+// TestPagesAreGenerated holds that the committed code of every page is what its source generates, and
+// that no code is left of a page that is gone.
+func TestPagesAreGenerated(t *testing.T) {
+	dir := filepath.Join(corpus.Checkout(t), "console")
+	sources, err := filepath.Glob(filepath.Join(dir, "*.templ"))
+	if err != nil || len(sources) < 5 {
+		t.Fatalf("%d pages, %v", len(sources), err)
+	}
+	known := map[string]bool{}
+	for _, source := range sources {
+		known[generated(source)] = true
+		want, err := generate(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(generated(source))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), string(got)); diff != "" {
+			t.Errorf("%s is not what its source generates (make -f .ci/Makefile pages):\n%s", generated(source), diff)
+		}
+	}
+	committed, err := filepath.Glob(filepath.Join(dir, "*_templ.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range committed {
+		if !known[name] {
+			t.Errorf("%s has no source", name)
+		}
+	}
+}
