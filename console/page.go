@@ -54,13 +54,13 @@ type shell struct {
 
 func (c *Console) shell(ctx context.Context, v visitor, title, at, path string) (shell, error) {
 	waiting, err := c.opts.Approvals.List(ctx, approval.Filter{Awaiting: v.Principal, Limit: mostAwaiting})
-	return shell{Title: title, Environment: c.opts.Environment, At: at, Path: path, Places: c.places(ctx, v), Subject: Visible(v.Subject), CSRF: v.csrf,
+	return shell{Title: title, Environment: Visible(c.opts.Environment), At: at, Path: path, Places: c.places(ctx, v), Subject: Visible(v.Subject), CSRF: v.csrf,
 		Alone: v.alone, InForce: c.inForce(), Awaiting: len(waiting)}, err
 }
 
 // outside returns the shell of a page for those who have not signed in.
 func (c *Console) outside(title string) shell {
-	return shell{Title: title, Environment: c.opts.Environment, InForce: c.banner()}
+	return shell{Title: title, Environment: Visible(c.opts.Environment), InForce: c.banner()}
 }
 
 // live reports whether the page has scripts.

@@ -406,6 +406,8 @@ type Console struct {
 	URL     string        `json:"url"`     // where browsers find the admin listener: scheme and host, no slash at its end; "" = at its address
 	Session time.Duration `json:"session"` // how long one stays signed in; at least a minute
 	OIDC    *OIDC         `json:"oidc"`    // nil = people sign in by token only
+
+	Environment string `json:"environment"` // name of this toolgate among others, which every page shows; "" = none
 }
 
 // OIDC is the identity provider at which people sign in (OpenID Connect).

@@ -381,7 +381,7 @@ func agentHosts(cfg *config.Config) []string {
 // newConsole makes the handler of the people's listener.
 func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 	opts := console.Options{
-		URL: ConsoleURL(cfg), Session: cfg.Console.Session,
+		URL: ConsoleURL(cfg), Session: cfg.Console.Session, Environment: cfg.Console.Environment,
 		Approvals: a.state.tickets, Reconciler: a.state.tickets, Feed: a.state.tickets, Archive: a.state.tickets, Status: a.status, Held: a.state.tickets.Held,
 		Store: a.state.db, Keys: a.state.keys, Throttle: a.callers.throttle,
 		Identify: func(ctx context.Context, bearer string) (policy.Principal, error) {
