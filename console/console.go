@@ -123,7 +123,7 @@ type Options struct {
 	Judge  PolicyJudge
 	// Verify verifies the trail, and returns what it found. Export returns the lines of records, an
 	// error for a query that cannot be read. Nil = nobody does.
-	Verify func(ctx context.Context, report func(Progress)) (any, error)
+	Verify func(ctx context.Context, report func(Progress)) (Verification, error)
 	Export func(ctx context.Context, q ExportQuery) (iter.Seq2[[]byte, error], error)
 	// Profiles reports whether a principal may take profiles of toolgate; nil = nobody.
 	Profiles func(p policy.Principal) bool
@@ -241,9 +241,11 @@ func New(opts Options) (*Console, error) {
 	}
 	if opts.Policy != nil && opts.Judge != nil {
 		maps.Copy(routes, c.policyRoutes())
+		maps.Copy(routes, c.policyPages())
 	}
 	if opts.Verify != nil && opts.Export != nil {
 		maps.Copy(routes, c.trailRoutes())
+		maps.Copy(routes, c.auditPages())
 	}
 	for pattern, methods := range routes {
 		c.mux.Handle(pattern, c.serve(methods))

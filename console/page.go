@@ -31,6 +31,8 @@ func (c *Console) places(ctx context.Context, v visitor) []place {
 		{overviewPath, "Overview", true},
 		{approvalsPath, "Approvals", !v.alone},
 		{serversPath, "Servers", !v.alone && c.may(ctx, v.Principal, policy.Operates)},
+		{policyPath, "Policy", !v.alone && c.opts.Policy != nil && c.may(ctx, v.Principal, policy.Operates)},
+		{auditPath, "Audit", !v.alone && c.opts.Verify != nil && c.trailRight(ctx, v.Principal) == policy.TrailAll},
 		{connectionsPath, "Connections", c.opts.Connections != nil && len(c.opts.Connections.Services()) > 0},
 		{stopPath, "Stop", !v.alone && c.opts.Stops != nil},
 	}, func(p place) bool { return !p.there })
@@ -49,7 +51,8 @@ type shell struct {
 	Enter         bool   // the page offers to sign in
 	Alone         bool   // nobody has to sign in, and nobody decides
 	InForce       []stop.Stop
-	Awaiting      int // tickets that wait for the visitor's vote
+	Refresh       bool // the page shows work that goes on: a browser fetches it again
+	Awaiting      int  // tickets that wait for the visitor's vote
 }
 
 func (c *Console) shell(ctx context.Context, v visitor, title, at, path string) (shell, error) {

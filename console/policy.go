@@ -24,6 +24,8 @@ import (
 // A PolicyReader says what the policy that serves is. Implementations are safe for concurrent use.
 type PolicyReader interface {
 	State(ctx context.Context) (PolicyState, error)
+	// Files returns the texts of the policy by their paths in it; none for one that lies in an archive.
+	Files(ctx context.Context) (map[string][]byte, error)
 	Matrix(ctx context.Context, q MatrixQuery) (PolicyMatrix, error)
 }
 
@@ -71,6 +73,14 @@ type PolicyMatrix struct {
 	Revision string           `json:"revision"`
 	Cells    []workbench.Cell `json:"cells"`
 	Next     string           `json:"next,omitempty"` // cursor of more tools
+	// Rules are the texts of the rules that cells name, by their ids.
+	Rules map[string]RuleText `json:"rules"`
+}
+
+// RuleText is a rule of a policy.
+type RuleText struct {
+	Where string `json:"where"` // file:row
+	Text  string `json:"text"`
 }
 
 // A SupposedCall is a call that nobody makes.
@@ -275,6 +285,8 @@ func (c *Console) moment(into *time.Time) func(string) error {
 	}
 }
 
+var tooLargePolicy = problem{Status: http.StatusRequestEntityTooLarge, Code: "TOO_LARGE", Detail: fmt.Sprintf("a policy may have %d MiB", candidateBytes>>20)}
+
 var badCandidate = problem{Status: http.StatusBadRequest, Code: "BAD_REQUEST", Detail: "the body is no policy",
 	Hint: `send a .tar.gz as application/gzip, or {"files": {"policy.rego": "…", "data.json": "…"}} as application/json`}
 
@@ -282,7 +294,7 @@ var badCandidate = problem{Status: http.StatusBadRequest, Code: "BAD_REQUEST", D
 func readCandidate(w http.ResponseWriter, r *http.Request) (map[string][]byte, error) {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, candidateBytes))
 	if err != nil {
-		return nil, problem{Status: http.StatusRequestEntityTooLarge, Code: "TOO_LARGE", Detail: fmt.Sprintf("a policy may have %d MiB", candidateBytes>>20)}
+		return nil, tooLargePolicy
 	}
 	files := map[string][]byte{}
 	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
@@ -297,15 +309,23 @@ func readCandidate(w http.ResponseWriter, r *http.Request) (map[string][]byte, e
 	default:
 		return nil, problem{Status: http.StatusUnsupportedMediaType, Code: "NOT_JSON", Detail: badCandidate.Detail, Hint: badCandidate.Hint}
 	}
-	for name := range files {
-		if !filepath.IsLocal(name) || strings.ContainsAny(name, `\:`) {
-			return nil, badRequest(fmt.Sprintf("%q is no path in a policy", Visible(name)), "")
-		}
-	}
-	if err != nil || len(files) == 0 || len(files) > candidateFiles {
+	if err != nil {
 		return nil, badCandidate
 	}
-	return files, nil
+	return files, checkCandidate(files)
+}
+
+// checkCandidate refuses files that are none of a policy: none, too many, or outside of its directory.
+func checkCandidate(files map[string][]byte) error {
+	for name := range files {
+		if !filepath.IsLocal(name) || strings.ContainsAny(name, `\:`) {
+			return badRequest(fmt.Sprintf("%q is no path in a policy", Visible(name)), "")
+		}
+	}
+	if len(files) == 0 || len(files) > candidateFiles {
+		return badCandidate
+	}
+	return nil
 }
 
 // unpack adds the files of a .tar.gz, which may not be larger than candidateBytes in all.

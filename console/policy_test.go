@@ -33,6 +33,10 @@ func (a *adviser) State(context.Context) (console.PolicyState, error) {
 	return console.PolicyState{Revision: "sha256:1"}, nil
 }
 
+func (a *adviser) Files(context.Context) (map[string][]byte, error) {
+	return map[string][]byte{"p.rego": []byte("package toolgate\n\nx := \"<b>\u202e\"\n")}, nil
+}
+
 func (a *adviser) Matrix(_ context.Context, q console.MatrixQuery) (console.PolicyMatrix, error) {
 	a.matrix = q
 	return console.PolicyMatrix{Revision: "sha256:1"}, nil
@@ -62,6 +66,11 @@ func (a *adviser) Try(ctx context.Context, c console.Candidate, report func(cons
 
 // advised is a listener with an adviser. May gives operators each right but those that the test withholds.
 func advised(t *testing.T, withheld ...policy.Right) (*listener, *adviser) {
+	return advisedBy(t, nil, withheld...)
+}
+
+// advisedBy is advised with other options.
+func advisedBy(t *testing.T, change func(*console.Options), withheld ...policy.Right) (*listener, *adviser) {
 	a := &adviser{release: make(chan error), begun: make(chan struct{}, 1)}
 	l := newListener(t, func(o *console.Options) {
 		o.May = func(_ context.Context, p policy.Principal, right policy.Right) (bool, error) {
@@ -79,9 +88,9 @@ func advised(t *testing.T, withheld ...policy.Right) (*listener, *adviser) {
 			return policy.TrailDecides, nil
 		}
 		o.Policy, o.Judge = a, a
-		o.Verify = func(ctx context.Context, report func(console.Progress)) (any, error) {
+		o.Verify = func(ctx context.Context, report func(console.Progress)) (console.Verification, error) {
 			_, err := a.Try(ctx, console.Candidate{}, report)
-			return map[string]bool{"ok": true}, err
+			return console.Verification{OK: true}, err
 		}
 		o.Export = func(_ context.Context, q console.ExportQuery) (iter.Seq2[[]byte, error], error) {
 			a.export = q
@@ -89,6 +98,9 @@ func advised(t *testing.T, withheld ...policy.Right) (*listener, *adviser) {
 				return nil, errors.New("reading the pattern")
 			}
 			return func(yield func([]byte, error) bool) { yield([]byte("line"), nil) }, nil
+		}
+		if change != nil {
+			change(o)
 		}
 	})
 	return l, a
@@ -271,7 +283,7 @@ func TestJobs(t *testing.T) {
 		t.Errorf("somebody else sees %v", list)
 	}
 	a.release <- nil
-	if job := ended(at); job["state"] != "done" || !cmp.Equal(job["result"], map[string]any{"ok": true}) {
+	if job := ended(at); job["state"] != "done" || job["result"].(map[string]any)["ok"] != true {
 		t.Errorf("%v", job)
 	}
 	failing := begin()

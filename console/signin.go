@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"io"
 	"mime"
 	"net/http"
 	"net/url"
@@ -195,12 +196,47 @@ func readForm(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return badRequest("the form cannot be read", "")
 	}
+	return fieldsOnce(r)
+}
+
+// fieldsOnce refuses a form that has a field twice.
+func fieldsOnce(r *http.Request) error {
 	for name, values := range r.PostForm {
 		if len(values) > 1 {
 			return badRequest("a field is given twice: "+Visible(name), "")
 		}
 	}
 	return nil
+}
+
+// readFiles is readForm for multipart forms of twice candidateBytes, which it holds in memory.
+func readFiles(w http.ResponseWriter, r *http.Request) error {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "multipart/form-data" {
+		return problem{Status: http.StatusUnsupportedMediaType, Code: "NOT_A_FORM", Detail: "the body must be multipart/form-data"}
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, 2*candidateBytes)
+	err := r.ParseMultipartForm(3 * candidateBytes)
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return tooLargePolicy
+	}
+	if err != nil {
+		return badRequest("the form cannot be read", "")
+	}
+	return fieldsOnce(r)
+}
+
+// uploaded returns the file in a field of a form that readFiles has read; nil = none was chosen.
+func uploaded(r *http.Request, field string) ([]byte, error) {
+	f, _, err := r.FormFile(field)
+	if errors.Is(err, http.ErrMissingFile) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, badRequest("the file cannot be read", "")
+	}
+	defer f.Close()
+	return io.ReadAll(f)
 }
 
 // A Provider signs people in elsewhere. Implementations are safe for concurrent use,

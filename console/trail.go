@@ -1,9 +1,11 @@
 package console
 
 import (
+	"context"
 	"net/http"
 	"time"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -16,6 +18,13 @@ type ExportQuery struct {
 	Principal    string // subject
 	Tool         string // exposed name, method or event; * stands for anything
 	Ticket       string
+}
+
+// A Verification is what verifying the trail came to.
+type Verification struct {
+	OK    bool     `json:"ok"`              // nothing is broken, and the content is proved
+	State []string `json:"state,omitempty"` // contradictions between trail and store
+	audit.Report
 }
 
 const (
@@ -55,10 +64,12 @@ func (c *Console) verify(r *http.Request, p policy.Principal, credential string)
 	if err := c.record(r, act); err != nil {
 		return Job{}, err
 	}
-	return c.jobs.start(verifyKind, personOf(p), c.opts.Verify)
+	return c.jobs.start(verifyKind, personOf(p), func(ctx context.Context, report func(Progress)) (any, error) {
+		return c.opts.Verify(ctx, report)
+	})
 }
 
-// export writes records of the trail, for those with the right. It is recorded first.
+// export writes records of the trail.
 func (c *Console) export(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	q := ExportQuery{Format: "jsonl"}
 	text := func(into *string) func(string) error {
@@ -70,6 +81,11 @@ func (c *Console) export(w http.ResponseWriter, r *http.Request, p policy.Princi
 	}); err != nil {
 		return err
 	}
+	return c.exportTo(w, r, p, "bearer", q)
+}
+
+// exportTo writes records of the trail, for those with the right. It is recorded first.
+func (c *Console) exportTo(w http.ResponseWriter, r *http.Request, p policy.Principal, credential string, q ExportQuery) error {
 	kind, known := exportForms[q.Format]
 	if !known {
 		return badRequest("there is no such format", "jsonl, csv and ocsf are known")
@@ -80,7 +96,7 @@ func (c *Console) export(w http.ResponseWriter, r *http.Request, p policy.Princi
 	if err != nil {
 		return badRequest(Visible(err.Error()), "")
 	}
-	act := Act{Name: ActTrailExported, Principal: p, Credential: "bearer"}
+	act := Act{Name: ActTrailExported, Principal: p, Credential: credential}
 	if !c.may(r.Context(), p, policy.Exports) {
 		act.Reason = mayNotExport.Code
 		_ = c.record(r, act) // the log has the cause

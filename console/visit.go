@@ -51,12 +51,20 @@ func (c *Console) visitAs(identify identifier, h page) handler {
 // ServeHTTP has refused other origins before.
 func (c *Console) submit(h page) handler { return c.submitAs(c.visitor, h) }
 
+// submitFiles is submit for forms with files, or with long texts.
+func (c *Console) submitFiles(h page) handler { return c.submitRead(c.visitor, readFiles, h) }
+
 // submitAs is submit for those whom identify knows.
 func (c *Console) submitAs(identify identifier, h page) handler {
+	return c.submitRead(identify, readForm, h)
+}
+
+// submitRead is submitAs for forms that read reads.
+func (c *Console) submitRead(identify identifier, read func(http.ResponseWriter, *http.Request) error, h page) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		v, err := identify(w, r)
 		if err == nil {
-			err = readForm(w, r)
+			err = read(w, r)
 		}
 		if err == nil && !equalSecrets(v.csrf, r.PostForm.Get("csrf")) {
 			err = problem{Status: http.StatusForbidden, Code: "FORM_REFUSED", Detail: "this form is not of your present session; nothing was changed",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -100,6 +101,18 @@ func (e *Engine) Source() (data map[string]any, declared []string) {
 // Answers reports whether the policy has the rule trail, one of a right, or any other of package toolgate.
 func (e *Engine) Answers(rule string) bool {
 	return len(e.program.compiler.GetRules(ast.MustParseRef("data.toolgate."+rule))) > 0
+}
+
+// RuleText returns the place, file:row, and the text of the first rule with an id; "" for none.
+func (e *Engine) RuleText(id string) (where, text string) {
+	for _, name := range slices.Sorted(maps.Keys(e.sources.modules)) {
+		for _, r := range e.sources.modules[name].Rules {
+			if idsOf(r, textLabels(r))[id] {
+				return WhereOf(r.Location), string(r.Location.Text)
+			}
+		}
+	}
+	return "", ""
 }
 
 // PathOf returns the path of a member of data in words of Rego.

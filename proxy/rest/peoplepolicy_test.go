@@ -24,11 +24,13 @@ func (a *adviser) State(context.Context) (console.PolicyState, error) {
 	return console.PolicyState{Revision: "sha256:0", Roles: []string{"r"}, Findings: []console.PolicyFinding{{Level: "note", Message: "m"}}, Shadow: "none"}, nil
 }
 
+func (a *adviser) Files(context.Context) (map[string][]byte, error) { return nil, nil }
+
 func (a *adviser) Matrix(_ context.Context, q console.MatrixQuery) (console.PolicyMatrix, error) {
 	if q.Subject == "broken" {
 		return console.PolicyMatrix{}, errors.New("planted")
 	}
-	return console.PolicyMatrix{Revision: "sha256:0", Cells: []workbench.Cell{{Role: "r", Tool: "t", May: workbench.Sometimes, Clauses: []workbench.Clause{{Effect: policy.Allow}}}}, Next: "t"}, nil
+	return console.PolicyMatrix{Revision: "sha256:0", Cells: []workbench.Cell{{Role: "r", Tool: "t", May: workbench.Sometimes, Clauses: []workbench.Clause{{Effect: policy.Allow}}}}, Next: "t", Rules: map[string]console.RuleText{"r": {Where: "p.rego:1", Text: "r if true"}}}, nil
 }
 
 func (a *adviser) called(c console.SupposedCall) error {
@@ -55,9 +57,9 @@ func (a *adviser) Try(ctx context.Context, _ console.Candidate, report func(cons
 	return console.PolicyTrial{}, ctx.Err()
 }
 
-func verifyUntilCancelled(ctx context.Context, _ func(console.Progress)) (any, error) {
+func verifyUntilCancelled(ctx context.Context, _ func(console.Progress)) (console.Verification, error) {
 	<-ctx.Done()
-	return nil, ctx.Err()
+	return console.Verification{}, ctx.Err()
 }
 
 func exportOne(_ context.Context, q console.ExportQuery) (iter.Seq2[[]byte, error], error) {

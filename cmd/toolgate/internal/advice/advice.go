@@ -7,7 +7,11 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +19,7 @@ import (
 
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/bundle"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/policy/workbench"
@@ -120,7 +125,7 @@ func callers(roles []string) (all []policy.Principal) {
 // Matrix returns who may call what.
 func (d *Desk) Matrix(ctx context.Context, q console.MatrixQuery) (console.PolicyMatrix, error) {
 	engine := d.o.Engine()
-	m := console.PolicyMatrix{Revision: engine.Revision(), Cells: []workbench.Cell{}}
+	m := console.PolicyMatrix{Revision: engine.Revision(), Cells: []workbench.Cell{}, Rules: map[string]console.RuleText{}}
 	tools := slices.DeleteFunc(d.o.Tools(), func(t policy.Tool) bool {
 		return t.Exposed <= q.After && q.After != "" || len(q.Tools) > 0 && !slices.Contains(q.Tools, t.Exposed)
 	})
@@ -137,8 +142,51 @@ func (d *Desk) Matrix(ctx context.Context, q console.MatrixQuery) (console.Polic
 	}
 	var err error
 	m.Cells, err = workbench.Matrix(ctx, engine, asked, tools, nil)
+	for _, c := range m.Cells {
+		for _, clause := range c.Clauses {
+			if where, text := engine.RuleText(clause.Rule); text != "" {
+				m.Rules[clause.Rule] = console.RuleText{Where: where, Text: text}
+			}
+		}
+	}
 	return m, err
 }
+
+const (
+	// sourceFiles and sourceBytes bound what Files returns.
+	sourceFiles = 200
+	sourceBytes = 1 << 20
+)
+
+// Files returns the texts of the policy that serves as they are at its place now, none for one that lies in
+// an archive or is too large to be edited in a browser.
+func (d *Desk) Files(context.Context) (map[string][]byte, error) {
+	at := d.o.Source().Path
+	var source fs.FS = bundle.Files
+	if info, err := os.Stat(at); at != "" && (err != nil || !info.IsDir()) {
+		return nil, err
+	} else if at != "" {
+		source = os.DirFS(at)
+	}
+	files, size := map[string][]byte{}, 0
+	err := fs.WalkDir(source, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() || !slices.Contains([]string{".rego", ".json", ".yaml"}, path.Ext(name)) {
+			return err
+		}
+		text, err := fs.ReadFile(source, name)
+		files[name] = text
+		if size += len(text); size > sourceBytes || len(files) > sourceFiles {
+			return errTooLarge
+		}
+		return err
+	})
+	if errors.Is(err, errTooLarge) {
+		return nil, nil
+	}
+	return files, err
+}
+
+var errTooLarge = errors.New("the policy is too large")
 
 // Principal completes a principal with what the token of its subject says.
 func Principal(cfg *config.Config, p policy.Principal) policy.Principal {

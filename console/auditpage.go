@@ -1,0 +1,86 @@
+package console
+
+import (
+	"net/http"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+const (
+	auditPath         = "/console/audit"
+	verificationsPath = auditPath + "/verify"
+)
+
+// auditPages are the pages of the trail.
+func (c *Console) auditPages() map[string]map[string]handler {
+	return map[string]map[string]handler{
+		auditPath:                          {http.MethodGet: c.visit(c.auditPage)},
+		auditPath + "/export":              {http.MethodPost: c.submit(c.submitExport)},
+		verificationsPath:                  {http.MethodPost: c.submit(c.submitVerify)},
+		verificationsPath + "/{id}":        {http.MethodGet: c.visit(c.verificationPage)},
+		verificationsPath + "/{id}/cancel": {http.MethodPost: c.submit(c.cancelJob(verifyKind, verificationsPath))},
+	}
+}
+
+type auditPageData struct {
+	shell
+	Jobs   []Job
+	Export bool // the visitor may export
+}
+
+// auditPage is where the trail is verified and exported, for those who read it whole.
+func (c *Console) auditPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+	if c.trailRight(r.Context(), v.Principal) != policy.TrailAll {
+		return notAuditor
+	}
+	d := auditPageData{Jobs: c.jobs.list(verifyKind, personOf(v.Principal)), Export: c.may(r.Context(), v.Principal, policy.Exports)}
+	if d.shell, err = c.shell(r.Context(), v, "Audit", auditPath, ""); err != nil {
+		return err
+	}
+	return render(w, appCSP, http.StatusOK, auditView(d))
+}
+
+// submitVerify begins to verify the trail.
+func (c *Console) submitVerify(w http.ResponseWriter, r *http.Request, v visitor) error {
+	job, err := c.verify(r, v.Principal, "session")
+	if err != nil {
+		return err
+	}
+	http.Redirect(w, r, verificationsPath+"/"+job.ID, http.StatusSeeOther)
+	return nil
+}
+
+type verificationPage struct {
+	shell
+	Job
+	Found *Verification // nil = it is not known yet
+}
+
+// verificationPage shows how far a verification is, or what it came to.
+func (c *Console) verificationPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+	var d verificationPage
+	if d.Job, err = c.jobs.find(verifyKind, r.PathValue("id"), personOf(v.Principal), false); err != nil {
+		return err
+	}
+	if d.shell, err = c.shell(r.Context(), v, "Verification", auditPath, ""); err != nil {
+		return err
+	}
+	d.Refresh = d.State == jobRunning
+	if found, ok := d.Result.(Verification); ok {
+		d.Found = &found
+	}
+	return render(w, appCSP, http.StatusOK, verificationView(d))
+}
+
+// submitExport answers with the records that the form selects.
+func (c *Console) submitExport(w http.ResponseWriter, r *http.Request, v visitor) error {
+	q := ExportQuery{Format: r.PostForm.Get("format"), Kind: r.PostForm.Get("kind"), Outcome: r.PostForm.Get("outcome"),
+		Principal: r.PostForm.Get("principal"), Tool: r.PostForm.Get("tool"), Ticket: r.PostForm.Get("ticket")}
+	if since := r.PostForm.Get("since"); since != "" {
+		if err := c.moment(&q.Since)(since); err != nil {
+			return err
+		}
+	}
+	w.Header().Set("Content-Disposition", `attachment; filename="toolgate-trail.`+map[bool]string{true: "csv", false: "jsonl"}[q.Format == "csv"]+`"`)
+	return c.exportTo(w, r, v.Principal, "session", q)
+}

@@ -1,0 +1,310 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/text"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/rejudge/replay"
+	"github.com/toolgate/toolgate/policy/workbench"
+)
+
+const (
+	policyPath  = "/console/policy"
+	matrixPath  = policyPath + "/matrix"
+	askPath     = policyPath + "/ask"
+	trialsPath  = policyPath + "/try"
+	cellsOfPage = 10 // tools
+)
+
+// policyPages are the pages of the policy.
+func (c *Console) policyPages() map[string]map[string]handler {
+	return map[string]map[string]handler{
+		policyPath:                  {http.MethodGet: c.visit(c.policyPage)},
+		matrixPath:                  {http.MethodGet: c.visit(c.matrixPage)},
+		askPath:                     {http.MethodGet: c.visit(c.askPage)},
+		trialsPath:                  {http.MethodGet: c.visit(c.tryPage), http.MethodPost: c.submitFiles(c.submitTry)},
+		trialsPath + "/{id}":        {http.MethodGet: c.visit(c.trialPage)},
+		trialsPath + "/{id}/cancel": {http.MethodPost: c.submit(c.cancelJob(tryKind, trialsPath))},
+	}
+}
+
+// policyShell is the shell of a page about the policy, for those who operate servers.
+func (c *Console) policyShell(ctx context.Context, v visitor, title, path string) (shell, error) {
+	if !c.may(ctx, v.Principal, policy.Operates) {
+		return shell{}, notOperator
+	}
+	return c.shell(ctx, v, title, policyPath, path)
+}
+
+type policyStatePage struct {
+	shell
+	PolicyState
+	Try bool // the visitor may try policies
+}
+
+// policyPage shows the policy that serves and what is wrong with it.
+func (c *Console) policyPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+	var d policyStatePage
+	if d.shell, err = c.policyShell(r.Context(), v, "Policy", policyPath); err != nil {
+		return err
+	}
+	if d.PolicyState, err = c.opts.Policy.State(r.Context()); err != nil {
+		return err
+	}
+	d.Try = c.mayTry(r, v.Principal) == nil
+	return render(w, appCSP, http.StatusOK, policyView(d))
+}
+
+type matrixPage struct {
+	shell
+	PolicyMatrix
+	Query MatrixQuery
+	Roles []string // that can be asked for
+	Next  string   // address of more
+}
+
+// one returns the member of a list with at most one, "" for none.
+func one(list []string) string { return strings.Join(list, "") }
+
+// matrixPage shows who may call what.
+func (c *Console) matrixPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+	d := matrixPage{Query: MatrixQuery{Limit: cellsOfPage}}
+	if err := readQuery(r.URL, map[string]func(string) error{
+		"role":    func(value string) error { d.Query.Roles = named(value); return nil },
+		"subject": func(value string) error { d.Query.Subject = value; return nil },
+		"tool":    func(value string) error { d.Query.Tools = named(value); return nil },
+		"cursor":  func(value string) error { d.Query.After = value; return nil },
+	}); err != nil {
+		return err
+	}
+	if d.shell, err = c.policyShell(r.Context(), v, "Who may what", r.URL.RequestURI()); err != nil {
+		return err
+	}
+	state, err := c.opts.Policy.State(r.Context())
+	if err != nil {
+		return err
+	}
+	d.Roles = state.Roles
+	if d.PolicyMatrix, err = c.opts.Policy.Matrix(r.Context(), d.Query); err != nil {
+		return err
+	}
+	if d.PolicyMatrix.Next != "" {
+		query := r.URL.Query()
+		query.Set("cursor", d.PolicyMatrix.Next)
+		d.Next = matrixPath + "?" + query.Encode()
+	}
+	return render(w, appCSP, http.StatusOK, matrixView(d))
+}
+
+// named is a list of one name, none for "".
+func named(name string) []string {
+	if name == "" {
+		return nil
+	}
+	return []string{name}
+}
+
+type askPage struct {
+	shell
+	Call    SupposedCall
+	Answer  *PolicyExplanation // nil = nothing was asked
+	Refused *problem           // why it could not be judged
+}
+
+// askPage says why a call would be decided so.
+func (c *Console) askPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+	var d askPage
+	if err := readQuery(r.URL, map[string]func(string) error{
+		"role":      func(value string) error { d.Call.Roles = named(value); return nil },
+		"subject":   func(value string) error { d.Call.Subject = value; return nil },
+		"tool":      func(value string) error { d.Call.Tool = value; return nil },
+		"arguments": func(value string) error { d.Call.Arguments = json.RawMessage(value); return nil },
+	}); err != nil {
+		return err
+	}
+	if d.shell, err = c.policyShell(r.Context(), v, "Ask the policy", askPath); err != nil {
+		return err
+	}
+	d.Path = "" // an answer stays as it is
+	if d.Call.Tool != "" {
+		x, err := c.opts.Judge.Explain(r.Context(), d.Call)
+		p := problemOf(judged(err))
+		switch {
+		case err == nil:
+			d.Answer = &x
+		case p.Status == http.StatusBadRequest:
+			d.Refused = &p
+		default:
+			return err
+		}
+	}
+	return render(w, appCSP, http.StatusOK, askView(d))
+}
+
+type tryPageData struct {
+	shell
+	Files []sourceFile
+	Jobs  []Job
+}
+
+// A sourceFile is a file of the policy that serves.
+type sourceFile struct{ Name, Text string }
+
+// tryPage shows the files of the policy that serves, to be changed and tried.
+func (c *Console) tryPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+	var d tryPageData
+	if d.shell, err = c.policyShell(r.Context(), v, "Try a change", trialsPath); err != nil {
+		return err
+	}
+	if err := c.mayTry(r, v.Principal); err != nil {
+		return err
+	}
+	d.Path = "" // what the visitor types stays
+	files, err := c.opts.Policy.Files(r.Context())
+	if err != nil {
+		return err
+	}
+	for name, text := range files {
+		d.Files = append(d.Files, sourceFile{name, string(text)})
+	}
+	slices.SortFunc(d.Files, func(a, b sourceFile) int { return strings.Compare(a.Name, b.Name) })
+	d.Jobs = c.jobs.list(tryKind, personOf(v.Principal))
+	return render(w, appCSP, http.StatusOK, tryView(d))
+}
+
+// fileField is the prefix of the names of fields that have the text of a file.
+const fileField = "file:"
+
+// submitTry begins to try the files of a form: an archive, or else their texts.
+func (c *Console) submitTry(w http.ResponseWriter, r *http.Request, v visitor) error {
+	if err := c.mayTry(r, v.Principal); err != nil {
+		return err
+	}
+	candidate := Candidate{Files: map[string][]byte{}}
+	if err := c.moment(&candidate.Since)(r.PostForm.Get("since")); err != nil {
+		return err
+	}
+	for name, values := range r.PostForm {
+		if file, ok := strings.CutPrefix(name, fileField); ok {
+			candidate.Files[file] = []byte(strings.ReplaceAll(values[0], "\r\n", "\n")) // as browsers send lines
+		}
+	}
+	archive, err := uploaded(r, "archive")
+	if err == nil && len(archive) > 0 {
+		candidate.Files = map[string][]byte{}
+		if unpack(candidate.Files, archive) != nil {
+			return badCandidate
+		}
+	}
+	if err == nil {
+		err = checkCandidate(candidate.Files)
+	}
+	if err != nil {
+		return err
+	}
+	job, err := c.try(r, v.Principal, "session", candidate)
+	if err != nil {
+		return err
+	}
+	http.Redirect(w, r, trialsPath+"/"+job.ID, http.StatusSeeOther)
+	return nil
+}
+
+type trialPage struct {
+	shell
+	Job
+	Trial *PolicyTrial // nil = there is none yet
+}
+
+// trialPage shows how far a trial is, or what it came to.
+func (c *Console) trialPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+	var d trialPage
+	if d.Job, err = c.jobs.find(tryKind, r.PathValue("id"), personOf(v.Principal), false); err != nil {
+		return err
+	}
+	if d.shell, err = c.policyShell(r.Context(), v, "Trial", trialsPath+"/"+d.Job.ID); err != nil {
+		return err
+	}
+	d.Path, d.Refresh = "", d.State == jobRunning
+	if t, ok := d.Result.(PolicyTrial); ok {
+		d.Trial = &t
+	}
+	return render(w, appCSP, http.StatusOK, trialView(d))
+}
+
+// cancelJob cancels the job of a kind that the path names.
+func (c *Console) cancelJob(kind, path string) page {
+	return func(w http.ResponseWriter, r *http.Request, v visitor) error {
+		job, err := c.jobs.find(kind, r.PathValue("id"), personOf(v.Principal), true)
+		if err != nil {
+			return err
+		}
+		http.Redirect(w, r, path+"/"+job.ID, http.StatusSeeOther)
+		return nil
+	}
+}
+
+// A changeGroup is a group of changed verdicts.
+type changeGroup struct {
+	Name string
+	*replay.Changes
+}
+
+// changes returns the groups of a replay that have changes.
+func changes(r *replay.Report) (all []changeGroup) {
+	for _, g := range []changeGroup{
+		{"Another effect", &r.Changed}, {"The same effect by another rule, or with other obligations", &r.Adjusted}, {"Failed then, and no change of the policy", &r.Failed},
+	} {
+		if g.Count > 0 {
+			all = append(all, g)
+		}
+	}
+	return all
+}
+
+// summary says what a replay came to.
+func summary(r *replay.Report) string {
+	if r.Judged == 0 {
+		return "No recorded decision could be judged again."
+	}
+	return fmt.Sprintf("%d of %s would come out otherwise.", r.Changed.Count+r.Adjusted.Count, text.Count(r.Judged, "recorded decision"))
+}
+
+// testsLine says how the tests of a policy ended.
+func testsLine(t *workbench.TestReport) string {
+	return fmt.Sprintf("%d passed, %d failed, %d could not be judged", t.Count(workbench.Passed), t.Count(workbench.Failed), t.Count(workbench.Errored))
+}
+
+// mayLook is the class of an answer.
+func mayLook(m workbench.May) string {
+	return map[workbench.May]string{workbench.Always: "done", workbench.Never: "failed"}[m]
+}
+
+// askAddress is the address that asks about a call.
+func askAddress(role, tool string) string {
+	return askPath + "?" + url.Values{"role": {role}, "tool": {tool}, "arguments": {"{}"}}.Encode()
+}
+
+// percent is the share of a job that is done, 0 to 100.
+func (j *Job) percent() int64 {
+	if j.All <= 0 {
+		return 0
+	}
+	return min(100, 100*j.Done/j.All)
+}
+
+// ran is how long a job has run.
+func (j *Job) ran(now time.Time) time.Duration {
+	if !j.Ended.IsZero() {
+		now = j.Ended
+	}
+	return now.Sub(j.Started).Round(time.Second)
+}
