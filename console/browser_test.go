@@ -101,6 +101,15 @@ func (p *person) press(selector string) {
 	p.do(chromedp.WaitReady("body"))
 }
 
+// goes follows a link of the navigation, which a phone has in a menu.
+func (p *person) goes(path string) {
+	p.t.Helper()
+	if p.s.phone {
+		p.do(chromedp.Click(".menu", chromedp.NodeVisible))
+	}
+	p.press("#top nav a[href='" + path + "']")
+}
+
 // sees waits until the page says something.
 func (p *person) sees(words string) {
 	p.t.Helper()
@@ -184,16 +193,20 @@ func (l *listener) approves(id string) {
 func TestInABrowser(t *testing.T) {
 	browser := program.Chromium(t)
 	for name, test := range map[string]func(*testing.T, context.Context){
-		"people decide":        peopleDecide,
-		"scripts in arguments": scriptsInArguments,
-		"without scripts":      withoutScripts,
-		"stale pages":          stalePages,
-		"open pages":           openPages,
-		"frames":               frames,
-		"unknown outcome":      unknownOutcome,
-		"status page":          statusPage,
-		"signing out":          signingOut,
-		"connecting":           connectingInABrowser,
+		"people decide":         peopleDecide,
+		"scripts in arguments":  scriptsInArguments,
+		"without scripts":       withoutScripts,
+		"stale pages":           stalePages,
+		"open pages":            openPages,
+		"frames":                frames,
+		"unknown outcome":       unknownOutcome,
+		"status page":           statusPage,
+		"signing out":           signingOut,
+		"connecting":            connectingInABrowser,
+		"every page":            everyPage,
+		"new pages, scriptless": pagesWithoutScripts,
+		"local times":           localTimes,
+		"first page":            firstPage,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, browser) })
 	}
@@ -369,7 +382,7 @@ func withoutScripts(t *testing.T, browser context.Context) {
 	p.signIn("t-ann", "/console/approvals/"+approved.ID)
 	p.press("button[value=approve]")
 	l.is(approved.ID, approval.StateApproved)
-	p.press("nav a")
+	p.goes("/console/approvals")
 	p.press("#" + denied.ID + " > a")
 	p.do(chromedp.SendKeys("#reason", "no"))
 	p.press("button[value=deny]")

@@ -94,7 +94,7 @@ func connectingInABrowser(t *testing.T, browser context.Context) {
 			p.shot("connect-2-connected")
 			p.press("form[action='/connections/github'] button")
 			sees("connected as octo-ann")
-			p.press("nav a[href='/connections']")
+			p.goes("/connections")
 			sees("Your connections")
 			p.shot("connect-3-list")
 			p.press("form[action='/connections/github/disconnect'] button")

@@ -274,7 +274,7 @@ func (c *Console) routes() map[string]map[string]handler {
 		"/metrics":                          {http.MethodGet: c.metrics},
 		"/console":                          {http.MethodGet: redirect},
 		"/console/{$}":                      {http.MethodGet: c.overview},
-		"/console/style.css":                {http.MethodGet: asset("text/css", styleText)},
+		StylePath:                           {http.MethodGet: asset("text/css", styleText)},
 		"/console/login":                    {http.MethodGet: c.signInPage, http.MethodPost: c.signIn},
 		"/console/login/provider":           {http.MethodGet: c.beginProviderSignIn},
 		"/console/login/callback":           {http.MethodGet: c.finishProviderSignIn},

@@ -1,5 +1,6 @@
-// Counts down what expires, and takes the buttons away when it is over. The
-// server's clock decides: seconds are counted from when the page came.
+// Shows times as the reader's clock has them, counts down what expires, and takes the
+// buttons away when it is over. The server's clock decides: seconds are counted from when
+// the page came.
 (() => {
   const begun = new WeakMap();
   const words = (s) => s < 60 ? `${s} second${s === 1 ? "" : "s"} left`
@@ -11,7 +12,12 @@
     if (!from || from.given !== given) begun.set(at, from = { given, at: performance.now() });
     return Math.floor(given - (performance.now() - from.at) / 1000);
   };
+  const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
   const tick = () => {
+    for (const at of document.querySelectorAll("time:not([data-left], [title])")) {
+      at.title = at.textContent;
+      at.textContent = local.format(new Date(at.dateTime));
+    }
     for (const at of document.querySelectorAll("time[data-left]")) {
       const seconds = left(at);
       const text = seconds > 0 ? words(seconds) : "over";
@@ -26,5 +32,6 @@
     }
   };
   tick();
+  document.addEventListener("htmx:after:swap", tick);
   setInterval(tick, 1000);
 })();

@@ -331,7 +331,7 @@ func enter(e entry) templ.Component {
 				return templ_7745c5c3_Err
 			}
 		}
-		_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString("></p><p><button>Sign in</button></p></form><p class=\"hint\">You get a token from whoever runs toolgate: <code>toolgate token create</code> makes one.</p>")
+		_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString("></p><p><button class=\"main\">Sign in</button></p></form><p class=\"hint\">You get a token from whoever runs toolgate: <code>toolgate token create</code> makes one.</p>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -102,9 +102,12 @@ func sum(all []Bucket) (s Bucket) {
 
 // needs lists what needs a person, each with the address of its list.
 func (d *overviewPage) needs() (all []need) {
-	servers := "#servers"
+	servers, warnings := "#servers", "" // readers who see counts only have no list of warnings
 	if d.Operates {
 		servers = serversPath
+	}
+	if d.Details {
+		warnings = "#warnings"
 	}
 	add := func(n int, path string, grave bool, one, many string) {
 		if n == 1 {
@@ -115,7 +118,7 @@ func (d *overviewPage) needs() (all []need) {
 		}
 	}
 	if !d.Ready {
-		all = append(all, need{"No calls are served", "#warnings", true})
+		all = append(all, need{"No calls are served", servers, true})
 	}
 	if d.Subject == "" {
 		add(d.Held, approvalsPath, false, "call waits for a decision", "calls wait for a decision")
@@ -132,8 +135,8 @@ func (d *overviewPage) needs() (all []need) {
 	}
 	add(failed, servers, true, "server has failed", "servers have failed")
 	add(quarantined, servers, false, "tool is quarantined", "tools are quarantined")
-	add(len(d.Degraded), "#warnings", true, "part is missing", "parts are missing")
-	add(len(d.Warnings), "#warnings", false, "warning", "warnings")
+	add(len(d.Degraded), warnings, true, "part is missing", "parts are missing")
+	add(len(d.Warnings), warnings, false, "warning", "warnings")
 	return all
 }
 
@@ -182,6 +185,9 @@ func countTools(u *Upstream) string {
 	}
 	return text.Count(u.Tools, "tool")
 }
+
+// shortRevision returns the beginning of the revision of a policy, which tells it from others.
+func shortRevision(revision string) string { return revision[:min(len(revision), len("sha256:")+12)] }
 
 // visibleAll returns the visible forms of texts.
 func visibleAll(all []string) []string {

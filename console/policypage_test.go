@@ -21,44 +21,44 @@ import (
 	"github.com/toolgate/toolgate/policy/workbench"
 )
 
-// hostile is a text that breaks out of what is not escaped, and hides the rest of a line.
-const hostile = "\"><script>alert(1)</script>'\u202e\u200b`"
+// hostileText that breaks out of what is not escaped, and hides the rest of a line.
+const hostileText = "\"><script>alert(1)</script>'\u202e\u200b`"
 
 // machineValue is what a page holds for programs, or to be edited.
 var machineValue = regexp.MustCompile(`(?s) (value|name)="[^"]*"|<textarea.*?</textarea>`)
 
-// hostileAdviser answers with hostile texts wherever data can choose them.
+// hostileAdviser answers with hostileText texts wherever data can choose them.
 type hostileAdviser struct{ *adviser }
 
 func (hostileAdviser) State(context.Context) (console.PolicyState, error) {
-	return console.PolicyState{Revision: "sha256:1", Roles: []string{hostile}, Shadow: hostile,
-		Findings: []console.PolicyFinding{{Level: "warning", Code: "c", Where: hostile, Message: hostile, Hint: hostile}}}, nil
+	return console.PolicyState{Revision: "sha256:1", Roles: []string{hostileText}, Shadow: hostileText,
+		Findings: []console.PolicyFinding{{Level: "warning", Code: "c", Where: hostileText, Message: hostileText, Hint: hostileText}}}, nil
 }
 
 func (hostileAdviser) Files(context.Context) (map[string][]byte, error) {
-	return map[string][]byte{hostile: []byte("</textarea>" + hostile)}, nil
+	return map[string][]byte{hostileText: []byte("</textarea>" + hostileText)}, nil
 }
 
 func (hostileAdviser) Matrix(context.Context, console.MatrixQuery) (console.PolicyMatrix, error) {
-	clause := workbench.Clause{Effect: policy.Hold, Rule: hostile, Roles: []string{hostile}, Conditions: []string{hostile}}
-	return console.PolicyMatrix{Revision: "sha256:1", Cells: []workbench.Cell{{Role: hostile, Subject: hostile, Tool: hostile, May: workbench.Sometimes, Clauses: []workbench.Clause{clause}, Why: hostile, Others: hostile}},
-		Next: hostile, Rules: map[string]console.RuleText{hostile: {Where: hostile, Text: hostile}}}, nil
+	clause := workbench.Clause{Effect: policy.Hold, Rule: hostileText, Roles: []string{hostileText}, Conditions: []string{hostileText}}
+	return console.PolicyMatrix{Revision: "sha256:1", Cells: []workbench.Cell{{Role: hostileText, Subject: hostileText, Tool: hostileText, May: workbench.Sometimes, Clauses: []workbench.Clause{clause}, Why: hostileText, Others: hostileText}},
+		Next: hostileText, Rules: map[string]console.RuleText{hostileText: {Where: hostileText, Text: hostileText}}}, nil
 }
 
 func (hostileAdviser) Explain(context.Context, console.SupposedCall) (console.PolicyExplanation, error) {
-	d := policy.Decision{Effect: policy.Deny, Rule: hostile, Reason: hostile}
-	return console.PolicyExplanation{Explanation: workbench.Explanation{Decision: d, Failure: hostile, Title: hostile, Where: hostile,
-		Facts: []workbench.Fact{{Path: hostile, Value: json.RawMessage(`"` + hostile)}}, Ways: []workbench.Way{{Decision: d, Lacking: []string{hostile}}}},
-		Roles: []console.RoleAnswer{{Role: hostile, May: hostile}}}, nil
+	d := policy.Decision{Effect: policy.Deny, Rule: hostileText, Reason: hostileText}
+	return console.PolicyExplanation{Explanation: workbench.Explanation{Decision: d, Failure: hostileText, Title: hostileText, Where: hostileText,
+		Facts: []workbench.Fact{{Path: hostileText, Value: json.RawMessage(`"` + hostileText)}}, Ways: []workbench.Way{{Decision: d, Lacking: []string{hostileText}}}},
+		Roles: []console.RoleAnswer{{Role: hostileText, May: hostileText}}}, nil
 }
 
 func (hostileAdviser) Try(context.Context, console.Candidate, func(console.Progress)) (console.PolicyTrial, error) {
-	turn := replay.Turn{Was: judgement.Verdict{Effect: policy.Allow, Rule: hostile}, Now: judgement.Verdict{Effect: policy.Deny, Rule: hostile}, Count: 1,
-		Examples: []replay.Example{{DecisionID: hostile, Principal: hostile, Tool: hostile, Arguments: hostile, Was: hostile, Now: hostile}}}
-	return console.PolicyTrial{Revision: "sha256:2", Findings: []console.PolicyFinding{{Level: "error", Message: hostile}},
-		Tests:  &workbench.TestReport{Cases: []workbench.TestCase{{Name: hostile, File: hostile, Outcome: workbench.Failed, Message: hostile}}},
-		Matrix: []workbench.CellChange{{Caller: hostile, Tool: hostile, Was: []string{hostile}, Now: []string{hostile}}},
-		Replay: &replay.Report{Judged: 2, Changed: replay.Changes{Count: 1, Rules: []replay.Turn{turn}}, Errors: []replay.Cause{{Cause: hostile, Count: 1}}}}, nil
+	turn := replay.Turn{Was: judgement.Verdict{Effect: policy.Allow, Rule: hostileText}, Now: judgement.Verdict{Effect: policy.Deny, Rule: hostileText}, Count: 1,
+		Examples: []replay.Example{{DecisionID: hostileText, Principal: hostileText, Tool: hostileText, Arguments: hostileText, Was: hostileText, Now: hostileText}}}
+	return console.PolicyTrial{Revision: "sha256:2", Findings: []console.PolicyFinding{{Level: "error", Message: hostileText}},
+		Tests:  &workbench.TestReport{Cases: []workbench.TestCase{{Name: hostileText, File: hostileText, Outcome: workbench.Failed, Message: hostileText}}},
+		Matrix: []workbench.CellChange{{Caller: hostileText, Tool: hostileText, Was: []string{hostileText}, Now: []string{hostileText}}},
+		Replay: &replay.Report{Judged: 2, Changed: replay.Changes{Count: 1, Rules: []replay.Turn{turn}}, Errors: []replay.Cause{{Cause: hostileText, Count: 1}}}}, nil
 }
 
 // multipartForm is a form with texts and, unless nil, a file in the field archive.
@@ -87,7 +87,7 @@ func TestHostilePolicies(t *testing.T) {
 		h := hostileAdviser{new(adviser)}
 		o.Policy, o.Judge = h, h
 		o.Verify = func(context.Context, func(console.Progress)) (console.Verification, error) {
-			return console.Verification{State: []string{hostile}, Report: audit.Report{Problems: []audit.Problem{{What: hostile}}}}, nil
+			return console.Verification{State: []string{hostileText}, Report: audit.Report{Problems: []audit.Problem{{What: hostileText}}}}, nil
 		}
 	})
 	oda := newBrowser(l).signIn("t-oda")

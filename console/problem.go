@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -64,14 +65,17 @@ var refusals = []struct {
 		Hint: "give a reason: it is kept, and the agent receives it"}},
 }
 
-// refuse answers with the problem details of err. The cause of an internal
-// error goes to the log alone.
+// refuse answers with the problem details of err, to a browser as a page. The cause of an
+// internal error goes to the log alone.
 func (c *Console) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	p := c.problem(r, err)
-	w.Header().Set("Content-Type", "application/problem+json")
 	if p.Status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}
+	if guard.WantsPage(r) && render(w, pageCSP, p.Status, problemView(c.outside(p.Title), p)) == nil {
+		return
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p) // a reader that went away needs no answer
 }

@@ -150,6 +150,10 @@ func Accepts(h http.Header, media string) bool {
 	return accepted
 }
 
+// WantsPage reports whether r comes from a browser that shows the answer to a person: it names
+// text/html, which programs do not.
+func WantsPage(r *http.Request) bool { return strings.Contains(r.Header.Get("Accept"), "text/html") }
+
 // fits returns how closely a media range names media: 0 not at all, 3 exactly.
 func fits(name, media string) int {
 	kind, _, _ := strings.Cut(media, "/")

@@ -171,11 +171,13 @@ func (a *App) openRouter(cfg *config.Config, l *Listeners, opts *mcp.Options) (r
 }
 
 // route sends requests under /v1/ to the REST door, those for the metadata of the protected
-// resources to who knows the issuers, answers those for toolgate's own metadata as a client, and sends
-// all others to the MCP door.
+// resources to who knows the issuers, answers those for toolgate's own metadata as a client and those of
+// people, and sends all others to the MCP door.
 func (a *App) route(hosts guard.Hosts, door *mcp.Door, jobs *rest.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
+		case lost(r) && hosts.Knows(r):
+			console.AgentsPage(a.auth.Resource(identity.Resource{Door: "/mcp"}), ConsoleURL(a.Config())+"/console/").ServeHTTP(w, r)
 		case strings.HasPrefix(r.URL.Path, "/v1/"):
 			jobs.ServeHTTP(w, r)
 		case strings.HasPrefix(r.URL.Path, identity.MetadataPath) && hosts.Knows(r): // a page of any origin may read it
@@ -189,6 +191,14 @@ func (a *App) route(hosts guard.Hosts, door *mcp.Door, jobs *rest.Handler) http.
 			door.ServeHTTP(w, r)
 		}
 	})
+}
+
+// lost reports whether a person with a browser sent r to the listener of agents. The metadata and the
+// description of the REST door are for people too.
+func lost(r *http.Request) bool {
+	path := r.URL.Path
+	document := strings.HasPrefix(path, identity.MetadataPath) || path == clientPath || path == "/v1/openapi.json"
+	return r.Method == http.MethodGet && (path == console.StylePath || guard.WantsPage(r) && r.Header["Authorization"] == nil && !document)
 }
 
 // ServeStdio serves one MCP client on a pair of streams until in ends or ctx
