@@ -187,7 +187,10 @@ func countTools(u *Upstream) string {
 }
 
 // shortRevision returns the beginning of the revision of a policy, which tells it from others.
-func shortRevision(revision string) string { return revision[:min(len(revision), len("sha256:")+12)] }
+func shortRevision(revision string) string {
+	shown := []rune(Visible(revision))
+	return string(shown[:min(len(shown), len("sha256:")+12)])
+}
 
 // visibleAll returns the visible forms of texts.
 func visibleAll(all []string) []string {

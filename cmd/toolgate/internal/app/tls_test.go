@@ -465,6 +465,54 @@ func running(t *testing.T, dir string) *Listeners {
 	return l
 }
 
+// A person who comes to the listener of agents with a browser gets a page that leads to the console.
+// Programs get what they got before.
+func TestPeopleAtTheAgentsListener(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "mcp.json"), `{"mcpServers": {}, "toolgate": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "console": {"url": "https://gate.example:8788"}}}`)
+	base := "http://" + running(t, dir).Agents.Addr().String()
+	const browser = "text/html,application/xhtml+xml,*/*;q=0.8"
+	for _, tc := range []struct {
+		path, host, accept, bearer string
+		want                       int
+		kind                       string
+	}{
+		{"/", "", browser, "", 200, "text/html"},
+		{"/", "", "*/*", "", 200, "text/plain"},
+		{"/nothing", "", browser, "", 404, "text/html"},
+		{"/nothing", "", "application/json", "", 404, "application/problem+json"},
+		{"/mcp", "", browser, "", 404, "text/html"},
+		{"/mcp", "", "text/event-stream", "", 405, "application/problem+json"},
+		{"/v1/jobs", "", browser, "", 404, "text/html"},
+		{"/v1/jobs", "", browser, "secret", 405, "application/problem+json"},
+		{"/v1/openapi.json", "", browser, "", 200, "application/json"},
+		{"/console/style.css", "", "text/css,*/*;q=0.1", "", 200, "text/css"},
+		{"/", "evil.example", browser, "", 403, "application/problem+json"},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+tc.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = tc.host
+		r.Header.Set("Accept", tc.accept)
+		if tc.bearer != "" {
+			r.Header.Set("Authorization", "Bearer "+tc.bearer)
+		}
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";"); err != nil || res.StatusCode != tc.want || kind != tc.kind {
+			t.Errorf("%s of %q, which accepts %s: %d %s, want %d %s", tc.path, tc.host, tc.accept, res.StatusCode, kind, tc.want, tc.kind)
+		}
+		if tc.kind == "text/html" && !strings.Contains(string(body), `href="https://gate.example:8788/console/"`) {
+			t.Errorf("%s does not lead to the console:\n%s", tc.path, body)
+		}
+	}
+}
+
 // Threat B4: both listeners answer to the names that the configuration lists, and to no
 // others.
 func TestAllowedHosts(t *testing.T) {
