@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/http/httptest"
 	"os"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/testkit/npm"
+	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/stop"
 )
 
@@ -83,10 +85,16 @@ func counts(n int) func(time.Time, int) ([]console.Bucket, error) {
 // stage is a console with every page, which browsers reach.
 func stage(t *testing.T, s scene) (*listener, string) {
 	t.Helper()
-	a := newAccounts()
+	a, says := newAccounts(), talker{adviser: new(adviser)}
+	if s.name == "hostile" {
+		says.text = hostile
+	}
 	l, held := stopped(t, func(o *console.Options) {
 		o.Environment = "staging"
 		o.Connections, o.Connector = a, a
+		o.TrailRight = func(context.Context, policy.Principal) (policy.TrailRight, error) { return policy.TrailAll, nil }
+		o.Policy, o.Judge, o.Verify = says, says, says.verify
+		o.Export = func(context.Context, console.ExportQuery) (iter.Seq2[[]byte, error], error) { return nil, nil }
 		o.Restart = func(_ context.Context, name string) (console.Upstream, error) { return server(name, "ready"), nil }
 		o.Stderr = func(string) []string {
 			return []string{"listening on stdio", "a line that is longer than a phone is wide, because programs write such lines", s.status.Revision + hostile}
@@ -141,6 +149,13 @@ func everyPage(t *testing.T, browser context.Context) {
 // addresses are the pages for oda, one of each kind.
 func (l *listener) addresses() []string {
 	all := []string{"/console/", "/console/approvals", "/console/approvals?view=team", "/console/approvals?view=history", "/console/servers", "/console/stop", "/connections", "/connections/github", "/console/nothing", "/console/servers/nothing"}
+	all = append(all, "/console/policy", "/console/policy/matrix", "/console/policy/ask?role=treasurer&tool=wallet__manage_wallet", "/console/policy/try", "/console/audit")
+	for path, body := range map[string]string{tryPath: someFiles, verifyPath: ""} {
+		at := l.ask("POST", path, body, as("t-oda")...).Header().Get("Location")
+		for accepted(l.t, l.ask("GET", at, "", as("t-oda")...))["state"] == "running" {
+		}
+		all = append(all, strings.Replace(at, "/v1/", "/console/", 1))
+	}
 	for _, u := range l.status.Upstreams {
 		all = append(all, "/console/servers/"+strings.ReplaceAll(strings.ReplaceAll(strings.ReplaceAll(u.Name, "/", "%2F"), " ", "%20"), "?", "%3F"))
 	}

@@ -2,8 +2,6 @@ package console_test
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
 	"mime/multipart"
 	"net/http/httptest"
 	"regexp"
@@ -13,53 +11,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
-	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/judgement"
-	"github.com/toolgate/toolgate/policy/rejudge/replay"
-	"github.com/toolgate/toolgate/policy/workbench"
 )
-
-// hostileText that breaks out of what is not escaped, and hides the rest of a line.
-const hostileText = "\"><script>alert(1)</script>'\u202e\u200b`"
 
 // machineValue is what a page holds for programs, or to be edited.
 var machineValue = regexp.MustCompile(`(?s) (value|name)="[^"]*"|<textarea.*?</textarea>`)
-
-// hostileAdviser answers with hostileText texts wherever data can choose them.
-type hostileAdviser struct{ *adviser }
-
-func (hostileAdviser) State(context.Context) (console.PolicyState, error) {
-	return console.PolicyState{Revision: "sha256:1", Roles: []string{hostileText}, Shadow: hostileText,
-		Findings: []console.PolicyFinding{{Level: "warning", Code: "c", Where: hostileText, Message: hostileText, Hint: hostileText}}}, nil
-}
-
-func (hostileAdviser) Files(context.Context) (map[string][]byte, error) {
-	return map[string][]byte{hostileText: []byte("</textarea>" + hostileText)}, nil
-}
-
-func (hostileAdviser) Matrix(context.Context, console.MatrixQuery) (console.PolicyMatrix, error) {
-	clause := workbench.Clause{Effect: policy.Hold, Rule: hostileText, Roles: []string{hostileText}, Conditions: []string{hostileText}}
-	return console.PolicyMatrix{Revision: "sha256:1", Cells: []workbench.Cell{{Role: hostileText, Subject: hostileText, Tool: hostileText, May: workbench.Sometimes, Clauses: []workbench.Clause{clause}, Why: hostileText, Others: hostileText}},
-		Next: hostileText, Rules: map[string]console.RuleText{hostileText: {Where: hostileText, Text: hostileText}}}, nil
-}
-
-func (hostileAdviser) Explain(context.Context, console.SupposedCall) (console.PolicyExplanation, error) {
-	d := policy.Decision{Effect: policy.Deny, Rule: hostileText, Reason: hostileText}
-	return console.PolicyExplanation{Explanation: workbench.Explanation{Decision: d, Failure: hostileText, Title: hostileText, Where: hostileText,
-		Facts: []workbench.Fact{{Path: hostileText, Value: json.RawMessage(`"` + hostileText)}}, Ways: []workbench.Way{{Decision: d, Lacking: []string{hostileText}}}},
-		Roles: []console.RoleAnswer{{Role: hostileText, May: hostileText}}}, nil
-}
-
-func (hostileAdviser) Try(context.Context, console.Candidate, func(console.Progress)) (console.PolicyTrial, error) {
-	turn := replay.Turn{Was: judgement.Verdict{Effect: policy.Allow, Rule: hostileText}, Now: judgement.Verdict{Effect: policy.Deny, Rule: hostileText}, Count: 1,
-		Examples: []replay.Example{{DecisionID: hostileText, Principal: hostileText, Tool: hostileText, Arguments: hostileText, Was: hostileText, Now: hostileText}}}
-	return console.PolicyTrial{Revision: "sha256:2", Findings: []console.PolicyFinding{{Level: "error", Message: hostileText}},
-		Tests:  &workbench.TestReport{Cases: []workbench.TestCase{{Name: hostileText, File: hostileText, Outcome: workbench.Failed, Message: hostileText}}},
-		Matrix: []workbench.CellChange{{Caller: hostileText, Tool: hostileText, Was: []string{hostileText}, Now: []string{hostileText}}},
-		Replay: &replay.Report{Judged: 2, Changed: replay.Changes{Count: 1, Rules: []replay.Turn{turn}}, Errors: []replay.Cause{{Cause: hostileText, Count: 1}}}}, nil
-}
 
 // multipartForm is a form with texts and, unless nil, a file in the field archive.
 func (b *browser) multipartForm(path string, fields map[string]string, file []byte) *httptest.ResponseRecorder {
@@ -84,11 +40,9 @@ func (b *browser) multipartForm(path string, fields map[string]string, file []by
 // No text that data chooses leaves its place on the pages of policy and trail, or hides.
 func TestHostilePolicies(t *testing.T) {
 	l, _ := advisedBy(t, func(o *console.Options) {
-		h := hostileAdviser{new(adviser)}
+		h := talker{new(adviser), hostile}
 		o.Policy, o.Judge = h, h
-		o.Verify = func(context.Context, func(console.Progress)) (console.Verification, error) {
-			return console.Verification{State: []string{hostileText}, Report: audit.Report{Problems: []audit.Problem{{What: hostileText}}}}, nil
-		}
+		o.Verify = h.verify
 	})
 	oda := newBrowser(l).signIn("t-oda")
 	csrf := oda.form("/console/policy/try").Get("csrf")
@@ -102,14 +56,14 @@ func TestHostilePolicies(t *testing.T) {
 				t.Fatalf("%s: %d %s", path, w.Code, page)
 			}
 		}
-		if strings.Contains(page, "<script>alert") {
+		if strings.Contains(page, "<script>document") {
 			t.Errorf("%s has markup of data: %s", path, page)
 		}
 		shown := machineValue.ReplaceAllString(page, "") // which nobody reads, or which is edited as it is
 		if strings.ContainsAny(shown, "\u202e\u200b") {
 			t.Errorf("%s hides text: %s", path, page)
 		}
-		if path != "/console/audit" && !strings.Contains(page, "script&gt;alert(1)") {
+		if path != "/console/audit" && !strings.Contains(page, "script&gt;document.title") {
 			t.Errorf("%s does not show its data: %s", path, page)
 		}
 	}

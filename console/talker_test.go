@@ -1,0 +1,88 @@
+package console_test
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/judgement"
+	"github.com/toolgate/toolgate/policy/rejudge/replay"
+	"github.com/toolgate/toolgate/policy/workbench"
+)
+
+// A talker answers about a policy at once. Its answers have a text wherever data can choose one; "" = texts
+// of a real policy.
+type talker struct {
+	*adviser
+	text string
+}
+
+// or returns the talker's text, or else another.
+func (k talker) or(usual string) string {
+	if k.text != "" {
+		return k.text
+	}
+	return usual
+}
+
+func (k talker) State(context.Context) (console.PolicyState, error) {
+	s := console.PolicyState{Revision: "sha256:4f2a9c03b7d14c7c8f60b3c7d0e1a5f2", Roles: []string{k.or("researcher"), k.or("treasurer")}, Shadow: k.or("3 of 812 decisions differ")}
+	if k.text != "" || k.adviser != nil {
+		s.Findings = []console.PolicyFinding{{Level: "warning", Code: "useless-tool", Where: k.or("tool search__old"), Message: k.or("researcher can see it, and every call is denied"), Hint: k.or("let visible be false for callers who are always denied")},
+			{Level: "note", Where: k.or("toolgate.rego:12"), Message: k.or("a rule that decides has no METADATA with labels.rule")}}
+	}
+	return s, nil
+}
+
+func (k talker) Files(context.Context) (map[string][]byte, error) {
+	return map[string][]byte{"toolgate.rego": []byte("package toolgate\n\nimport rego.v2\n\ndecision := {\"effect\": \"deny\"}\n"), k.or("data.json"): []byte("</textarea>" + k.text)}, nil
+}
+
+func (k talker) Matrix(_ context.Context, q console.MatrixQuery) (console.PolicyMatrix, error) {
+	m := console.PolicyMatrix{Revision: "sha256:1", Cells: []workbench.Cell{}, Next: k.or("wallet__zap"), Rules: map[string]console.RuleText{k.or("transfer_over_threshold"): {Where: k.or("toolgate.rego:88"), Text: k.or("hold contains {\n\tsome asset\n\tinput.arguments.amount > 100\n}")}}}
+	hold := workbench.Clause{Effect: policy.Hold, Rule: k.or("transfer_over_threshold"), Roles: []string{k.or("approver")}, Conditions: []string{k.or("amount > 100 USD")}}
+	allow := workbench.Clause{Effect: policy.Allow, Rule: k.or("transfer"), Conditions: []string{k.or("amount ≤ 100 USD")}}
+	for i := range q.Limit {
+		for _, role := range []string{"researcher", "treasurer"} {
+			c := workbench.Cell{Role: k.or(role), Tool: k.or("wallet__manage_wallet_" + strconv.Itoa(i)), May: []workbench.May{workbench.Always, workbench.Never, workbench.Sometimes, workbench.Depends}[(i+len(role))%4]}
+			switch c.May {
+			case workbench.Sometimes:
+				c.Clauses = []workbench.Clause{allow, hold}
+			case workbench.Depends:
+				c.Why, c.Others = k.or("on the subject"), k.or("never")
+			}
+			m.Cells = append(m.Cells, c)
+		}
+	}
+	return m, nil
+}
+
+func (k talker) Explain(context.Context, console.SupposedCall) (console.PolicyExplanation, error) {
+	d := policy.Decision{Effect: policy.Hold, Rule: k.or("transfer_over_threshold"), Reason: k.or("transfers above 100 USD are for a person to decide")}
+	return console.PolicyExplanation{Explanation: workbench.Explanation{Decision: d, Failure: k.text, Title: k.or("Transfers above the threshold wait for a person"), Where: k.or("toolgate.rego:88"),
+		Facts: []workbench.Fact{{Path: k.or("input.arguments.amount"), Value: json.RawMessage(k.or("450"))}, {Path: k.or("data.thresholds.manage_wallet")}},
+		Ways:  []workbench.Way{{Decision: policy.Decision{Effect: policy.Allow, Rule: k.or("transfer")}, Lacking: []string{k.or("input.arguments.amount <= 100")}}}},
+		Roles: []console.RoleAnswer{{Role: k.or("treasurer"), May: k.or("held for approver when amount > 100 USD")}}}, nil
+}
+
+func (k talker) Try(context.Context, console.Candidate, func(console.Progress)) (console.PolicyTrial, error) {
+	turn := replay.Turn{Was: judgement.Verdict{Effect: policy.Allow, Rule: k.or("transfer")}, Now: judgement.Verdict{Effect: policy.Hold, Rule: k.or("transfer_over_threshold")}, Count: 41,
+		Examples: []replay.Example{{DecisionID: k.or("dec_01M8MDDY6SZVKW3C6JEN40SF87"), Time: time.Unix(1772359200, 0), Principal: k.or("payroll-agent"), Tool: k.or("wallet__manage_wallet"), Arguments: k.or(`{"action": "transfer", "amount": 75, "asset": "USD"}`), Was: k.text, Now: k.text}}}
+	return console.PolicyTrial{Revision: "sha256:2", Findings: []console.PolicyFinding{{Level: "note", Message: k.or("a rule that decides has no METADATA with labels.rule")}},
+		Tests:  &workbench.TestReport{Cases: []workbench.TestCase{{Name: k.or("data.toolgate.test_little"), File: k.or("toolgate_test.rego"), Row: 7, Outcome: workbench.Failed, Message: k.or("want allow, got hold")}}},
+		Matrix: []workbench.CellChange{{Caller: k.or("treasurer"), Tool: k.or("wallet__manage_wallet"), Was: []string{k.or("held for approver when amount > 100 USD")}, Now: []string{k.or("held for approver when amount > 50 USD")}}},
+		Replay: &replay.Report{Judged: 1204, Changed: replay.Changes{Count: 41, Rules: []replay.Turn{turn}}, Unjudged: []replay.Cause{{Cause: k.or("its arguments were masked"), Count: 12}}}}, nil
+}
+
+func (k talker) verify(context.Context, func(console.Progress)) (console.Verification, error) {
+	v := console.Verification{OK: k.text == "", Report: audit.Report{Verdicts: audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.Unproven},
+		Chains: []audit.Chain{{Instance: "01M8MDDY6SZVKW3C6JEN40SF87", Records: 48211, Signed: 48200, Seen: 48100, Last: time.Unix(1772359200, 0)}}}}
+	if k.text != "" {
+		v.State, v.Problems = []string{k.text}, []audit.Problem{{What: k.text}}
+	}
+	return v, nil
+}
