@@ -106,6 +106,7 @@ func (p *person) goes(path string) {
 	p.t.Helper()
 	if p.s.phone {
 		p.do(chromedp.Click(".menu", chromedp.NodeVisible))
+		p.shot("menu" + strings.ReplaceAll(path, "/", "-"))
 	}
 	p.press("#top nav a[href='" + path + "']")
 }

@@ -5,9 +5,10 @@
 //	GET  /livez                      200 while the process answers
 //	GET  /readyz[?verbose]           200 when calls are served; verbose adds policy, upstreams and warnings
 //	GET  /metrics                    metrics for Prometheus
-//	GET  /console/                   counts and commands
+//	GET  /console/                   what needs a person, and what has happened
 //	     /console/login, /logout     a session of the pages, by token or provider
 //	     /console/approvals          the pages where people decide, with a session
+//	     /console/servers[/{name}]   the servers and one of them, for operators, with a session
 //	POST /console/backchannel-logout ends sessions for the provider, by logout token
 //	GET  /v1/approvals               ?state= &awaiting=me &before= &limit=, newest first
 //	GET  /v1/approvals/watch         ?after=, one JSON line per change
@@ -24,7 +25,10 @@
 //
 // Requests under /v1 need a bearer token (RFC 6750); a session does not count there.
 // Refusals are problem details (RFC 7807) with two more members: code, for programs,
-// and hint. Under /console, refusals are pages.
+// and hint. A browser gets refusals as pages.
+//
+// Pages are components of templ in *.templ, from which make -f .ci/Makefile pages generates code. Each
+// has the frame of frame.templ, takes its looks from style.css, and is a row of Console.places.
 //
 // Every request passes the same checks first: its Host must name this listener and
 // its Origin must be the same host, so that pages of other sites can neither read nor

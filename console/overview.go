@@ -65,7 +65,9 @@ func (c *Console) overview(w http.ResponseWriter, r *http.Request) error {
 	if d.Held, err = c.opts.Held(r.Context()); err != nil {
 		return err
 	}
-	c.activity(r.Context(), &d)
+	if d.Details { // as metrics are
+		c.activity(r.Context(), &d)
+	}
 	d.Needs = d.needs()
 	return render(w, csp, http.StatusOK, overviewView(d))
 }

@@ -33,7 +33,12 @@ func TestOverview(t *testing.T) {
 		"nobody watches, a person":    {nobody, "t-ann", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := newListener(t, func(o *console.Options) { o.Watches = tc.watches })
+			l := newListener(t, func(o *console.Options) {
+				o.Watches = tc.watches
+				o.Activity = func(_ context.Context, _ time.Time, n int) ([]console.Bucket, error) {
+					return slices.Repeat([]console.Bucket{{Allowed: 1}}, n), nil
+				}
+			})
 			l.status = failing("the-reason")
 			l.hold(`{"n":1}`)
 			b := newBrowser(l)
@@ -46,7 +51,7 @@ func TestOverview(t *testing.T) {
 					t.Errorf("the page does not say %q", want)
 				}
 			}
-			for _, text := range []string{"the last reload failed", "toolgate serves without limits", "toolgate tool diff"} {
+			for _, text := range []string{"Held for a person", "the last reload failed", "toolgate serves without limits", "toolgate tool diff"} {
 				if strings.Contains(page, text) != tc.details {
 					t.Errorf("the page says %q: %v", text, !tc.details)
 				}
@@ -79,8 +84,8 @@ func TestActivity(t *testing.T) {
 	}{
 		"nobody counts":             {nil, false, false},
 		"they cannot be counted":    {func(context.Context, time.Time, int) ([]console.Bucket, error) { return nil, errors.New("away") }, false, false},
-		"no call ever":              {of(0, 0), true, true},
-		"none on this day":          {of(9, 0), true, false},
+		"no call ever":              {of(0, 0), false, true},
+		"none on this day":          {of(9, 0), false, false},
 		"eight, four held, two not": {of(9, 8), true, false},
 	} {
 		t.Run(name, func(t *testing.T) {

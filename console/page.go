@@ -103,7 +103,10 @@ func render(w http.ResponseWriter, csp string, status int, page templ.Component)
 
 // refusePage answers with err as a page, in the frame of v if that is somebody.
 func (c *Console) refusePage(w http.ResponseWriter, r *http.Request, v visitor, err error) error {
-	p := c.problem(r, err)
+	return c.showProblem(w, r, v, c.problem(r, err))
+}
+
+func (c *Console) showProblem(w http.ResponseWriter, r *http.Request, v visitor, p problem) error {
 	frame := c.outside(p.Title)
 	if v.Subject != "" {
 		if own, err := c.shell(r.Context(), v, p.Title, "", ""); err == nil {

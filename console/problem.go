@@ -72,8 +72,17 @@ func (c *Console) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if p.Status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}
-	if guard.WantsPage(r) && render(w, pageCSP, p.Status, problemView(c.outside(p.Title), p)) == nil {
-		return
+	if guard.WantsPage(r) {
+		v, err := visitor{}, c.admit(r)
+		if err == nil {
+			v, err = c.visitor(w, r)
+		}
+		if err != nil {
+			v = visitor{}
+		}
+		if c.showProblem(w, r, v, p) == nil {
+			return
+		}
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)
