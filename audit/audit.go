@@ -130,6 +130,7 @@ const (
 	EventPolicy        = "policy_changed"        // another policy serves
 	EventReloadRefused = "reload_refused"        // a configuration or policy that was read does not serve
 	EventAccepted      = "definition_accepted"   // tool definitions of a server are accepted: first = with its first list, lock, or accept = by a person
+	EventNotAccepted   = "definition_refused"    // a person does not accept the definition of a tool that Removed names; the reason is the person's
 	EventDefinition    = "definition_changed"    // a server offers another definition of a tool than the accepted one: the tool is withheld; Count = tools of the server that the record stands for
 	EventRevoked       = "token_revoked"         // a token was revoked; Removed names it
 	EventKeysRotated   = "keys_rotated"          // the keys that Added names get another version
@@ -145,6 +146,8 @@ const (
 	EventTried    = "policy_tried"   // a person tried a policy that does not serve on recorded calls
 	EventVerified = "trail_verified" // a person had the trail verified, or was refused to
 	EventExported = "trail_exported" // a person exported the trail, or was refused to
+
+	EventSessionEnded = "session_ended" // a person ended the session of a client that Removed names, or was refused to
 
 	EventConnect        = "connection_begun"   // a person went to connect an account at a server
 	EventConnected      = "connection_made"    // and came back
@@ -170,8 +173,10 @@ type Event struct {
 // Refused reports whether the event says that an act was refused.
 func (e *Event) Refused() bool {
 	switch e.Name {
-	case EventTrailRead, EventRestarted, EventProfile, EventStopped, EventResumed, EventVerified, EventExported: // their reason is that of a refusal
+	case EventTrailRead, EventRestarted, EventProfile, EventStopped, EventResumed, EventVerified, EventExported, EventSessionEnded: // their reason is that of a refusal
 		return e.Reason != ""
+	case EventAccepted, EventNotAccepted, EventRevoked: // what is done says to what
+		return len(e.Added)+len(e.Removed) == 0
 	}
 	return strings.HasSuffix(e.Name, "_refused")
 }

@@ -27,6 +27,10 @@ const (
 	ActTrailVerified = "trail_verified"
 	ActTrailExported = "trail_exported"
 
+	ActDefinitionAccepted = "definition_accepted"
+	ActDefinitionRefused  = "definition_refused"
+	ActSessionEnded       = "session_ended"
+
 	ActConnect        = "connection_begun"
 	ActConnected      = "connection_made"
 	ActConnectRefused = "connection_refused"
@@ -42,10 +46,14 @@ type Act struct {
 	Credential string           // bearer, session, token or provider
 	Ticket     string           // that the act is about, "" = none
 	Server     string           // that the act is about, "" = none
+	Tool       string           // of Server, by its name there, that the act is about; "" = none
 	Profile    string           // that was taken, "" = none
 	Connection string           // that was revoked, "" = none
 	Stop       string           // what was stopped and why, or which stop ended; "" = none
 	Reason     string           // why it was refused, "" = it was not
+	Why        string           // what it was for, "" = not said
+	Added      []string         // things that it brings, as the record names them
+	Removed    []string         // things that it takes away
 }
 
 // codeUnrecorded is the code of what is not done because it cannot be recorded.

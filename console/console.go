@@ -125,11 +125,16 @@ type Options struct {
 	// error for a query that cannot be read. Nil = nobody does.
 	Verify func(ctx context.Context, report func(Progress)) (Verification, error)
 	Export func(ctx context.Context, q ExportQuery) (iter.Seq2[[]byte, error], error)
+	// Tools are the tools of all servers; nil = nobody sees or judges them.
+	Tools Tools
+	// Sessions are those of clients; nil = nobody sees or ends them.
+	Sessions ClientSessions
 	// Profiles reports whether a principal may take profiles of toolgate; nil = nobody.
 	Profiles func(p policy.Principal) bool
 	// Record records an act; nil = nothing is recorded. Without their record, nobody
 	// signs in, nobody reads the trail, no server is restarted, nothing stopped or resumed, no profile
-	// taken, and no connection begun, made or revoked.
+	// taken, no connection begun, made or revoked, no definition of a tool accepted or
+	// refused, and no session of a client ended.
 	Record func(a Act) error
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
@@ -246,6 +251,12 @@ func New(opts Options) (*Console, error) {
 	if opts.Verify != nil && opts.Export != nil {
 		maps.Copy(routes, c.trailRoutes())
 		maps.Copy(routes, c.auditPages())
+	}
+	if opts.Tools != nil {
+		maps.Copy(routes, c.toolRoutes())
+	}
+	if opts.Sessions != nil {
+		maps.Copy(routes, c.clientSessionRoutes())
 	}
 	for pattern, methods := range routes {
 		c.mux.Handle(pattern, c.serve(methods))

@@ -21,6 +21,11 @@
 //	GET  /connections/callback       where authorization servers send browsers back
 //	GET  /v1/connections             ?all=true &subject=, those of the caller or of everybody
 //	     /v1/connections/{id}        one connection; DELETE revokes it
+//	GET  /v1/tools                   ?server= &state= &text= &limit= &cursor=
+//	GET  /v1/tools/{server}/{name}   ?digest= &principal= &roles=, one tool, whole
+//	POST …/{name}/accept, …/refuse   {"digest"}, {"digest", "reason"}
+//	GET  /v1/sessions                ?principal= &server= &limit= &cursor=, sessions of clients
+//	     /v1/sessions/{id}           DELETE ends it
 //	POST /v1/servers/{name}/restart  ends the connections of a server and starts it again
 //
 // Requests under /v1 need a bearer token (RFC 6750); a session does not count there.

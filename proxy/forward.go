@@ -77,20 +77,28 @@ func (t *toolCall) forward(ctx context.Context) *Failure {
 // gets none.
 var ErrShutdown = errors.New("toolgate is shutting down")
 
+// ErrSessionEnded is the cause with which doors cancel the calls of a session that a person ends. Their
+// callers get an answer.
+var ErrSessionEnded = errors.New("a person ended the session")
+
 // cancelled is the failure of a request whose context has ended: the caller gave up for
-// the reason, people stopped it, or toolgate shuts down. sent means that the request reached its server.
+// the reason, people stopped it or ended its session, or toolgate shuts down. sent means that the request reached its server.
 func (c *call) cancelled(ctx context.Context, sent bool, reason string) *Failure {
 	if f := c.halted(ctx, sent); f != nil {
 		return f
 	}
-	switch {
-	case !errors.Is(context.Cause(ctx), ErrShutdown):
+	was, is := "toolgate shut down", "toolgate is shutting down"
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, ErrSessionEnded):
+		was, is = ErrSessionEnded.Error(), ErrSessionEnded.Error()
+	case !errors.Is(cause, ErrShutdown):
 		return c.fail(signal.CodeCancelled, reason)
-	case sent:
-		return c.fail(signal.CodeToolTimeout, "toolgate shut down before the server answered; whether the call took effect is unknown").
-			because(upstreamError("no answer before the shutdown", nil)).remedy(mayHaveRun)
 	}
-	return c.fail(signal.CodeUpstreamUnavailable, "toolgate is shutting down; nothing was sent").remedy(callLater)
+	if sent {
+		return c.fail(signal.CodeToolTimeout, was+" before the server answered; whether the call took effect is unknown").
+			because(upstreamError("no answer before "+was, nil)).remedy(mayHaveRun)
+	}
+	return c.fail(signal.CodeUpstreamUnavailable, is+"; nothing was sent").remedy(callLater)
 }
 
 // upstreams is the origin of errors of servers.

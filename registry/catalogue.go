@@ -54,6 +54,15 @@ func (c *Catalogue) entry(server string) *entry {
 // its reason. The slice is shared: callers must not change it.
 func (c *Catalogue) Quarantined() []*Tool { return c.quarantined }
 
+// Definitions lists every definition that the servers which are not disabled offer, those that do not
+// serve included, in catalogue order.
+func (c *Catalogue) Definitions() (all []*Tool) {
+	for _, e := range c.running[""] {
+		all = append(all, c.byServer[e.cfg.Name]...)
+	}
+	return all
+}
+
 // NewCatalogue assembles a catalogue from tools that are already made, servers
 // in the order given and tools in theirs. Of two tools with one exposed name
 // the later one is quarantined. It is for those who judge against a catalogue

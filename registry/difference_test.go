@@ -95,7 +95,7 @@ func TestChangeIsReportedOnce(t *testing.T) {
 		t.Errorf("differences %v", got)
 	}
 	r := begin(last, recorder.Tool{Name: "b"})
-	if err := r.Pins().Accept(context.Background(), "s", "a", ""); err != nil {
+	if err := r.Pins().Judge(context.Background(), registry.Verdict{Server: "s", Tool: "a"}); err != nil {
 		t.Fatal(err)
 	}
 	if len(h.all) != len(want) {

@@ -279,7 +279,7 @@ func TestDefinitionsOfPeople(t *testing.T) {
 	if _, err := r.Forward(t.Context(), tool, registry.Outgoing{From: as("bob")}); err == nil {
 		t.Error("a withheld definition is called")
 	}
-	if err := r.Pins().Accept(t.Context(), "office", "mail", tool.Fingerprint); err != nil {
+	if err := r.Pins().Judge(t.Context(), registry.Verdict{Server: "office", Tool: "mail", Fingerprint: tool.Fingerprint}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {

@@ -71,17 +71,28 @@ type Pin struct {
 	Condition  upstream.Condition `json:"condition,omitempty"`
 	Accepted   string             `json:"accepted"` // fingerprint, "" when none is accepted
 	AcceptedAt time.Time          `json:"accepted_at,omitzero"`
-	Offered    string             `json:"offered,omitempty"` // fingerprint, "" when nothing waits
+	AcceptedBy string             `json:"accepted_by,omitempty"` // who accepted it, "" = nobody: it was in the first list or in the lock
+	Offered    string             `json:"offered,omitempty"`     // fingerprint, "" when nothing waits
 	OfferedAt  time.Time          `json:"offered_at,omitzero"`
+	// Refused says that a person does not accept the offered definition; nil = nobody has said so.
+	Refused *Refusal `json:"refused,omitempty"`
 	// Differs is the path of the first member in which the two differ, such as
 	// inputSchema.properties.amount.maximum; "" unless both are known. Of a Condition under
 	// which none is accepted, it compares with what is accepted for all clients. List sets it.
 	Differs string `json:"differs,omitempty"`
 
 	accepted, offered json.RawMessage
-	how               string          // of one that is about to be written: why its definition is accepted
+	how               string          // of one that is about to be written: why its definition is accepted, or that it is refused
 	former            string          // of one that is about to be written: fingerprint that the offered definition is held against
 	formerly          json.RawMessage // definition of former, nil when it is not known
+}
+
+// A Refusal is a person's word that the offered definition is not accepted. It is kept until
+// another one is offered, or until it is accepted nevertheless.
+type Refusal struct {
+	By     string    `json:"by"`
+	Reason string    `json:"reason"`
+	At     time.Time `json:"at"`
 }
 
 // Label names the pin for people: the tool, and which clients its definitions are for.
@@ -92,15 +103,17 @@ const (
 	HowFirst  = "first"  // in the first list of the server
 	HowLock   = "lock"   // in toolgate.lock.json
 	HowAccept = "accept" // by a person
+	HowRefuse = "refuse" // it is not: a person refuses it
 )
 
-// Acceptance is a definition that is about to be accepted.
+// Acceptance is a definition that is about to be accepted or refused.
 type Acceptance struct {
 	Server, Tool string // the upstream's name
 	Condition    upstream.Condition
 	How          string // one of the constants
 	Fingerprint  string
 	Former       string // fingerprint of the definition that was accepted before, "" for none
+	Reason       string // of HowRefuse
 }
 
 // A Change is another definition of a tool than the accepted one. It is reported once: not
@@ -146,7 +159,7 @@ func (p *Pin) base(pins map[pinKey]*Pin) *Pin {
 type Pins struct {
 	db       *store.DB
 	now      func() time.Time
-	accepted func() // called after Accept, may be nil
+	accepted func() // called after Judge, may be nil
 	record   func([]Acceptance) error
 	changed  func([]Change) error // called with the changes of one server that are about to be kept, may be nil
 
@@ -187,7 +200,7 @@ func (p *Pins) List(ctx context.Context) ([]Pin, error) {
 // Diff gives the accepted and the offered definition of a tool, byte for byte.
 // They are the same when nothing waits. Where nothing is accepted for the clients of the
 // offered definition, the accepted one is that for all clients. Which of several
-// definitions is compared, and the errors, are those of Accept without ErrNoOffer.
+// definitions is compared, and the errors, are those of Judge without ErrNoOffer.
 func (p *Pins) Diff(ctx context.Context, server, tool, fingerprint string) (accepted, offered json.RawMessage, err error) {
 	pins, err := p.read(ctx, server)
 	if err != nil {
@@ -232,20 +245,41 @@ func waiting(pins map[pinKey]*Pin, server, tool, fingerprint string) (found []*P
 	return found, nil
 }
 
-// Accept makes the offered definition of a tool the accepted one, for the clients that it
-// is offered to. A fingerprint that is not "" has to be that of an offered definition, so
-// that what is accepted is what was looked at. Errors: ErrNoPin, ErrNoOffer,
-// ErrOtherOffer, ErrOffers.
-func (p *Pins) Accept(ctx context.Context, server, tool, fingerprint string) error {
-	_, err := p.update(ctx, server, func(pins map[pinKey]*Pin) (out []*Pin, err error) {
-		waiting, err := waiting(pins, server, tool, fingerprint)
+// A Verdict is what a person says of an offered definition.
+type Verdict struct {
+	Server, Tool string
+	// Fingerprint is that of an offered definition, so that what is judged is what was looked at;
+	// "" = the one that waits.
+	Fingerprint string
+	By          string // who says so
+	Refuse      bool   // it is not accepted
+	Reason      string // of a refusal
+	// Record records the verdict, and its error undoes it; nil = as OpenPins says.
+	Record func([]Acceptance) error
+}
+
+// Judge makes an offered definition of a tool the accepted one, for the clients that it is offered
+// to, or keeps a refusal: the tool stays withheld. Errors: ErrNoPin, ErrNoOffer, ErrOtherOffer,
+// ErrOffers.
+func (p *Pins) Judge(ctx context.Context, v Verdict) error {
+	judged := func(pins map[pinKey]*Pin) (out []*Pin, err error) {
+		waiting, err := waiting(pins, v.Server, v.Tool, v.Fingerprint)
 		for _, pin := range waiting {
-			out = append(out, &Pin{Server: server, Tool: tool, Condition: pin.Condition, Accepted: pin.Offered, accepted: pin.offered, AcceptedAt: p.now(), how: HowAccept})
+			now := &Pin{Server: v.Server, Tool: v.Tool, Condition: pin.Condition, Accepted: pin.Offered, accepted: pin.offered, AcceptedAt: p.now(), AcceptedBy: v.By, how: HowAccept}
+			if v.Refuse {
+				refused := *pin
+				now, refused.Refused, refused.how = &refused, &Refusal{v.By, v.Reason, p.now().UTC()}, HowRefuse
+			}
+			out = append(out, now)
 		}
 		return out, err
-	})
-	if err != nil {
-		return fmt.Errorf("accepting %s of %s: %w", tool, server, err)
+	}
+	record := p.record
+	if v.Record != nil {
+		record = v.Record
+	}
+	if _, err := p.update(ctx, v.Server, record, judged); err != nil {
+		return fmt.Errorf("judging %s of %s: %w", v.Tool, v.Server, err)
 	}
 	if p.accepted != nil {
 		p.accepted()
@@ -420,7 +454,7 @@ func (p *Pins) admit(ctx context.Context, cfg config.Server, pins map[pinKey]*Pi
 	if len(p.news(cfg, pins, tools, locked)) == 0 {
 		return pins, nil
 	}
-	return p.update(ctx, cfg.Name, func(pins map[pinKey]*Pin) ([]*Pin, error) {
+	return p.update(ctx, cfg.Name, p.record, func(pins map[pinKey]*Pin) ([]*Pin, error) {
 		return p.news(cfg, pins, tools, locked), nil
 	})
 }
@@ -435,6 +469,7 @@ func (p *Pins) news(cfg config.Server, pins map[pinKey]*Pin, tools []*Tool, lock
 		if pin := pins[now.key()]; pin != nil {
 			now = *pin
 		}
+		now.Refused = nil // for any other offer
 		inLock := locked.Fingerprint(t.Name, string(t.Condition)) == t.Fingerprint
 		first := first && !t.unproven
 		switch {
@@ -442,9 +477,9 @@ func (p *Pins) news(cfg config.Server, pins map[pinKey]*Pin, tools []*Tool, lock
 			continue // as it is known
 		case now.Accepted == t.Fingerprint:
 		case inLock:
-			now.Accepted, now.accepted, now.AcceptedAt, now.how = t.Fingerprint, t.source, p.now(), HowLock
+			now.Accepted, now.accepted, now.AcceptedAt, now.AcceptedBy, now.how = t.Fingerprint, t.source, p.now(), "", HowLock
 		case first:
-			now.Accepted, now.accepted, now.AcceptedAt, now.how = t.Fingerprint, t.source, p.now(), HowFirst
+			now.Accepted, now.accepted, now.AcceptedAt, now.AcceptedBy, now.how = t.Fingerprint, t.source, p.now(), "", HowFirst
 		default:
 			now.Offered, now.offered, now.OfferedAt = t.Fingerprint, t.source, p.now()
 			base := now.base(pins)
@@ -469,12 +504,13 @@ func (p *Pins) read(ctx context.Context, server string) (map[pinKey]*Pin, error)
 }
 
 // update changes pins in one transaction: f gets them as they are and returns
-// those to write. It returns the pins with the changes.
-func (p *Pins) update(ctx context.Context, server string, f func(map[pinKey]*Pin) ([]*Pin, error)) (pins map[pinKey]*Pin, err error) {
+// those to write, and record those that are accepted or refused by that. It returns the pins with
+// the changes.
+func (p *Pins) update(ctx context.Context, server string, record func([]Acceptance) error, f func(map[pinKey]*Pin) ([]*Pin, error)) (pins map[pinKey]*Pin, err error) {
 	change := func(write func(*Pin) error) error {
 		news, err := f(pins)
 		if err == nil {
-			err = p.recordAccepted(pins, news)
+			err = recordAccepted(record, pins, news)
 		}
 		if err == nil {
 			err = p.recordChanged(news)
@@ -509,27 +545,30 @@ func (p *Pins) update(ctx context.Context, server string, f func(map[pinKey]*Pin
 	return pins, err
 }
 
-// recordAccepted records the definitions that news accept.
-func (p *Pins) recordAccepted(pins map[pinKey]*Pin, news []*Pin) error {
+// recordAccepted records the definitions that news accept or refuse.
+func recordAccepted(record func([]Acceptance) error, pins map[pinKey]*Pin, news []*Pin) error {
 	var accepted []Acceptance
 	for _, pin := range news {
 		if pin.how == "" {
 			continue
 		}
 		a := Acceptance{Server: pin.Server, Tool: pin.Tool, Condition: pin.Condition, How: pin.how, Fingerprint: pin.Accepted}
+		if pin.how == HowRefuse {
+			a.Fingerprint, a.Reason = pin.Offered, pin.Refused.Reason
+		}
 		if was := pins[pin.key()]; was != nil {
 			a.Former = was.Accepted
 		}
 		accepted = append(accepted, a)
 		pin.how = ""
 	}
-	if p.record == nil || len(accepted) == 0 {
+	if record == nil || len(accepted) == 0 {
 		return nil
 	}
 	slices.SortFunc(accepted, func(a, b Acceptance) int {
 		return cmp.Or(strings.Compare(a.Tool, b.Tool), strings.Compare(string(a.Condition), string(b.Condition)))
 	})
-	return p.record(accepted)
+	return record(accepted)
 }
 
 // recordChanged reports the definitions of news that differ from the accepted ones.

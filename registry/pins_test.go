@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/upstream"
 )
 
 // All tests of the package, with a server.
@@ -99,7 +101,7 @@ func checkAccept(t *testing.T, r *registry.Registry) {
 		{"s", "a", r.Catalogue().Quarantined()[0].Fingerprint, nil},
 		{"s", "a", "", registry.ErrNoOffer},
 	} {
-		if err := r.Pins().Accept(ctx, tc.server, tc.tool, tc.fingerprint); !errors.Is(err, tc.want) {
+		if err := r.Pins().Judge(ctx, registry.Verdict{Server: tc.server, Tool: tc.tool, Fingerprint: tc.fingerprint}); !errors.Is(err, tc.want) {
 			t.Errorf("accepting %s of %s with %q: %v, want %v", tc.tool, tc.server, tc.fingerprint, err, tc.want)
 		}
 	}
@@ -123,10 +125,88 @@ func TestPinSurvives(t *testing.T) {
 	apply(t, second, server("s", rec))
 	await(t, "quarantine", func() bool { return len(second.Catalogue().Quarantined()) == 1 })
 	other := registry.OpenPins(database(t, path), nil, nil)
-	if err := other.Accept(context.Background(), "s", "a", ""); err != nil {
+	if err := other.Judge(context.Background(), registry.Verdict{Server: "s", Tool: "a"}); err != nil {
 		t.Fatal(err)
 	}
 	awaitTools(t, second, "s__a")
+}
+
+// A refusal is kept, here and for other processes, until the server offers another definition or
+// somebody accepts this one. Who accepted it is kept too. What is not recorded is not done.
+func TestRefuse(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{oldTool}})
+	r := open(t, registry.Options{DB: database(t, path)})
+	apply(t, r, server("s", rec))
+	awaitTools(t, r, "s__a")
+	await(t, "stream", func() bool { return rec.Streams() > 0 })
+	offer := func(tool recorder.Tool) string {
+		rec.SetTools(true, tool)
+		fingerprint := upstream.Fingerprint(tool.Definition)
+		await(t, "the offer", func() bool {
+			pins, err := r.Pins().List(t.Context())
+			return err == nil && pins[0].Offered == fingerprint
+		})
+		return fingerprint
+	}
+	judge := func(v registry.Verdict) (recorded []registry.Acceptance, err error) {
+		v.Server, v.Tool = "s", "a"
+		v.Record = func(all []registry.Acceptance) error {
+			recorded = all
+			if v.By == "nobody" {
+				return errors.New("disk full")
+			}
+			return nil
+		}
+		return recorded, r.Pins().Judge(t.Context(), v)
+	}
+	kept := func() registry.Pin {
+		pins, err := registry.OpenPins(database(t, path), nil, nil).List(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pins[0]
+	}
+	second := offer(newTool)
+	if _, err := judge(registry.Verdict{By: "nobody", Refuse: true, Reason: "r"}); err == nil || kept().Refused != nil {
+		t.Errorf("refused without a record: %v", err)
+	}
+	if _, err := judge(registry.Verdict{By: "ann", Refuse: true, Reason: "r", Fingerprint: kept().Accepted}); !errors.Is(err, registry.ErrOtherOffer) || kept().Refused != nil {
+		t.Errorf("refused another definition: %v", err)
+	}
+	if _, err := judge(registry.Verdict{By: "ann", Fingerprint: second, Refuse: true, Reason: "too much"}); err != nil {
+		t.Fatal(err)
+	}
+	if p := kept(); p.Offered != second || p.Refused == nil || p.Refused.By != "ann" || p.Refused.Reason != "too much" || p.Refused.At.IsZero() || len(r.Catalogue().Quarantined()) != 1 {
+		t.Errorf("%+v, refused %+v", p, p.Refused)
+	}
+	third := recorder.Tool{Name: "a", Definition: json.RawMessage(`{"name":"a","description":"third","inputSchema":{"type":"object"}}`)}
+	offer(third)
+	if p := kept(); p.Refused != nil {
+		t.Errorf("another definition is refused already: %+v", p.Refused)
+	}
+	if _, err := judge(registry.Verdict{By: "ann", Refuse: true, Reason: "again"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := judge(registry.Verdict{By: "nobody"}); err == nil || kept().Offered == "" {
+		t.Errorf("accepted without a record: %v", err)
+	}
+	if _, err := judge(registry.Verdict{By: "bob"}); err != nil {
+		t.Fatal(err)
+	}
+	if p := kept(); p.AcceptedBy != "bob" || p.Refused != nil || p.Offered != "" {
+		t.Errorf("%+v", p)
+	}
+	awaitTools(t, r, "s__a")
+	if err := database(t, path).Update(t.Context(), func(ctx context.Context, tx *sql.Tx) error { // as an older version accepts
+		_, err := tx.ExecContext(ctx, "UPDATE pins SET accepted = ?", second)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if p := kept(); p.AcceptedBy != "" {
+		t.Errorf("%s accepted what somebody else did", p.AcceptedBy)
+	}
 }
 
 // Without the pin a changed definition serves at once.

@@ -421,6 +421,20 @@ func (r *Registry) Restart(ctx context.Context, server string) (ServerStatus, er
 	return all[i], nil
 }
 
+// SessionConnection is the connection to a server that one downstream session has for itself; see
+// package upstream.
+type SessionConnection = upstream.SessionConnection
+
+// SessionConnections returns the connections that belong to one downstream session each.
+func (r *Registry) SessionConnections() (all []SessionConnection) {
+	for _, e := range r.Catalogue().running[""] {
+		for _, s := range e.connections() {
+			all = append(all, s.Connections()...)
+		}
+	}
+	return all
+}
+
 // EndSession closes the upstream connections of one downstream session. Calls
 // under way on them fail.
 func (r *Registry) EndSession(session string) {

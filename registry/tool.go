@@ -79,6 +79,9 @@ type Tool struct {
 // of their own.
 func (t *Tool) Own() bool { return t.own }
 
+// Withheld reports whether the tool does not serve because its definition is not accepted.
+func (t *Tool) Withheld() bool { return t.withheld != "" && t.Quarantine != "" }
+
 // label names a definition for people, by the upstream's name of the tool and those it is
 // for.
 func label(tool string, c upstream.Condition) string {

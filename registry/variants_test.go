@@ -194,7 +194,7 @@ func TestAcceptVariant(t *testing.T) {
 	if diff := cmp.Diff([]string{"weather " + forShow + " title", "weather " + forAsk + " title"}, reports); diff != "" {
 		t.Error(diff)
 	}
-	if err := r.Pins().Accept(t.Context(), "s", "weather", ""); !errors.Is(err, registry.ErrOffers) {
+	if err := r.Pins().Judge(t.Context(), registry.Verdict{Server: "s", Tool: "weather"}); !errors.Is(err, registry.ErrOffers) {
 		t.Errorf("accepting one of two: %v", err)
 	}
 	if _, _, err := r.Pins().Diff(t.Context(), "s", "weather", ""); !errors.Is(err, registry.ErrOffers) {
@@ -205,7 +205,7 @@ func TestAcceptVariant(t *testing.T) {
 	if err != nil || !strings.Contains(string(was), `"show"`) || !strings.Contains(string(is), `"new show"`) {
 		t.Errorf("from %s to %s, error %v", was, is, err)
 	}
-	if err := r.Pins().Accept(t.Context(), "s", "weather", tool.Fingerprint); err != nil {
+	if err := r.Pins().Judge(t.Context(), registry.Verdict{Server: "s", Tool: "weather", Fingerprint: tool.Fingerprint}); err != nil {
 		t.Fatal(err)
 	}
 	serves(t, r, "plain", "(new ask)", "new show")
@@ -240,7 +240,7 @@ func TestOldPin(t *testing.T) {
 	if got := withheld(second); len(got) != 1 || !strings.Contains(got[0], "nobody has accepted this definition, which the server offers to some clients only; it differs first in title") {
 		t.Errorf("withheld %q", got)
 	}
-	if err := second.Pins().Accept(t.Context(), "s", "weather", ""); err != nil {
+	if err := second.Pins().Judge(t.Context(), registry.Verdict{Server: "s", Tool: "weather"}); err != nil {
 		t.Fatal(err)
 	}
 	serves(t, second, "plain", "plain", "show")

@@ -30,6 +30,8 @@ type clientGroup struct {
 	key   string // what the road sees
 	route string
 	named bool // the name of the client is part of key
+	began time.Time
+	names string // name/version that the client gave of itself, "" = none, or it shares the group
 
 	extensions []string // that the client declares, as registry.ExtensionsIn names them
 
@@ -96,7 +98,7 @@ func (t *clientGroups) enter(who policy.Principal, client, route string, capabil
 	}
 	if g == nil {
 		g = &clientGroup{
-			account: account{owner: ownerOf(who)}, streams: streams{owner: ownerOf(who)}, key: key, route: route, named: client != "", extensions: registry.ExtensionsIn(capabilities),
+			account: account{owner: ownerOf(who)}, streams: streams{owner: ownerOf(who)}, key: key, route: route, named: client != "", began: t.now(), names: client, extensions: registry.ExtensionsIn(capabilities),
 			onEnd: t.endedLocked, listeners: make(map[*listener]struct{}), watches: make(map[string]int),
 		}
 		if !t.putLocked(key, g) {

@@ -31,6 +31,7 @@ type conn struct {
 	asking        atomic.Int64                     // questions that are asked or whose answer is being sent
 	taskListeners *lru.Cache[string, taskListener] // :: progress token ⇒ listener
 
+	pid     int             // of its process, set before it serves; 0 = it has none
 	offer   json.RawMessage // capabilities, set when it is connected
 	both    bool            // the server names both kinds of revision
 	self    json.RawMessage // serverInfo, set when it has introduced itself

@@ -291,6 +291,7 @@ func (srv *Server) dial(ctx context.Context, c *conn, spare *child) error {
 			child, err = startChild(cfg, srv.opts.Sandbox, srv.opts.Executable, srv.secrets, &srv.said, srv.log)
 		}
 		if err == nil {
+			c.pid = child.cmd.Process.Pid
 			c.OpenStdio(child.stdin, child.stdout, child, cfg.Type == config.TypeNDJSON)
 		}
 		return err
@@ -336,6 +337,30 @@ func newPool(secure *tls.Config) *keepalive.Transport {
 		DisableCompression:     true,
 		ForceAttemptHTTP2:      true,
 	})
+}
+
+// A SessionConnection is the connection to a server that one downstream session has for itself.
+type SessionConnection struct {
+	Server   string
+	Session  string // key of the downstream session
+	Revision string // of MCP, "" while it is being opened and for NDJSON
+	PID      int    // of the process that was started for it, which the sandbox watches; 0 = none was
+	Used     time.Time
+	Calls    int // under way
+}
+
+// Connections returns the connections that belong to one downstream session each.
+func (s *Server) Connections() (all []SessionConnection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, sl := range s.slots {
+		c := SessionConnection{Server: s.cfg.Name, Session: key, Used: sl.last, Calls: sl.busy}
+		if sess := sl.opened(); sess != nil {
+			c.Revision, c.PID = sess.conn.Revision(), sess.conn.pid
+		}
+		all = append(all, c)
+	}
+	return all
 }
 
 // slot holds the connection of one downstream session. It is the share.Holder of a

@@ -96,7 +96,7 @@ func TestAccountsThroughTheConsole(t *testing.T) {
 	write(t, filepath.Join(dir, "mcp.json"), fmt.Sprintf(`{"mcpServers": {"drive": {"url": "%s/mcp"}}, "toolgate": {"admin": %q, "keys": %q, "servers": {"drive": {"credential": {"type": "oauth"}}}}}`,
 		server, people.Listener.Addr(), t.TempDir()))
 	a, cfg := opened(t, dir)
-	pages, err := a.newConsole(cfg)
+	pages, err := a.newConsole(cfg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -71,7 +72,7 @@ func (a *App) recordRefusal(err error) {
 func (a *App) recordAct(act console.Act) error {
 	p := act.Principal
 	who := audit.Principal{Subject: p.Subject, Roles: p.Roles, Client: p.Client, Tenant: p.Tenant}
-	e := audit.Event{Name: act.Name, Source: act.Source, Credential: act.Credential, Reason: act.Reason}
+	e := audit.Event{Name: act.Name, Source: act.Source, Credential: act.Credential, Reason: cmp.Or(act.Reason, act.Why), Added: act.Added, Removed: act.Removed}
 	if act.Profile != "" {
 		e.Added = []string{act.Profile}
 	}
@@ -84,7 +85,7 @@ func (a *App) recordAct(act console.Act) error {
 	case act.Stop != "":
 		e.Removed = []string{act.Stop}
 	}
-	r := audit.Record{Principal: who, Ticket: act.Ticket, Server: act.Server, Event: &e}
+	r := audit.Record{Principal: who, Ticket: act.Ticket, Server: act.Server, Tool: act.Tool, Event: &e}
 	if act.Reason != "" {
 		a.state.fold.AddRecord(r)
 		return nil

@@ -62,7 +62,7 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	if err != nil {
 		return err
 	}
-	pages, err := a.newConsole(cfg)
+	pages, err := a.newConsole(cfg, door)
 	if err != nil {
 		return err
 	}
@@ -389,7 +389,7 @@ func agentHosts(cfg *config.Config) []string {
 }
 
 // newConsole makes the handler of the people's listener.
-func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
+func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, error) {
 	opts := console.Options{
 		URL: ConsoleURL(cfg), Session: cfg.Console.Session, Environment: cfg.Console.Environment,
 		Approvals: a.state.tickets, Reconciler: a.state.tickets, Feed: a.state.tickets, Archive: a.state.tickets, Status: a.status, Held: a.state.tickets.Held,
@@ -419,6 +419,7 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 			role := a.Config().PprofRole
 			return role != "" && p.Has(role)
 		},
+		Tools: toolDesk{a}, Sessions: sessionDesk{a, door},
 		Stderr: a.upstreams.Stderr,
 		Restart: func(ctx context.Context, server string) (console.Upstream, error) {
 			after, err := a.upstreams.Restart(ctx, server)

@@ -125,17 +125,24 @@ func dutyOf(ctx context.Context, engine *rego.Engine, who policy.Principal) stri
 // whyBlind returns why the policy shows a caller none of tools, and what to do.
 func whyBlind(ctx context.Context, cfg *config.Config, engine *rego.Engine, who policy.Principal, tools []policy.Tool) (reason, hint string) {
 	hint = fmt.Sprintf("toolgate policy explain --as %s %s", who.Roles[0], tools[0].Exposed)
-	reason = "the policy hides them"
-	if d, err := engine.Decide(ctx, &policy.Input{
-		Principal: who, Tool: tools[0], Arguments: json.RawMessage("{}"), Request: policy.Request{ID: "1", Transport: "none", Time: time.Now().UTC()},
-	}); err == nil && d.Effect == policy.Deny {
-		reason = cmp.Or(d.Reason, "denied by "+d.Rule)
-	}
+	reason = cmp.Or(whyHidden(ctx, engine, who, tools[0]), "the policy hides them")
 	if cfg.Policy.Path == "" && len(cfg.Policy.Data) == 0 {
 		reason += " (the embedded default policy serves; its roles have the standard tools only)"
 		hint += " says more; toolgate policy init DIR writes a policy to edit, for toolgate.policy.path"
 	}
 	return reason, hint
+}
+
+// whyHidden returns why the policy denies a caller a call of a tool without arguments, "" when it
+// does not.
+func whyHidden(ctx context.Context, engine *rego.Engine, who policy.Principal, t policy.Tool) string {
+	d, err := engine.Decide(ctx, &policy.Input{
+		Principal: who, Tool: t, Arguments: json.RawMessage("{}"), Request: policy.Request{ID: "1", Transport: "none", Time: time.Now().UTC()},
+	})
+	if err == nil && d.Effect == policy.Deny {
+		return cmp.Or(d.Reason, "denied by "+d.Rule)
+	}
+	return ""
 }
 
 // SightFindings are warnings about the roles that see none of the tools that serve.

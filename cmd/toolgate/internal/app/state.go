@@ -265,13 +265,17 @@ func reasonOf(c registry.Change) string {
 	return reason
 }
 
-// AcceptedRecord returns the record of definitions of one server that are accepted
+// AcceptedRecord returns the record of definitions of one server that are accepted, or refused,
 // for one reason; who is a person, or "toolgate" for a first list and a lock.
 func AcceptedRecord(who string, all []registry.Acceptance) *audit.Record {
 	e := &audit.Event{Name: audit.EventAccepted, Reason: all[0].How}
 	r := &audit.Record{Principal: audit.Principal{Subject: who}, Server: all[0].Server, Event: e}
 	if len(all) == 1 {
 		r.Tool, r.Fingerprint = all[0].Tool, all[0].Fingerprint
+	}
+	if e.Reason == registry.HowRefuse {
+		e.Name, e.Reason, e.Removed = audit.EventNotAccepted, all[0].Reason, []string{all[0].Tool + " " + all[0].Fingerprint}
+		return r
 	}
 	for _, a := range all {
 		e.Added = append(e.Added, strings.TrimSpace(a.Tool+" "+a.Fingerprint+" "+string(a.Condition)))

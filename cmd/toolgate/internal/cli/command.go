@@ -188,6 +188,7 @@ var sources = map[string]source{
 	"TICKET":     ticketValues,
 	"CONNECTION": connectionValues,
 	"STOP":       stopValues,
+	"SESSION":    sessionValues,
 	"SUBJECT":    tokenValues(func(t config.Token) string { return described(t.Subject, strings.Join(t.Roles, ", ")) }),
 	"ROLE":       roleValues,
 	"SHA256":     tokenValues(func(t config.Token) string { return described(t.SHA256[:fewHashDigits], t.Subject) }),

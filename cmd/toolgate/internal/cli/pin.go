@@ -4,19 +4,21 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
+	"net/url"
 	"os"
 	"os/user"
 	"slices"
+	"strings"
 	"time"
 
-	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/registry"
@@ -27,7 +29,7 @@ import (
 
 // withPins opens the pins of the state directory for f. A toolgate that serves
 // from the same directory notices accepted definitions by itself. Those that the user of
-// this program accepts are in the trail, signed as a serving toolgate signs.
+// this program accepts or refuses are in the trail, signed as a serving toolgate signs.
 func (e *env) withPins(ctx context.Context, f func(*registry.Pins) error) error {
 	record := func(all []registry.Acceptance) error { return e.record(app.AcceptedRecord(systemUser(), all)) }
 	err := e.withStore(ctx, func(db *store.DB) error { return f(registry.OpenPins(db, time.Now, record)) })
@@ -100,68 +102,155 @@ func systemUser() string {
 
 func toolDiff(e *env) *cobra.Command {
 	var fingerprint string
-	c := command("diff [TOOL|SERVER [TOOL]]", "show how a tool's definition changed since it was accepted", func(ctx context.Context, args []string) error {
-		if len(args) > 0 {
-			return withTool(ctx, e, args, func(p *registry.Pins, server, tool string) error {
-				accepted, offered, err := p.Diff(ctx, server, tool, fingerprint)
-				if err != nil {
-					return err
-				}
-				return errors.Join(e.Print("definitions", definitions{accepted, offered}), exitIf(!bytes.Equal(accepted, offered), exitDiffer))
-			})
-		}
-		pins, err := e.pins(ctx)
-		if err != nil {
-			return err
-		}
-		changed := append([]registry.Pin{}, slices.DeleteFunc(pins, func(p registry.Pin) bool { return p.Offered == "" })...)
-		return errors.Join(e.Print("pins", changed), exitIf(len(changed) > 0, exitDiffer))
-	})
-	c.Flags().StringVar(&fingerprint, "fingerprint", "", "compare the offered definition with this `DIGEST`, of several that wait")
-	return c
-}
-
-// definitions are the two of a tool that changed.
-type definitions struct {
-	Accepted json.RawMessage `json:"accepted"`
-	Offered  json.RawMessage `json:"offered"`
-}
-
-// Diff returns the difference as text.
-func (d definitions) Diff() string {
-	return string(diff.Diff("accepted", lines(d.Accepted), "offered", lines(d.Offered)))
-}
-
-// lines lays a definition out for comparison. What cannot be laid out is shown
-// as it is.
-func lines(definition json.RawMessage) []byte {
-	var b bytes.Buffer
-	if json.Indent(&b, definition, "", "  ") != nil {
-		return append(definition, '\n')
-	}
-	return append(b.Bytes(), '\n')
-}
-
-func toolAccept(e *env) *cobra.Command {
-	var fingerprint string
-	c := command("accept TOOL|SERVER [TOOL]", "accept the definition that a server now offers", func(ctx context.Context, args []string) error {
-		return withTool(ctx, e, args, func(p *registry.Pins, server, tool string) error {
-			// Where the configuration cannot be read, the state directory was named and its word counts.
-			cfg, err := e.stateConfig()
+	c := command("diff [TOOL|SERVER [TOOL]]", "show how a tool's definition changed since it was accepted", func(ctx context.Context, args []string) (err error) {
+		var both app.Definitions
+		var differ bool
+		switch {
+		case e.addr != "" && len(args) == 0:
+			waiting, err := e.offeredTools(ctx, url.Values{"state": {console.ToolWithheld}})
 			if err != nil {
 				return err
 			}
-			if slices.ContainsFunc(cfg.Servers, func(s config.Server) bool { return s.Name == server && s.Pin == config.PinStrict }) {
-				return usage(fmt.Errorf("server %s is pinned by %s\nhint: toolgate lock %s accepts what it lists now", server, lock.Name, server))
-			}
-			if err := p.Accept(ctx, server, tool, fingerprint); err != nil {
+			return errors.Join(e.Print("offered-tools", waiting), exitIf(len(waiting) > 0, exitDiffer))
+		case e.addr != "":
+			both, differ, err = e.remoteDefinitions(ctx, args, fingerprint)
+		case len(args) > 0:
+			err = withTool(ctx, e, args, func(p *registry.Pins, server, tool string) (err error) {
+				both.Accepted, both.Offered, err = p.Diff(ctx, server, tool, fingerprint)
+				differ = !bytes.Equal(both.Accepted, both.Offered)
+				return err
+			})
+		default:
+			pins, err := e.pins(ctx)
+			if err != nil {
 				return err
 			}
-			return e.Print("accepted", map[string]string{"server": server, "tool": tool, "state": "accepted"})
-		})
+			changed := append([]registry.Pin{}, slices.DeleteFunc(pins, func(p registry.Pin) bool { return p.Offered == "" })...)
+			return errors.Join(e.Print("pins", changed), exitIf(len(changed) > 0, exitDiffer))
+		}
+		if err != nil {
+			return err
+		}
+		return errors.Join(e.Print("definitions", both), exitIf(differ, exitDiffer))
 	})
-	c.Flags().StringVar(&fingerprint, "fingerprint", "", "accept only the definition with this `DIGEST`, the one that was looked at")
+	c.Flags().StringVar(&fingerprint, "fingerprint", "", "compare the offered definition with this `DIGEST`, of several that wait")
+	return atToolgate(e, c)
+}
+
+// atToolgate gives c the flag that names a running toolgate, to be asked in place of the state
+// directory.
+func atToolgate(e *env, c *cobra.Command) *cobra.Command {
+	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener to ask (default: the state directory is used)")
 	return c
+}
+
+func toolAccept(e *env) *cobra.Command {
+	return toolJudge(e, "accept", "accept the definition that a server now offers", "accepted", new(registry.Verdict))
+}
+
+func toolRefuse(e *env) *cobra.Command {
+	v := &registry.Verdict{Refuse: true}
+	c := toolJudge(e, "refuse", "say why the definition that a server now offers is not accepted", "refused", v)
+	c.Flags().StringVar(&v.Reason, "reason", "", "why, as `TEXT` for people and the audit trail; required")
+	return c
+}
+
+// toolJudge returns a command that judges offered definitions.
+func toolJudge(e *env, verb, short, state string, v *registry.Verdict) *cobra.Command {
+	c := command(verb+" TOOL|SERVER [TOOL]", short, func(ctx context.Context, args []string) (err error) {
+		if v.Refuse && v.Reason == "" {
+			return usage(errors.New("a reason is needed\nhint: --reason \"it asks for more than it needs\""))
+		}
+		judge := func(p *registry.Pins, server, tool string) error {
+			v := *v
+			v.Server, v.Tool, v.By = server, tool, systemUser()
+			// Where the configuration cannot be read, the state directory was named and its word counts.
+			cfg, err := e.stateConfig()
+			switch {
+			case err != nil:
+				return err
+			case !v.Refuse && slices.ContainsFunc(cfg.Servers, func(s config.Server) bool { return s.Name == server && s.Pin == config.PinStrict }):
+				return usage(fmt.Errorf("server %s is pinned by %s\nhint: toolgate lock %s accepts what it lists now", server, lock.Name, server))
+			}
+			if err := p.Judge(ctx, v); err != nil {
+				return err
+			}
+			return e.Print("judged", map[string]string{"server": server, "tool": tool, "state": state})
+		}
+		if e.addr == "" {
+			return withTool(ctx, e, args, judge)
+		}
+		t, err := e.remoteTool(ctx, args, v.Fingerprint)
+		if err != nil {
+			return err
+		}
+		body := map[string]string{"digest": t.Digest}
+		if v.Refuse {
+			body["reason"] = v.Reason
+		}
+		if err := e.fetch(ctx, peopleListener, http.MethodPost, toolPath(t)+"/"+verb, body, new(console.ToolDetail)); err != nil {
+			return err
+		}
+		return e.Print("judged", map[string]string{"server": t.Server, "tool": t.Name, "state": state})
+	})
+	c.Flags().StringVar(&v.Fingerprint, "fingerprint", "", verb+" only the definition with this `DIGEST`, the one that was looked at")
+	return atToolgate(e, c)
+}
+
+// toolPath is where the admin listener has a tool.
+func toolPath(t console.Tool) string {
+	return "/v1/tools/" + url.PathEscape(t.Server) + "/" + url.PathEscape(t.Name)
+}
+
+// offeredTools returns the definitions that the servers of a running toolgate offer, those that a
+// query asks for.
+func (e *env) offeredTools(ctx context.Context, query url.Values) ([]console.Tool, error) {
+	return everyPage[console.Tool](ctx, e, "/v1/tools", "tools", query)
+}
+
+// remoteTool returns a definition at a running toolgate: args are the exposed name of its tool, or
+// its server and its name there. Without a fingerprint it is the one that waits to be accepted, or
+// else the first.
+func (e *env) remoteTool(ctx context.Context, args []string, fingerprint string) (console.Tool, error) {
+	query := url.Values{"text": {args[len(args)-1]}}
+	if len(args) == 2 {
+		query.Set("server", args[0])
+	}
+	all, err := e.offeredTools(ctx, query)
+	if err != nil {
+		return console.Tool{}, err
+	}
+	found := slices.DeleteFunc(all, func(t console.Tool) bool {
+		return len(args) == 1 && t.Exposed != args[0] || len(args) == 2 && t.Name != args[1]
+	})
+	if len(found) == 0 {
+		return console.Tool{}, usage(fmt.Errorf("no server offers a tool %q%stoolgate tool list --all shows them", strings.Join(args, " "), hintMark))
+	}
+	waiting := slices.DeleteFunc(slices.Clone(found), func(t console.Tool) bool { return t.State != console.ToolWithheld })
+	switch {
+	case fingerprint != "":
+		found[0].Digest = fingerprint // toolgate says if it is not offered any longer
+	case len(waiting) > 1:
+		return console.Tool{}, usage(registry.ErrOffers)
+	case len(waiting) == 1:
+		return waiting[0], nil
+	}
+	return found[0], nil
+}
+
+// remoteDefinitions returns the definitions of a tool at a running toolgate, and whether they differ.
+func (e *env) remoteDefinitions(ctx context.Context, args []string, fingerprint string) (both app.Definitions, differ bool, err error) {
+	t, err := e.remoteTool(ctx, args, fingerprint)
+	if err != nil {
+		return both, false, err
+	}
+	var whole console.ToolDetail
+	err = e.fetch(ctx, peopleListener, http.MethodGet, toolPath(t)+"?digest="+url.QueryEscape(t.Digest), nil, &whole)
+	both = app.Definitions{Accepted: whole.Accepted, Offered: whole.Definition}
+	if differ = whole.State == console.ToolWithheld; !differ {
+		both.Accepted = both.Offered
+	}
+	return both, differ, err
 }
 
 // lockCommand compares the lock with what the servers list now, and writes it unless --check

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -28,24 +29,33 @@ import (
 )
 
 func toolCommand(e *env) *cobra.Command {
-	return group("tool", "list, show, call and accept tools", toolList(e), toolShow(e), toolCall(e), toolDiff(e), toolAccept(e))
+	return group("tool", "list, show, call, accept and refuse tools", toolList(e), toolShow(e), toolCall(e), toolDiff(e), toolAccept(e), toolRefuse(e))
 }
 
 func toolList(e *env) *cobra.Command {
-	c := e.printing("list", "list the tools that a principal sees", "tools", func(ctx context.Context, _ []string) (any, error) {
+	var all bool
+	c := command("list", "list the tools that a principal sees, or that the servers offer", func(ctx context.Context, _ []string) error {
+		if all {
+			found, err := e.offeredTools(ctx, url.Values{})
+			if err != nil {
+				return err
+			}
+			return e.Print("offered-tools", found)
+		}
 		a, err := e.agent(ctx)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer a.Close()
 		found, err := a.list(ctx)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		explainList(ctx, e, len(found) == 0)
-		return found, nil
+		return e.Print("tools", found)
 	})
-	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the agents' listener (default: as configured)")
+	c.Flags().BoolVar(&all, "all", false, "list what the servers offer, also what does not serve, as the admin listener shows it to operators")
+	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the agents' listener, with --all of the admin listener (default: as configured)")
 	return c
 }
 
@@ -362,4 +372,4 @@ func (t *shownTool) addSights(ctx context.Context, v *policyView, asked policy.T
 }
 
 // Layout returns the definition as people read it.
-func (t *shownTool) Layout() string { return string(lines(t.Definition)) }
+func (t *shownTool) Layout() string { return string(app.Lines(t.Definition)) }

@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/console"
+)
+
+// everyPage returns what every page of a list of the admin listener has under a name.
+func everyPage[T any](ctx context.Context, e *env, path, name string, query url.Values) ([]T, error) {
+	all, next := []T{}, ""
+	query.Set("limit", "1000")
+	for {
+		var page map[string]json.RawMessage
+		if err := e.fetch(ctx, peopleListener, http.MethodGet, path+"?"+query.Encode(), nil, &page); err != nil {
+			return nil, err
+		}
+		var part []T
+		if err := json.Unmarshal(page[name], &part); err != nil {
+			return nil, fmt.Errorf("reading the answer: %w", err)
+		}
+		if all = append(all, part...); page["next"] == nil {
+			return all, nil
+		}
+		if err := json.Unmarshal(page["next"], &next); err != nil {
+			return nil, fmt.Errorf("reading the answer: %w", err)
+		}
+		query.Set("cursor", next)
+	}
+}
+
+func sessionCommand(e *env) *cobra.Command {
+	var subject, server string
+	list := e.printing("list", "list the sessions of MCP clients", "sessions", func(ctx context.Context, _ []string) (any, error) {
+		return everyPage[console.ClientSession](ctx, e, "/v1/sessions", "sessions", url.Values{"principal": {subject}, "server": {server}})
+	})
+	list.Flags().StringVar(&subject, "subject", "", "only those of this `SUBJECT`")
+	list.Flags().StringVar(&server, "server", "", "only those with a connection to this `SERVER`")
+	end := e.printing("end SESSION", "end the session of an MCP client", "session-ended", func(ctx context.Context, args []string) (any, error) {
+		var ended console.ClientSession
+		err := e.fetch(ctx, peopleListener, http.MethodDelete, "/v1/sessions/"+url.PathEscape(args[0]), nil, &ended)
+		return ended, err
+	})
+	c := group("session", "see the sessions of MCP clients, end one", list, end)
+	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
+	return c
+}
+
+// sessionValues are the sessions of the running toolgate.
+func sessionValues(ctx context.Context, e *env, _ *cobra.Command, _ []string) []string {
+	all, _ := everyPage[console.ClientSession](ctx, e, "/v1/sessions", "sessions", url.Values{}) // a source answers every fault with nothing
+	return textsOf(all, func(s console.ClientSession) string { return described(s.ID, s.Principal+" "+s.Client) })
+}

@@ -1,0 +1,53 @@
+package console
+
+import (
+	"cmp"
+	"encoding/base64"
+	"fmt"
+	"slices"
+)
+
+const (
+	defaultListed = 100 // things in one list
+	maxListed     = 1000
+)
+
+// paging is the part of a list that a query asks for.
+type paging struct {
+	limit int
+	after string // key of the last thing that the caller has, "" = none
+}
+
+// parameters adds those of p to the known parameters of a query.
+func (p *paging) parameters(known map[string]func(string) error) map[string]func(string) error {
+	p.limit = defaultListed
+	known["limit"] = number(&p.limit, 1, maxListed, fmt.Sprintf("limit is a number from 1 to %d", maxListed))
+	known["cursor"] = func(value string) error {
+		key, err := base64.RawURLEncoding.DecodeString(value)
+		if p.after = string(key); err != nil || value == "" {
+			return badRequest("this is no cursor", "take next of the last answer, or leave cursor out")
+		}
+		return nil
+	}
+	return known
+}
+
+// pageOf sorts all by their keys, which differ, and returns the answer with the part that p asks
+// for under a name. It has the member next where there are more.
+func pageOf[T any](p paging, name string, all []T, key func(T) string) map[string]any {
+	slices.SortFunc(all, func(a, b T) int { return cmp.Compare(key(a), key(b)) })
+	part := slices.DeleteFunc(all, func(one T) bool { return p.after != "" && key(one) <= p.after })
+	out := map[string]any{name: append([]T{}, part[:min(len(part), p.limit)]...)}
+	if len(part) > p.limit {
+		out["next"] = base64.RawURLEncoding.EncodeToString([]byte(key(part[p.limit-1])))
+	}
+	return out
+}
+
+// anyText reads any text into s.
+func anyText(s *string) func(string) error {
+	return func(value string) error {
+		*s = value
+		return nil
+	}
+}

@@ -1,0 +1,117 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// ClientSessions are the sessions of MCP clients that this process has. Implementations are safe for
+// concurrent use.
+type ClientSessions interface {
+	// List returns the sessions, and the clients without sessions that were there lately.
+	List(ctx context.Context) ([]ClientSession, error)
+	// End ends a session by its ID, and reports whether there was one.
+	End(ctx context.Context, id string) (bool, error)
+}
+
+// A ClientSession is the session of an MCP client, or what is kept of a client of a revision without
+// sessions.
+type ClientSession struct {
+	ID          string              `json:"id"` // as in the audit trail; nobody can use the session with it
+	Principal   string              `json:"principal"`
+	Tenant      string              `json:"tenant,omitempty"`
+	Server      string              `json:"server,omitempty"` // the one that the client reaches, "" = all
+	Transport   string              `json:"transport"`        // http or sse
+	Revision    string              `json:"revision"`         // of MCP
+	Client      string              `json:"client,omitempty"` // name/version that it gave of itself
+	Since       time.Time           `json:"since,omitzero"`
+	Used        time.Time           `json:"used"`
+	Calls       int                 `json:"calls"`       // under way
+	Connections []SessionConnection `json:"connections"` // to servers, that belong to it alone
+}
+
+// A SessionConnection is the connection to a server that one session has for itself.
+type SessionConnection struct {
+	Server   string    `json:"server"`
+	Revision string    `json:"revision,omitempty"` // of MCP, "" = it is being opened, or has none
+	PID      int       `json:"pid,omitempty"`      // of the process that was started for it, 0 = none was
+	Used     time.Time `json:"used"`
+	Calls    int       `json:"calls"` // under way
+}
+
+// clientSessionRoutes are the routes of sessions of clients.
+func (c *Console) clientSessionRoutes() map[string]map[string]handler {
+	return map[string]map[string]handler{
+		"/v1/sessions":      {http.MethodGet: c.as(c.listClientSessions)},
+		"/v1/sessions/{id}": {http.MethodDelete: c.as(c.endClientSession)},
+	}
+}
+
+var noSession = problem{Status: http.StatusNotFound, Code: "NO_SESSION", Detail: "no session with this ID is open here", Hint: "GET /v1/sessions lists them; another replica has its own"}
+
+// clientSessionsFor returns the sessions that p may see, of a principal and with a connection to a
+// server of their own, where these are not "".
+func (c *Console) clientSessionsFor(ctx context.Context, p policy.Principal, principal, server string) ([]ClientSession, error) {
+	if !c.may(ctx, p, policy.Operates) {
+		return nil, notOperator
+	}
+	all, err := c.opts.Sessions.List(ctx)
+	found := slices.DeleteFunc(all, func(s ClientSession) bool {
+		return principal != "" && s.Principal != principal || server != "" && !slices.ContainsFunc(s.Connections, func(k SessionConnection) bool { return k.Server == server })
+	})
+	for i := range found {
+		s := &found[i]
+		s.Principal, s.Tenant, s.Client = Visible(s.Principal), Visible(s.Tenant), Visible(s.Client)
+	}
+	return found, err
+}
+
+func (c *Console) listClientSessions(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	var part paging
+	var principal, server string
+	err := readQuery(r.URL, part.parameters(map[string]func(string) error{"principal": anyText(&principal), "server": anyText(&server)}))
+	if err != nil {
+		return err
+	}
+	found, err := c.clientSessionsFor(r.Context(), p, principal, server)
+	if err != nil {
+		return err
+	}
+	return answer(w, pageOf(part, "sessions", found, func(s ClientSession) string { return s.Principal + "\x00" + s.ID }))
+}
+
+// endSessionFor ends a session for p, and returns it as it was. It is recorded first.
+func (c *Console) endSessionFor(r *http.Request, p policy.Principal, credential, id string) (ClientSession, error) {
+	act := Act{Name: ActSessionEnded, Principal: p, Credential: credential}
+	all, err := c.clientSessionsFor(r.Context(), p, "", "")
+	if err != nil {
+		act.Reason = problemOf(err).Code
+		_ = c.record(r, act) // the log has the cause
+		return ClientSession{}, err
+	}
+	i := slices.IndexFunc(all, func(s ClientSession) bool { return s.ID == id })
+	if i < 0 {
+		return ClientSession{}, noSession
+	}
+	act.Removed = []string{"session " + all[i].ID + " of " + all[i].Principal}
+	if err := c.record(r, act); err != nil {
+		return ClientSession{}, err
+	}
+	was, err := c.opts.Sessions.End(r.Context(), id)
+	if err == nil && !was {
+		err = noSession
+	}
+	return all[i], err
+}
+
+func (c *Console) endClientSession(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	s, err := c.endSessionFor(r, p, "bearer", r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return answer(w, s)
+}

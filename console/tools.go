@@ -1,0 +1,320 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// Tools are the tools of all servers, and which of their definitions are accepted. Implementations
+// are safe for concurrent use.
+type Tools interface {
+	// List returns one Tool for each definition that a server offers.
+	List(ctx context.Context) ([]Tool, error)
+	// Show returns what is known of a definition. The errors are ErrNoTool and, for a person who is
+	// not known, ErrNobody.
+	Show(ctx context.Context, q ToolQuery) (ToolDetail, error)
+	// Judge accepts an offered definition, or keeps that it is refused, after v.Record has returned
+	// nil. The errors are ErrNoTool, ErrOtherDefinition, ErrJudged, ErrLocked and that of v.Record.
+	Judge(ctx context.Context, v Verdict) error
+}
+
+// Errors of [Tools].
+var (
+	ErrNoTool          = errors.New("no server offers such a tool")
+	ErrNobody          = errors.New("the roles of this principal are not known")
+	ErrOtherDefinition = errors.New("the server offers another definition by now")
+	ErrJudged          = errors.New("no definition of this tool waits to be accepted")
+	ErrLocked          = errors.New("the definitions of this server are those of a lock file")
+)
+
+// The states of a [Tool].
+const (
+	ToolServed      = "served"
+	ToolWithheld    = "withheld"    // until somebody accepts its definition
+	ToolQuarantined = "quarantined" // it cannot serve as it is
+)
+
+// A Tool is one definition of a tool that a server offers.
+type Tool struct {
+	Server  string `json:"server"`
+	Name    string `json:"name"`          // of the server
+	For     string `json:"for,omitempty"` // which clients the definition is for, "" = all
+	Exposed string `json:"exposed"`       // what agents call it
+	Title   string `json:"title,omitempty"`
+	State   string `json:"state"`            // one of the constants
+	Reason  string `json:"reason,omitempty"` // why it is not served
+	Risk    string `json:"risk,omitempty"`   // of the server, as configured
+	Digest  string `json:"digest"`           // of the definition
+	Pin     *Pin   `json:"pin,omitempty"`    // nil = the server's definitions are not pinned, or nothing is known
+}
+
+// A Pin says which definition of a tool is accepted.
+type Pin struct {
+	Digest  string    `json:"digest,omitempty"` // "" = none is
+	Since   time.Time `json:"since,omitzero"`
+	By      string    `json:"by,omitempty"` // who accepted it, "" = it was in the first list of the server, or in the lock
+	Refused *Refusal  `json:"refused,omitempty"`
+}
+
+// A Refusal is a person's word that the offered definition is not accepted.
+type Refusal struct {
+	By     string    `json:"by"`
+	Reason string    `json:"reason"`
+	At     time.Time `json:"at"`
+}
+
+// A ToolQuery names a definition, and a person who may ask why it is not listed.
+type ToolQuery struct {
+	Server, Name string
+	Digest       string   // "" = the definition for all clients
+	Principal    string   // a subject, "" = nobody asks
+	Roles        []string // of Principal, nil = those of the configured token
+}
+
+// ToolDetail is a tool with what people decide by.
+type ToolDetail struct {
+	Tool
+	Definition   json.RawMessage `json:"definition,omitempty"` // nil when it is no JSON
+	InputSchema  json.RawMessage `json:"input_schema,omitempty"`
+	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
+	Annotations  json.RawMessage `json:"annotations,omitempty"`
+	Accepted     json.RawMessage `json:"accepted,omitempty"`   // the accepted definition, where the offered one is another
+	Difference   string          `json:"difference,omitempty"` // of the two, in lines
+	Others       []Tool          `json:"others,omitempty"`     // further definitions, for some clients only
+	Access       []Access        `json:"access"`               // each role, then each configured token
+	Unasked      int             `json:"unasked,omitempty"`    // roles and tokens that are left out, because there are many
+	Principal    *Access         `json:"principal,omitempty"`  // who was asked for
+}
+
+// Access is what the policy says about a caller and a tool.
+type Access struct {
+	Subject string   `json:"subject,omitempty"` // "" = everybody with the role
+	Roles   []string `json:"roles"`
+	Listed  bool     `json:"listed"`           // the tool is in the caller's list
+	May     string   `json:"may"`              // always, never, sometimes or depends
+	When    []string `json:"when,omitempty"`   // of sometimes and depends, in words
+	Reason  string   `json:"reason,omitempty"` // why it is not listed, for one who was asked for
+	Hint    string   `json:"hint,omitempty"`   // what says more
+}
+
+// A Verdict is what a person says of an offered definition.
+type Verdict struct {
+	Server, Name, Digest string
+	By                   string
+	Refuse               bool
+	Reason               string // of a refusal
+	// Record records the verdict, with the definitions that it brings and takes away.
+	Record func(added, removed []string) error
+}
+
+// toolRoutes are the routes of tools.
+func (c *Console) toolRoutes() map[string]map[string]handler {
+	return map[string]map[string]handler{
+		"/v1/tools":                        {http.MethodGet: c.as(c.listTools)},
+		"/v1/tools/{server}/{name}":        {http.MethodGet: c.as(c.showTool)},
+		"/v1/tools/{server}/{name}/accept": {http.MethodPost: c.as(c.acceptTool)},
+		"/v1/tools/{server}/{name}/refuse": {http.MethodPost: c.as(c.refuseTool)},
+	}
+}
+
+var mayNotAccept = problem{Status: http.StatusForbidden, Code: "NOT_ACCEPTER", Detail: "the policy does not let you accept or refuse definitions of tools",
+	Hint: "see data.definitions of the policy"}
+
+// toolProblems maps the errors of [Tools] to refusals.
+var toolProblems = map[error]problem{
+	ErrNoTool:          {Status: http.StatusNotFound, Code: "NO_TOOL", Hint: "GET /v1/tools lists them; a tool goes by its server and the name there"},
+	ErrNobody:          {Status: http.StatusBadRequest, Code: "BAD_REQUEST", Hint: "roles=… names them, with commas: no configured token has this subject"},
+	ErrOtherDefinition: {Status: http.StatusConflict, Code: "STALE_DIGEST", Hint: "look at the tool again, and judge the definition that it has now"},
+	ErrJudged:          {Status: http.StatusConflict, Code: "NOT_PENDING", Hint: "look at the tool again"},
+	ErrLocked:          {Status: http.StatusConflict, Code: "LOCKED", Hint: "toolgate lock accepts what the server lists"},
+}
+
+// toolProblem returns the refusal for an error of [Tools].
+func toolProblem(err error) error {
+	for known, p := range toolProblems {
+		if errors.Is(err, known) {
+			p.Detail = known.Error()
+			return p
+		}
+	}
+	return err
+}
+
+// looks reports whether p may look at tools: to operate servers, or to judge definitions.
+func (c *Console) looks(ctx context.Context, p policy.Principal) bool {
+	return c.may(ctx, p, policy.Operates) || c.may(ctx, p, policy.Definitions)
+}
+
+// toolsFor returns the tools that p may see, that contain text in a name or title, and that are of a
+// server and in a state, where these are not "".
+func (c *Console) toolsFor(ctx context.Context, p policy.Principal, server, state, text string) ([]Tool, error) {
+	if !c.looks(ctx, p) {
+		return nil, notOperator
+	}
+	all, err := c.opts.Tools.List(ctx)
+	text = strings.ToLower(text)
+	found := slices.DeleteFunc(all, func(t Tool) bool {
+		return server != "" && t.Server != server || state != "" && t.State != state ||
+			!strings.Contains(strings.ToLower(t.Name+"\n"+t.Exposed+"\n"+t.Title), text)
+	})
+	for i := range found {
+		found[i] = found[i].shown()
+	}
+	return found, err
+}
+
+func (c *Console) listTools(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	var part paging
+	var server, state, text string
+	err := readQuery(r.URL, part.parameters(map[string]func(string) error{
+		"server": anyText(&server), "text": anyText(&text),
+		"state": func(value string) error {
+			if state = value; value != ToolServed && value != ToolWithheld && value != ToolQuarantined {
+				return badRequest("state is served, withheld or quarantined", "")
+			}
+			return nil
+		},
+	}))
+	if err != nil {
+		return err
+	}
+	found, err := c.toolsFor(r.Context(), p, server, state, text)
+	if err != nil {
+		return err
+	}
+	return answer(w, pageOf(part, "tools", found, func(t Tool) string { return strings.Join([]string{t.Server, t.Name, t.For, t.Digest}, "\x00") }))
+}
+
+// toolFor returns what p may know of a tool.
+func (c *Console) toolFor(ctx context.Context, p policy.Principal, q ToolQuery) (ToolDetail, error) {
+	if !c.looks(ctx, p) {
+		return ToolDetail{}, notOperator
+	}
+	t, err := c.opts.Tools.Show(ctx, q)
+	if err != nil {
+		return t, toolProblem(err)
+	}
+	lines := strings.Split(t.Difference, "\n")
+	for i := range lines {
+		lines[i] = Visible(lines[i])
+	}
+	t.Tool, t.Difference = t.shown(), strings.Join(lines, "\n")
+	for i := range t.Others {
+		t.Others[i] = t.Others[i].shown()
+	}
+	if t.Principal != nil {
+		t.Principal.Subject, t.Principal.Reason = Visible(t.Principal.Subject), Visible(t.Principal.Reason)
+	}
+	return t, nil
+}
+
+func (c *Console) showTool(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	q := toolAt(r)
+	err := readQuery(r.URL, map[string]func(string) error{
+		"digest": anyText(&q.Digest), "principal": anyText(&q.Principal),
+		"roles": func(value string) error {
+			q.Roles = strings.Split(value, ",")
+			return nil
+		},
+	})
+	if err != nil {
+		return err
+	}
+	t, err := c.toolFor(r.Context(), p, q)
+	if err != nil {
+		return err
+	}
+	return answer(w, t)
+}
+
+// toolAt returns the tool that the path of r names.
+func toolAt(r *http.Request) ToolQuery {
+	return ToolQuery{Server: r.PathValue("server"), Name: r.PathValue("name")}
+}
+
+func (c *Console) acceptTool(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	var body struct {
+		Digest string `json:"digest"`
+	}
+	if err := read(w, r, &body, "an object with the text digest", `{"digest": "sha256:…"}`); err != nil {
+		return err
+	}
+	return c.judgeTool(w, r, p, Verdict{Digest: body.Digest})
+}
+
+func (c *Console) refuseTool(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	var body struct {
+		Digest string `json:"digest"`
+		Reason string `json:"reason"`
+	}
+	if err := read(w, r, &body, "an object with the texts digest and reason", `{"digest": "sha256:…", "reason": "…"}`); err != nil {
+		return err
+	}
+	return c.judgeTool(w, r, p, Verdict{Digest: body.Digest, Refuse: true, Reason: body.Reason})
+}
+
+// judgeTool judges the tool that the path names, and answers with it.
+func (c *Console) judgeTool(w http.ResponseWriter, r *http.Request, p policy.Principal, v Verdict) error {
+	q := toolAt(r)
+	v.Server, v.Name, q.Digest = q.Server, q.Name, v.Digest
+	if err := c.judge(r, p, "bearer", v); err != nil {
+		return err
+	}
+	t, err := c.toolFor(r.Context(), p, q)
+	if err != nil {
+		return err
+	}
+	return answer(w, t)
+}
+
+// maxReasonBytes bounds the reason of a refusal.
+const maxReasonBytes = 1000
+
+// judge accepts or refuses a definition for p. It is recorded first, and so is that p was refused to.
+func (c *Console) judge(r *http.Request, p policy.Principal, credential string, v Verdict) error {
+	act := Act{Name: ActDefinitionAccepted, Principal: p, Credential: credential, Server: Visible(v.Server), Tool: Visible(v.Name), Why: "accept"}
+	if v.Refuse {
+		act.Name, act.Why = ActDefinitionRefused, Visible(v.Reason)
+	}
+	var err error
+	switch {
+	case !c.may(r.Context(), p, policy.Definitions):
+		err = mayNotAccept
+	case v.Digest == "":
+		err = badRequest("digest names the definition that was looked at", "GET the tool: it is the member digest")
+	case v.Refuse && (strings.TrimSpace(v.Reason) == "" || len(v.Reason) > maxReasonBytes):
+		err = problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a reason of 1 to 1000 bytes is needed", Hint: "it is shown until the server offers another definition"}
+	default:
+		v.By = p.Subject
+		v.Record = func(added, removed []string) error {
+			done := act
+			done.Added, done.Removed = added, removed
+			return c.record(r, done)
+		}
+		err = toolProblem(c.opts.Tools.Judge(r.Context(), v))
+	}
+	if err != nil && problemOf(err).Code != codeUnrecorded {
+		act.Why, act.Reason = "", problemOf(err).Code
+		_ = c.record(r, act) // the log has the cause
+	}
+	return err
+}
+
+// shown returns t with the texts that others wrote in their visible form.
+func (t Tool) shown() Tool {
+	t.Title, t.Reason = Visible(t.Title), Visible(oneLine(t.Reason))
+	if t.Pin != nil && t.Pin.Refused != nil {
+		pin, refused := *t.Pin, *t.Pin.Refused
+		refused.By, refused.Reason = Visible(refused.By), Visible(refused.Reason)
+		pin.By, pin.Refused = Visible(pin.By), &refused
+		t.Pin = &pin
+	}
+	return t
+}
