@@ -129,6 +129,9 @@ type Options struct {
 	Tools Tools
 	// Sessions are those of clients; nil = nobody sees or ends them.
 	Sessions ClientSessions
+	// Limits returns what is used of rate limits and meters, in any order, and whether that is all; nil =
+	// nobody sees it.
+	Limits func(ctx context.Context) (all []Limit, whole bool, err error)
 	// Profiles reports whether a principal may take profiles of toolgate; nil = nobody.
 	Profiles func(p policy.Principal) bool
 	// Record records an act; nil = nothing is recorded. Without their record, nobody
@@ -254,6 +257,9 @@ func New(opts Options) (*Console, error) {
 	}
 	if opts.Tools != nil {
 		maps.Copy(routes, c.toolRoutes())
+	}
+	if opts.Limits != nil {
+		maps.Copy(routes, c.limitRoutes())
 	}
 	if opts.Sessions != nil {
 		maps.Copy(routes, c.clientSessionRoutes())

@@ -24,6 +24,7 @@
 //	GET  /v1/tools                   ?server= &state= &text= &limit= &cursor=
 //	GET  /v1/tools/{server}/{name}   ?digest= &principal= &roles=, one tool, whole
 //	POST …/{name}/accept, …/refuse   {"digest"}, {"digest", "reason"}
+//	GET  /v1/limits                  ?kind= &principal= &tool= &limit= &cursor=, the nearest to the end first
 //	GET  /v1/sessions                ?principal= &server= &limit= &cursor=, sessions of clients
 //	     /v1/sessions/{id}           DELETE ends it
 //	POST /v1/servers/{name}/restart  ends the connections of a server and starts it again

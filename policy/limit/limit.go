@@ -84,6 +84,8 @@ type Buckets interface {
 	// Spend takes one token from each bucket, of at least one, and returns 0, 0, or it takes none
 	// and returns the bucket with the longest wait.
 	Spend(now time.Time, wanted []Bucket) (late int, wait time.Duration)
+	// Left returns the tokens of the buckets that this replica has used lately, as it knows them.
+	Left(now time.Time) map[Bucket]float64
 }
 
 // Bucket is a bucket that replicas share. One whose rate alone has changed is still the same.

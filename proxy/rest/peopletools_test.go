@@ -111,3 +111,24 @@ func sessionProbes() []probe {
 		{500, "oda", "DELETE", all + "/ses_broken", "", nil}, {503, "oda", "DELETE", all + "/ses_unrecorded", "", nil},
 	}
 }
+
+// scales returns limits, and an error while it is broken.
+type scales struct{ broken bool }
+
+func (s *scales) limits(context.Context) ([]console.Limit, bool, error) {
+	if s.broken {
+		return nil, false, errors.New("planted")
+	}
+	return []console.Limit{
+		{Kind: console.LimitRate, Rule: "tool=pay", Principal: "eve", Tenant: "acme", Tool: "pay", Limit: "4/1h", Size: 4, Used: 2, Known: console.KnownReplicas},
+		{Kind: console.LimitMeter, Rule: "day", Principal: "eve", Tool: "pay", Used: 3, Sum: "900.5", Per: json.RawMessage(`["USD"]`), Window: "24h0m0s", Known: console.KnownAll},
+	}, false, nil
+}
+
+func limitProbes() []probe {
+	const all = "/v1/limits"
+	return []probe{
+		{200, "oda", "GET", all + "?principal=eve&tool=pay", "", nil}, {200, "oda", "GET", all + "?kind=rate&limit=1", "", nil},
+		{400, "oda", "GET", all + "?x=1", "", nil}, {401, "", "GET", all, "", nil}, {403, "eve", "GET", all, "", nil},
+	}
+}

@@ -163,7 +163,7 @@ func rootCommand(e *env) *cobra.Command {
 		{"Set up:", []*cobra.Command{initCommand(e), checkCommand(e), doctorCommand(e), serviceCommand(e), lockCommand(e), tokenCommand(e), keysCommand(e)}},
 		{serveGroup, []*cobra.Command{serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e)}},
 		{"Clients:", []*cobra.Command{importCommand(e), exportCommand(e), connectCommand(e), disconnectCommand(e), adoptCommand(e)}},
-		{"Look and decide:", []*cobra.Command{serverCommand(e), toolCommand(e), policyCommand(e), approvalCommand(e), stopCommand(e), resumeCommand(e), sessionCommand(e), connectionCommand(e)}},
+		{"Look and decide:", []*cobra.Command{serverCommand(e), toolCommand(e), policyCommand(e), approvalCommand(e), stopCommand(e), resumeCommand(e), sessionCommand(e), limitsCommand(e), connectionCommand(e)}},
 		{"Keep records:", []*cobra.Command{auditCommand(e), backupCommand(e), restoreCommand(e), storeCommand(e), replicaCommand(e), supportBundleCommand(e)}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})

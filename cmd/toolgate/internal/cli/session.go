@@ -57,3 +57,13 @@ func sessionValues(ctx context.Context, e *env, _ *cobra.Command, _ []string) []
 	all, _ := everyPage[console.ClientSession](ctx, e, "/v1/sessions", "sessions", url.Values{}) // a source answers every fault with nothing
 	return textsOf(all, func(s console.ClientSession) string { return described(s.ID, s.Principal+" "+s.Client) })
 }
+
+func limitsCommand(e *env) *cobra.Command {
+	var subject, tool string
+	c := e.printing("limits", "show what is used of rate limits and meters", "limits", func(ctx context.Context, _ []string) (any, error) {
+		return everyPage[console.Limit](ctx, e, "/v1/limits", "limits", url.Values{"principal": {subject}, "tool": {tool}})
+	})
+	c.Flags().StringVar(&subject, "subject", "", "only those of this `SUBJECT`")
+	c.Flags().StringVar(&tool, "tool", "", "only those of this `TOOL`")
+	return atAdmin(e, c)
+}

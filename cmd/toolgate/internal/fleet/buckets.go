@@ -144,6 +144,27 @@ func (s *buckets) Spend(now time.Time, wanted []limit.Bucket) (late int, wait ti
 	return 0, 0
 }
 
+// Left implements limit.Buckets: what the server had after the last trip, what a bucket has got since, and
+// what is leased; others may have spent since. While the server is away it is this replica's share.
+func (s *buckets) Left(now time.Time) map[limit.Bucket]float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(map[limit.Bucket]float64)
+	for _, key := range s.known.Keys() {
+		b, _ := s.known.Peek(key)
+		key.Rate = b.rate
+		left := float64(b.rate.Size())
+		switch {
+		case s.limits.down.Load() && b.share.outage == s.limits.outage.Load():
+			left = min(b.share.burst, b.share.tokens+now.Sub(b.share.at).Seconds()*b.share.perSecond)
+		case !b.leftAt.IsZero():
+			left = min(left, float64(b.left+int64(b.held(now))-b.spent)+now.Sub(b.leftAt).Seconds()*b.rate.PerSecond())
+		}
+		all[key] = left
+	}
+	return all
+}
+
 // bucketLocked returns a bucket, nil when there is no room for it. The caller must hold s.mu.
 func (s *buckets) bucketLocked(w limit.Bucket) *bucket {
 	rate := w.Rate

@@ -479,3 +479,33 @@ func (s *slowServer) Run(ctx context.Context, _ string, keys []string, args ...a
 	}
 	return slices.Repeat([]int64{1, 0, 0}, len(keys)), nil
 }
+
+// A replica says of a shared bucket what it knows: after its own trip, what all have spent until then;
+// while the server is away, its share.
+func TestStatesOfSharedBuckets(t *testing.T) {
+	t.Parallel()
+	server := redis.Start(t, "")
+	both := joined(t, 2, server, everyCall("10/1h", 10), fleet.LimitOptions{Patience: patient})
+	left := func(r *replica) string {
+		var all []string
+		for _, s := range r.States(time.Now()) {
+			all = append(all, fmt.Sprintf("%s of %s: %.0f of %d, %v", s.Rule, s.Subject, s.Left, s.Rate.Size(), s.Shared))
+		}
+		return strings.Join(all, "; ")
+	}
+	if got := left(both[0]); got != "" {
+		t.Errorf("before any call: %s", got)
+	}
+	both[0].admitted(3)
+	both[1].admitted(2)
+	for i, want := range []string{"default of agent: 7 of 10, true", "default of agent: 5 of 10, true"} {
+		if got := left(both[i]); got != want {
+			t.Errorf("replica %d: %s, want %s", i, got, want)
+		}
+	}
+	server.Kill()
+	both[1].admitted(1)
+	if got := left(both[1]); got != "default of agent: 2 of 10, true" && got != "default of agent: 1 of 10, true" {
+		t.Errorf("without the server: %s", got)
+	}
+}

@@ -1,0 +1,109 @@
+package console
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// The kinds of a [Limit].
+const (
+	LimitRate    = "rate"    // of calls
+	LimitRefused = "refused" // of records of refused calls
+	LimitMeter   = "meter"   // that the policy reads, and that ends nothing by itself
+)
+
+// A Limit is what one principal has used of one rate limit or meter. A bucket of which nothing is used is
+// none.
+type Limit struct {
+	Kind      string          `json:"kind"` // one of the constants
+	Rule      string          `json:"rule"` // "default", the selectors of a rule, "policy KEY", or the name of a meter
+	Principal string          `json:"principal"`
+	Tenant    string          `json:"tenant,omitempty"`
+	Tool      string          `json:"tool,omitempty"`  // exposed name, "" = several
+	Limit     string          `json:"limit,omitempty"` // of a rate, as in 60/1m
+	Size      int             `json:"size,omitempty"`  // of a rate: calls at once
+	Used      int64           `json:"used"`            // calls
+	Sum       json.Number     `json:"sum,omitempty"`   // of a meter
+	Per       json.RawMessage `json:"per,omitempty"`   // of a meter: array of the values that are counted apart
+	Window    string          `json:"window,omitempty"`
+	// Known says whose use it is: of this process, of all replicas as this one knows it, or all of it.
+	Known string `json:"known"`
+}
+
+// The values of Limit.Known.
+const (
+	KnownProcess  = "process"
+	KnownReplicas = "replicas"
+	KnownAll      = "all"
+)
+
+// limitRoutes are the routes of limits.
+func (c *Console) limitRoutes() map[string]map[string]handler {
+	return map[string]map[string]handler{"/v1/limits": {http.MethodGet: c.as(c.listLimits)}}
+}
+
+// order returns a key that sorts limits: the nearest to the end first, then meters, the most used first.
+func (l Limit) order() string {
+	key := fmt.Sprintf("1 %020d", math.MaxInt64-l.Used)
+	if l.Size > 0 {
+		key = fmt.Sprintf("0 %07d", (int64(l.Size)-l.Used)*1_000_000/int64(l.Size))
+	}
+	per := sha256.Sum256(l.Per) // who may not read arguments gets cursors too
+	return strings.Join([]string{key, l.Kind, l.Rule, l.Principal, l.Tenant, l.Tool, string(per[:])}, "\x00")
+}
+
+// limitsFor returns what p may see of limits, of a kind, a principal and a tool where these are not "". The
+// values that meters count apart are arguments of calls: p sees them with the right to read those.
+func (c *Console) limitsFor(ctx context.Context, p policy.Principal, kind, principal, tool string) (found []Limit, whole bool, err error) {
+	if !c.may(ctx, p, policy.Operates) {
+		return nil, false, notOperator
+	}
+	all, whole, err := c.opts.Limits(ctx)
+	found = slices.DeleteFunc(all, func(l Limit) bool {
+		return kind != "" && l.Kind != kind || principal != "" && l.Principal != principal || tool != "" && l.Tool != tool
+	})
+	return found, whole, err
+}
+
+func (c *Console) listLimits(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	var part paging
+	var kind, principal, tool string
+	err := readQuery(r.URL, part.parameters(map[string]func(string) error{
+		"principal": anyText(&principal), "tool": anyText(&tool),
+		"kind": func(value string) error {
+			if kind = value; value != LimitRate && value != LimitRefused && value != LimitMeter {
+				return badRequest("kind is rate, refused or meter", "")
+			}
+			return nil
+		},
+	}))
+	if err != nil {
+		return err
+	}
+	found, whole, err := c.limitsFor(r.Context(), p, kind, principal, tool)
+	if err != nil {
+		return err
+	}
+	page := pageOf(part, "limits", found, Limit.order)
+	shown := page["limits"].([]Limit)
+	reads := c.may(r.Context(), p, policy.ReadsArguments)
+	for i := range shown {
+		l := &shown[i]
+		l.Rule, l.Principal, l.Tenant, l.Tool = Visible(l.Rule), Visible(l.Principal), Visible(l.Tenant), Visible(l.Tool)
+		if !reads {
+			l.Per = nil
+		}
+	}
+	if !whole {
+		page["cut"] = true
+	}
+	return answer(w, page)
+}
