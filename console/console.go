@@ -132,12 +132,15 @@ type Options struct {
 	// Limits returns what is used of rate limits and meters, in any order, and whether that is all; nil =
 	// nobody sees it.
 	Limits func(ctx context.Context) (all []Limit, whole bool, err error)
+	// Tokens are those of the configuration; nil = nobody sees or revokes them.
+	Tokens Tokens
 	// Profiles reports whether a principal may take profiles of toolgate; nil = nobody.
 	Profiles func(p policy.Principal) bool
 	// Record records an act; nil = nothing is recorded. Without their record, nobody
 	// signs in, nobody reads the trail, no server is restarted, nothing stopped or resumed, no profile
 	// taken, no connection begun, made or revoked, no definition of a tool accepted or
-	// refused, and no session of a client ended.
+	// refused, no session of a client ended, and no token
+	// revoked.
 	Record func(a Act) error
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
@@ -257,6 +260,9 @@ func New(opts Options) (*Console, error) {
 	}
 	if opts.Tools != nil {
 		maps.Copy(routes, c.toolRoutes())
+	}
+	if opts.Tokens != nil {
+		maps.Copy(routes, c.tokenRoutes())
 	}
 	if opts.Limits != nil {
 		maps.Copy(routes, c.limitRoutes())

@@ -27,6 +27,8 @@
 //	GET  /v1/limits                  ?kind= &principal= &tool= &limit= &cursor=, the nearest to the end first
 //	GET  /v1/sessions                ?principal= &server= &limit= &cursor=, sessions of clients
 //	     /v1/sessions/{id}           DELETE ends it
+//	GET  /v1/tokens                  ?subject= &limit= &cursor=, those of the configuration
+//	     /v1/tokens/{id}             DELETE revokes it, ?reason=
 //	POST /v1/servers/{name}/restart  ends the connections of a server and starts it again
 //
 // Requests under /v1 need a bearer token (RFC 6750); a session does not count there.

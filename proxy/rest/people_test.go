@@ -153,7 +153,7 @@ func stopProbes() []probe {
 func TestDocumentForPeople(t *testing.T) {
 	people := map[string]policy.Principal{"ann-token": {Subject: "ann", Roles: []string{"approver"}}, "eve-token": {Subject: "eve"}, "oda-token": {Subject: "oda", Roles: []string{"operator"}},
 		"tom-token": {Subject: "tom", Roles: []string{"operator", "approver"}}, "una-token": {Subject: "una", Roles: []string{"operator", "approver"}}}
-	accounts, stops, advisers, tools, sessions, weights := new(wallet), new(someStops), new(adviser), new(shelf), new(lobby), new(scales)
+	accounts, stops, advisers, tools, sessions, weights, tokens := new(wallet), new(someStops), new(adviser), new(shelf), new(lobby), new(scales), new(purse)
 	servers := []console.Upstream{{Name: "web", State: "ready", Transport: "stdio", Restarts: 1}, {Name: "broken", State: "failed", Transport: "http"}, {Name: "unrecorded", State: "ready", Transport: "http"}}
 	tail := func(context.Context, int, bool) iter.Seq2[[]byte, error] {
 		return func(yield func([]byte, error) bool) { yield([]byte(`{"v":1}`), nil) }
@@ -182,7 +182,7 @@ func TestDocumentForPeople(t *testing.T) {
 			return servers[0], nil
 		},
 		Connections: accounts, Policy: advisers, Judge: advisers, Verify: verifyUntilCancelled, Export: exportOne,
-		Stops: stops, Tools: tools, Sessions: sessions, Limits: weights.limits,
+		Stops: stops, Tools: tools, Sessions: sessions, Limits: weights.limits, Tokens: tokens,
 		Record: func(a console.Act) error {
 			if a.Principal.Subject == "una" || a.Server == "unrecorded" || strings.HasPrefix(a.Stop, "role unrecorded") || strings.HasPrefix(strings.Join(a.Removed, ""), "session ses_unrecorded") || stops.unrecorded {
 				return errors.New("disk full")
@@ -209,8 +209,8 @@ func TestDocumentForPeople(t *testing.T) {
 	if plain := strings.Replace(text, `,"x-toolgate-version":"1.2.3"`, "", 1); plain != string(shipped(t, "openapi-admin.json")) {
 		t.Error("what is served differs from what is shipped in more than the version")
 	}
-	const broken = 8 // probes at the end, of lists that are broken
-	probes := slices.Concat(consoleProbes(), connectionProbes(), stopProbes(), policyProbes(), toolProbes(), sessionProbes(), limitProbes(), []probe{
+	const broken = 9 // probes at the end, of lists that are broken
+	probes := slices.Concat(consoleProbes(), connectionProbes(), stopProbes(), policyProbes(), toolProbes(), sessionProbes(), limitProbes(), tokenProbes(), []probe{
 		{503, "oda", "DELETE", "/v1/stop/stp_1", "", nil}, // without a record
 		{500, "oda", "DELETE", "/v1/stop/stp_1", "", nil}, // once the lists are broken
 		{500, "ann", "GET", "/v1/stop", "", nil},
@@ -218,6 +218,7 @@ func TestDocumentForPeople(t *testing.T) {
 		{500, "oda", "GET", "/v1/tools", "", nil},
 		{500, "oda", "GET", "/v1/sessions", "", nil},
 		{500, "oda", "GET", "/v1/limits", "", nil},
+		{500, "oda", "GET", "/v1/tokens", "", nil},
 		{500, "ann", "GET", "/v1/connections", "", nil},
 		{500, "ann", "GET", "/v1/connections/gr_1", "", nil},
 	})
@@ -226,6 +227,7 @@ func TestDocumentForPeople(t *testing.T) {
 		accounts.broken = i >= len(probes)-broken
 		stops.broken, stops.unrecorded, advisers.broken = accounts.broken, i == len(probes)-broken-1, accounts.broken
 		tools.broken, sessions.broken, weights.broken = accounts.broken, accounts.broken, accounts.broken
+		tokens.broken = accounts.broken
 		got := d.do(p.who, p.method, p.path, p.body, p.headers...)
 		if err := doc.check(p.method, p.path, got); err != nil || got.status != p.status {
 			t.Errorf("%s %s: status %d, want %d: %v", p.method, p.path, got.status, p.status, err)

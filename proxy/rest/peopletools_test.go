@@ -132,3 +132,33 @@ func limitProbes() []probe {
 		{400, "oda", "GET", all + "?x=1", "", nil}, {401, "", "GET", all, "", nil}, {403, "eve", "GET", all, "", nil},
 	}
 }
+
+// purse has the tokens of eve and of una, whose revocation fails.
+type purse struct{ broken bool }
+
+func (p *purse) List(context.Context) ([]console.Token, error) {
+	if p.broken {
+		return nil, errors.New("planted")
+	}
+	return []console.Token{
+		{ID: "0123456789ab", Subject: "eve", Person: "Eve", Tenant: "acme", Roles: []string{"reader"}, Expires: time.Unix(1e9, 0).UTC(), State: "expired"},
+		{ID: "ba9876543210", Subject: "una", Roles: []string{}, State: "valid"},
+	}, nil
+}
+
+func (p *purse) Revoke(_ context.Context, id, _ string) error {
+	if id == "ba9876543210" {
+		return errors.New("planted")
+	}
+	return nil
+}
+
+func tokenProbes() []probe {
+	const all, one = "/v1/tokens", "/v1/tokens/0123456789ab"
+	return []probe{
+		{200, "oda", "GET", all + "?limit=1", "", nil}, {200, "oda", "GET", all + "?subject=una", "", nil},
+		{400, "oda", "GET", all + "?x=1", "", nil}, {401, "", "GET", all, "", nil}, {403, "eve", "GET", all, "", nil},
+		{200, "oda", "DELETE", one + "?reason=lost", "", nil}, {400, "oda", "DELETE", one + "?x=1", "", nil}, {401, "", "DELETE", one, "", nil}, {403, "eve", "DELETE", one, "", nil},
+		{404, "oda", "DELETE", all + "/000000000000", "", nil}, {500, "oda", "DELETE", all + "/ba9876543210", "", nil}, {503, "una", "DELETE", one, "", nil},
+	}
+}

@@ -419,7 +419,7 @@ func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, 
 			role := a.Config().PprofRole
 			return role != "" && p.Has(role)
 		},
-		Tools: toolDesk{a}, Sessions: sessionDesk{a, door}, Limits: a.limitsNow,
+		Tools: toolDesk{a}, Sessions: sessionDesk{a, door}, Limits: a.limitsNow, Tokens: tokenDesk{a},
 		Stderr: a.upstreams.Stderr,
 		Restart: func(ctx context.Context, server string) (console.Upstream, error) {
 			after, err := a.upstreams.Restart(ctx, server)

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/registry/config"
@@ -84,30 +87,23 @@ func makeToken(entry config.Token) newToken {
 	return newToken{Token: token, Entry: entry}
 }
 
-// listedToken is a configured token with its state.
-type listedToken struct {
-	config.Token
-	State string `json:"state"` // valid, expired or revoked
-}
-
 func tokenList(e *env) *cobra.Command {
-	return e.printing("list", "list the configured tokens", "tokens", func(ctx context.Context, _ []string) (any, error) {
+	return atToolgate(e, e.printing("list", "list the configured tokens", "tokens", func(ctx context.Context, _ []string) (any, error) {
+		if e.addr != "" {
+			listed := []app.ListedToken{}
+			all, err := everyPage[console.Token](ctx, e, "/v1/tokens", "tokens", url.Values{})
+			for _, t := range all {
+				token := config.Token{Subject: t.Subject, Person: t.Person, Tenant: t.Tenant, Roles: t.Roles, SHA256: t.ID, Expires: t.Expires}
+				listed = append(listed, app.ListedToken{Token: token, State: t.State})
+			}
+			return listed, err
+		}
 		cfg, revoked, err := revocations(ctx, e)
 		if err != nil {
 			return nil, err
 		}
-		listed := []listedToken{}
-		for _, t := range cfg.Identity.Tokens {
-			l := listedToken{t, "valid"}
-			if _, ok := revoked.Find(t.SHA256); ok {
-				l.State = "revoked"
-			} else if !t.Expires.IsZero() && !time.Now().Before(t.Expires) {
-				l.State = "expired"
-			}
-			listed = append(listed, l)
-		}
-		return listed, nil
-	})
+		return app.Tokens(cfg, revoked), nil
+	}))
 }
 
 // revocations reads the configuration, and the list of revoked tokens without changing it.
@@ -123,6 +119,9 @@ func revocations(ctx context.Context, e *env) (*config.Config, *identity.Revocat
 func tokenRevoke(e *env) *cobra.Command {
 	var subject, reason string
 	c := e.printing("revoke [SHA256 | -]", "refuse a token for ever", "revoked", func(ctx context.Context, args []string) (_ any, err error) {
+		if e.addr != "" {
+			return e.revokeAt(ctx, strings.Join(args, ""), reason)
+		}
 		cfg, err := e.load()
 		if err != nil {
 			return nil, err
@@ -163,11 +162,21 @@ func tokenRevoke(e *env) *cobra.Command {
 	})
 	c.Flags().StringVar(&subject, "subject", "", "revoke every configured token of this `SUBJECT`")
 	c.Flags().StringVar(&reason, "reason", "", "why, as `TEXT` for the audit trail")
-	return c
+	return atToolgate(e, c)
+}
+
+// revokeAt revokes the token whose hash begins with name at a running toolgate.
+func (e *env) revokeAt(ctx context.Context, name, reason string) ([]identity.Revocation, error) {
+	if len(name) < fewHashDigits {
+		return nil, usage(fmt.Errorf("with --addr, a token goes by at least %d digits of its hash%stoolgate token list shows them", fewHashDigits, hintMark))
+	}
+	var t console.Token
+	err := e.fetch(ctx, peopleListener, http.MethodDelete, "/v1/tokens/"+strings.ToLower(name[:fewHashDigits])+"?"+url.Values{"reason": {reason}}.Encode(), nil, &t)
+	return []identity.Revocation{{SHA256: t.ID, Subject: t.Subject, Reason: reason, At: time.Now().UTC()}}, err
 }
 
 // fewHashDigits is the least part of a hash that names a configured token.
-const fewHashDigits = 12
+const fewHashDigits = app.TokenDigits
 
 // tokensNamed returns the tokens to revoke: those of a subject, or the one that name
 // means, which is "-" for a token on stdin, or a hash or the beginning of one.
