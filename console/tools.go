@@ -119,8 +119,8 @@ func (c *Console) toolRoutes() map[string]map[string]handler {
 	return map[string]map[string]handler{
 		"/v1/tools":                        {http.MethodGet: c.as(c.listTools)},
 		"/v1/tools/{server}/{name}":        {http.MethodGet: c.as(c.showTool)},
-		"/v1/tools/{server}/{name}/accept": {http.MethodPost: c.as(c.acceptTool)},
-		"/v1/tools/{server}/{name}/refuse": {http.MethodPost: c.as(c.refuseTool)},
+		"/v1/tools/{server}/{name}/accept": {http.MethodPost: c.as(c.judgeTool(false))},
+		"/v1/tools/{server}/{name}/refuse": {http.MethodPost: c.as(c.judgeTool(true))},
 	}
 }
 
@@ -239,39 +239,28 @@ func toolAt(r *http.Request) ToolQuery {
 	return ToolQuery{Server: r.PathValue("server"), Name: r.PathValue("name")}
 }
 
-func (c *Console) acceptTool(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	var body struct {
-		Digest string `json:"digest"`
+// judgeTool returns what accepts or refuses the definition of the tool that the path names, and answers
+// with the tool.
+func (c *Console) judgeTool(refuse bool) asker {
+	return func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+		var body struct {
+			Digest string `json:"digest"`
+			Reason string `json:"reason"`
+		}
+		if err := read(w, r, &body, "an object with the text digest and, to refuse, reason", `{"digest": "sha256:…", "reason": "…"}`); err != nil {
+			return err
+		}
+		q := toolAt(r)
+		q.Digest = body.Digest
+		if err := c.judge(r, p, "bearer", Verdict{Server: q.Server, Name: q.Name, Digest: body.Digest, Refuse: refuse, Reason: body.Reason}); err != nil {
+			return err
+		}
+		t, err := c.toolFor(r.Context(), p, q)
+		if err != nil {
+			return err
+		}
+		return answer(w, t)
 	}
-	if err := read(w, r, &body, "an object with the text digest", `{"digest": "sha256:…"}`); err != nil {
-		return err
-	}
-	return c.judgeTool(w, r, p, Verdict{Digest: body.Digest})
-}
-
-func (c *Console) refuseTool(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	var body struct {
-		Digest string `json:"digest"`
-		Reason string `json:"reason"`
-	}
-	if err := read(w, r, &body, "an object with the texts digest and reason", `{"digest": "sha256:…", "reason": "…"}`); err != nil {
-		return err
-	}
-	return c.judgeTool(w, r, p, Verdict{Digest: body.Digest, Refuse: true, Reason: body.Reason})
-}
-
-// judgeTool judges the tool that the path names, and answers with it.
-func (c *Console) judgeTool(w http.ResponseWriter, r *http.Request, p policy.Principal, v Verdict) error {
-	q := toolAt(r)
-	v.Server, v.Name, q.Digest = q.Server, q.Name, v.Digest
-	if err := c.judge(r, p, "bearer", v); err != nil {
-		return err
-	}
-	t, err := c.toolFor(r.Context(), p, q)
-	if err != nil {
-		return err
-	}
-	return answer(w, t)
 }
 
 // maxReasonBytes bounds the reason of a refusal.
@@ -289,6 +278,8 @@ func (c *Console) judge(r *http.Request, p policy.Principal, credential string, 
 		err = mayNotAccept
 	case v.Digest == "":
 		err = badRequest("digest names the definition that was looked at", "GET the tool: it is the member digest")
+	case !v.Refuse && v.Reason != "":
+		err = badRequest("a definition is accepted without a reason", "POST …/refuse says why it is not")
 	case v.Refuse && (strings.TrimSpace(v.Reason) == "" || len(v.Reason) > maxReasonBytes):
 		err = problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a reason of 1 to 1000 bytes is needed", Hint: "it is shown until the server offers another definition"}
 	default:

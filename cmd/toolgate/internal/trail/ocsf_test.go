@@ -37,6 +37,10 @@ func TestOCSF(t *testing.T) {
 		{"a refused profile", event(audit.EventProfile, "192.0.2.1", "NOT_PROFILER"), 6003, 99, "ip", 2, 1},
 		{"a refused restart", event(audit.EventRestarted, "192.0.2.1", "NOT_OPERATOR"), 6003, 99, "ip", 2, 1},
 		{"a refused stop", event(audit.EventStopped, "192.0.2.1", "NOT_STOPPER"), 6003, 99, "ip", 2, 1},
+		{"a refused end of a session", event(audit.EventSessionEnded, "192.0.2.1", "NOT_OPERATOR"), 6003, 99, "ip", 2, 1},
+		{"a refused acceptance", event(audit.EventAccepted, "192.0.2.1", "NOT_ACCEPTER"), 6003, 99, "ip", 2, 1},
+		{"a definition that is not accepted", &audit.Record{Kind: audit.KindEvent, Event: &audit.Event{Name: audit.EventNotAccepted, Source: "192.0.2.1", Reason: "too much", Removed: []string{"a sha256:1"}}}, 6003, 99, "ip", 1, 0},
+		{"a revoked token", &audit.Record{Kind: audit.KindEvent, Event: &audit.Event{Name: audit.EventRevoked, Source: "192.0.2.1", Reason: "lost", Removed: []string{"token a 1"}}}, 6003, 99, "ip", 1, 0},
 		{"refused reading", event(audit.EventTrailRead, "192.0.2.1", "NOT_AUDITOR"), 6003, 99, "ip", 2, 1},
 	} {
 		tt.record.Time, tt.record.Hash = time.UnixMilli(1_800_000_000_123), strings.Repeat("0a", 32)
