@@ -138,6 +138,7 @@ const (
 	EventArchived      = "trail_archived"        // records were moved to an archive; Removed names the last records of the chains that were removed
 	EventRetired       = "replica_retired"       // a replica is gone for good; Removed names it, and the last record of each of its chains
 	EventRestarted     = "server_restarted"      // a person restarted a server, or was refused to
+	EventArguments     = "arguments_read"        // somebody read the arguments of the call that Added names, or searched in arguments; or was refused to
 	EventProfile       = "profile_taken"         // a person took the profile of toolgate that Added names, or was refused to
 
 	EventStopped = "calls_stopped" // a person stopped the calls that Added names, or was refused to
@@ -173,7 +174,7 @@ type Event struct {
 // Refused reports whether the event says that an act was refused.
 func (e *Event) Refused() bool {
 	switch e.Name {
-	case EventTrailRead, EventRestarted, EventProfile, EventStopped, EventResumed, EventVerified, EventExported, EventSessionEnded: // their reason is that of a refusal
+	case EventTrailRead, EventArguments, EventRestarted, EventProfile, EventStopped, EventResumed, EventVerified, EventExported, EventSessionEnded: // their reason is that of a refusal
 		return e.Reason != ""
 	case EventAccepted, EventNotAccepted, EventRevoked: // what is done says to what
 		return len(e.Added)+len(e.Removed) == 0

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/wait"
@@ -39,9 +41,18 @@ const quietAfter = 5 * time.Second
 // before the first look.
 func Follow(ctx context.Context, root string, after Cursor, poll time.Duration) iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {
-		f := follower{root: root, after: maps.Clone(after), chains: map[string]*followed{}}
+		f := NewFollower(root, after)
 		for {
-			if !f.look(ctx, yield) || !wait.For(ctx, cmp.Or(poll, 250*time.Millisecond)) {
+			for line, err := range f.Next(ctx) {
+				var r *Record
+				if err == nil {
+					r, err = Parse(line)
+				}
+				if !yield(r, err) {
+					return
+				}
+			}
+			if !wait.For(ctx, cmp.Or(poll, 250*time.Millisecond)) {
 				return
 			}
 		}
@@ -54,7 +65,7 @@ func Ends(root string) (Cursor, error) {
 	ends := Cursor{}
 	err := eachChain(root, func(dir string) error {
 		line, _, err := lastLine(dir)
-		ends[filepath.Base(dir)] = lineNumber(line)
+		ends[filepath.Base(dir)] = LineNumber(line)
 		return err
 	})
 	if err != nil {
@@ -63,11 +74,68 @@ func Ends(root string) (Cursor, error) {
 	return ends, nil
 }
 
-// follower is one Follow.
-type follower struct {
-	root   string
-	after  Cursor
+// Begins returns the numbers of the oldest records of the chains under root: those before them
+// were archived.
+func Begins(root string) (Cursor, error) {
+	begins := Cursor{}
+	err := eachChain(root, func(dir string) error {
+		numbers, err := segments(dir)
+		if err != nil || len(numbers) == 0 {
+			return err
+		}
+		line, err := firstLine(dir, numbers[0])
+		begins[filepath.Base(dir)] = LineNumber(line)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading audit log: %w", err)
+	}
+	return begins, nil
+}
+
+// A Follower yields lines as Follow yields records, one look at a time. It is used by one
+// goroutine at a time; Unread may be called by any.
+type Follower struct {
+	root  string
+	after Cursor
+
+	mu     sync.Mutex           // protects the fields below; Next holds it
 	chains map[string]*followed // by name
+	chain  string               // of the line that Next yields
+}
+
+// NewFollower returns a Follower of the records after a position. It reads after only now.
+func NewFollower(root string, after Cursor) *Follower {
+	return &Follower{root: root, after: maps.Clone(after), chains: map[string]*followed{}}
+}
+
+// Next yields the lines that HEAD vouches for and that were not yielded before, without their
+// line feeds, and ends after the last. A line is valid until the next; one that is no record is
+// yielded too. An error reports files that could not be read, which the next look tries again. No
+// hash is checked: Verify does.
+func (f *Follower) Next(ctx context.Context) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.look(ctx, yield)
+	}
+}
+
+// Chain returns the name of the chain of the line that Next yields now.
+func (f *Follower) Chain() string { return f.chain }
+
+// Unread reports whether there are records that Next has not yielded, or is yielding.
+func (f *Follower) Unread() bool {
+	if !f.mu.TryLock() {
+		return true
+	}
+	defer f.mu.Unlock()
+	for _, c := range f.chains {
+		if c.unread() {
+			return true
+		}
+	}
+	return false
 }
 
 // followed is one chain.
@@ -80,9 +148,10 @@ type followed struct {
 }
 
 // look yields the new records of all chains, and reports whether to continue.
-func (f *follower) look(ctx context.Context, yield func(*Record, error) bool) bool {
+func (f *Follower) look(ctx context.Context, yield func([]byte, error) bool) bool {
 	err := eachChain(f.root, func(dir string) error {
 		name := filepath.Base(dir)
+		f.chain = name
 		if f.chains[name] == nil {
 			f.chains[name] = &followed{dir: dir, after: f.after[name]}
 		}
@@ -101,9 +170,26 @@ func (f *follower) look(ctx context.Context, yield func(*Record, error) bool) bo
 // errEnough reports that the caller wants no more records.
 var errEnough = errors.New("enough")
 
+// unread reports whether the chain has records after the last that was yielded.
+func (c *followed) unread() bool {
+	info, err := os.Stat(c.dir)
+	if err != nil || c.ended || info.ModTime().Equal(c.asleep) || c.at != nil && c.at.atEnd() {
+		return false
+	}
+	line, _, err := lastLine(c.dir) // half a line may follow it
+	return err == nil && LineNumber(line) > c.after
+}
+
+// isClose reports whether a line is a close record. The member comes before every text that a
+// caller can choose.
+func isClose(line []byte) bool {
+	i := bytes.Index(line, []byte(`"kind":`))
+	return i >= 0 && bytes.HasPrefix(line[i:], closeKind)
+}
+
 // look yields the new records of the chain. A chain that is quiet and has no more
 // records is not looked at again until its directory changes.
-func (c *followed) look(ctx context.Context, yield func(*Record, error) bool) error {
+func (c *followed) look(ctx context.Context, yield func([]byte, error) bool) error {
 	info, err := os.Stat(c.dir)
 	if err != nil || c.ended || info.ModTime().Equal(c.asleep) {
 		return err
@@ -138,15 +224,15 @@ func (c *followed) look(ctx context.Context, yield func(*Record, error) bool) er
 // such record, c.at stays nil.
 func (c *followed) begin(numbers []int) error {
 	line, _, err := lastLine(c.dir)
-	if number := lineNumber(line); err != nil || number != 0 && number <= c.after {
+	if number := LineNumber(line); err != nil || number != 0 && number <= c.after {
 		return err
 	}
-	c.at, err = positionAfter(c.dir, numbers, func(first []byte) bool { return lineNumber(first) <= c.after+1 })
+	c.at, err = positionAfter(c.dir, numbers, func(first []byte) bool { return LineNumber(first) <= c.after+1 })
 	return err
 }
 
 // yield yields the records up to limit.
-func (c *followed) yield(ctx context.Context, numbers []int, limit uint64, yield func(*Record, error) bool) error {
+func (c *followed) yield(ctx context.Context, numbers []int, limit uint64, yield func([]byte, error) bool) error {
 	if c.at == nil {
 		if err := c.begin(numbers); err != nil || c.at == nil {
 			return err
@@ -154,7 +240,7 @@ func (c *followed) yield(ctx context.Context, numbers []int, limit uint64, yield
 	}
 	segment := c.at.number
 	for line, err := range c.at.lines {
-		number := lineNumber(line)
+		number := LineNumber(line)
 		if err != nil || number > limit || ctx.Err() != nil {
 			return err
 		}
@@ -165,11 +251,10 @@ func (c *followed) yield(ctx context.Context, numbers []int, limit uint64, yield
 		if number != 0 && number <= c.after {
 			continue
 		}
-		r, err := Parse(line)
-		if err == nil {
-			c.after, c.ended = r.Seq, r.Kind == KindClose
+		if number != 0 {
+			c.after, c.ended = number, isClose(line)
 		}
-		if !yield(r, err) {
+		if !yield(line, nil) {
 			return errEnough
 		}
 	}

@@ -279,3 +279,60 @@ func TestReadEndsWithItsContext(t *testing.T) {
 		t.Errorf("no log yields %v", got)
 	}
 }
+
+// A Follower yields lines one look at a time, and knows whether there are more.
+func TestFollower(t *testing.T) {
+	root := t.TempDir()
+	l := open(t, root, audit.Options{Instance: "a", Checkpoint: time.Millisecond})
+	f := audit.NewFollower(root, nil)
+	next := func() (kinds []string) {
+		for line, err := range f.Next(t.Context()) {
+			if err != nil || f.Chain() != "a" {
+				t.Fatal(f.Chain(), err)
+			}
+			r, err := audit.Parse(line)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kinds = append(kinds, label(r))
+		}
+		return kinds
+	}
+	await := func(want ...string) {
+		t.Helper()
+		var got []string
+		for deadline := time.Now().Add(20 * time.Second); len(got) < len(want) && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			got = append(got, next()...)
+		}
+		if diff := cmp.Diff(want, got); diff != "" || f.Unread() {
+			t.Errorf("unread %v (-want +got):\n%s", f.Unread(), diff)
+		}
+	}
+	await("a 1 open")
+	if err := l.Write(audit.KindOutcome, sample("1")); err != nil {
+		t.Fatal(err)
+	}
+	if !f.Unread() {
+		t.Error("a record was not read, and nobody says so")
+	}
+	await("a 2 outcome 1")
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	await("a 3 close")
+	begins, err := audit.Begins(root)
+	if diff := cmp.Diff(audit.Cursor{"a": 1}, begins); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	for number, there := range map[uint64]bool{0: false, 1: true, 3: true, 4: false} {
+		line, err := audit.LineAt(root, "a", number)
+		if there && (err != nil || audit.LineNumber(line) != number) || !there && !errors.Is(err, audit.ErrGone) {
+			t.Errorf("record %d: %q, %v", number, line, err)
+		}
+	}
+	for _, chain := range []string{"b", "../a", ""} {
+		if _, err := audit.LineAt(root, chain, 1); !errors.Is(err, audit.ErrGone) {
+			t.Errorf("chain %q: %v", chain, err)
+		}
+	}
+}

@@ -33,9 +33,10 @@ func sample(call string) *audit.Record {
 		Principal: audit.Principal{Subject: "agent-7", Roles: []string{"researcher", "creator"}, Client: "inspector/1.0", Tenant: "acme"},
 		Transport: "http", Era: "2025-06-18", Route: "standard", Session: "s-1", RequestID: "17", Tags: map[string]string{"domain": "finance", "urgency": "high"},
 		Server: "standard", Tool: "manage_wallet", Exposed: "manage_wallet", Fingerprint: "sha256:ab",
-		Arguments: json.RawMessage(`{"action":"transfer","asset":"USD","amount":50.10,"destination":"bob"}`),
-		Policy:    audit.Policy{Effect: "allow", Rule: "role", Reason: "the role may call it", Revision: "sha256:cd"},
-		Ticket:    "apr_1", Outcome: audit.Allowed, Stage: "forward", Code: "T4_TOOL_EXECUTION_FAILED",
+		Arguments:  json.RawMessage(`{"action":"transfer","asset":"USD","amount":50.10,"destination":"bob"}`),
+		Policy:     audit.Policy{Effect: "allow", Rule: "role", Reason: "the role may call it", Revision: "sha256:cd"},
+		Credential: &audit.Credential{ID: "con_1", Type: "oauth", Account: "octo-ann", Scopes: []string{"repo"}},
+		Ticket:     "apr_1", Outcome: audit.Allowed, Stage: "forward", Code: "T4_TOOL_EXECUTION_FAILED",
 		DurationMS: 12.345, ResultSHA256: strings.Repeat("0f", 32), ResultBytes: 321, ResultTokens: 81, Error: "boom", Replayed: true,
 	}
 }

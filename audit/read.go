@@ -1,12 +1,15 @@
 package audit
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -81,6 +84,40 @@ func Lines(ctx context.Context, root string, since time.Time) iter.Seq2[[]byte, 
 			yield(nil, fmt.Errorf("reading audit log: %w", err))
 		}
 	}
+}
+
+// ErrGone reports a record that is not in the trail at hand.
+var ErrGone = errors.New("the record is not in this trail")
+
+// LineAt returns the line of the record with a number in a chain under root, without its line
+// feed. It reads the record's segment up to there. The error is ErrGone when it is not there.
+func LineAt(root, chain string, number uint64) ([]byte, error) {
+	if chain != filepath.Base(chain) {
+		return nil, ErrGone
+	}
+	dir := filepath.Join(root, chain)
+	numbers, err := segments(dir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(numbers) == 0 {
+		return nil, ErrGone
+	}
+	var at *position
+	if err == nil {
+		at, err = positionAfter(dir, numbers, func(first []byte) bool { return LineNumber(first) <= number })
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading audit log: %w", err)
+	}
+	for line, err := range at.lines {
+		switch n := LineNumber(line); {
+		case err != nil:
+			return nil, fmt.Errorf("reading audit log: %w", err)
+		case n == number:
+			return bytes.Clone(line), nil
+		case n > number:
+			return nil, ErrGone
+		}
+	}
+	return nil, ErrGone
 }
 
 // source is one chain of Lines.

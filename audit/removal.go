@@ -131,6 +131,6 @@ func Holds(root, instance string, seq uint64) bool {
 		return false
 	}
 	line, err := firstLine(dir, numbers[0])
-	first := lineNumber(line)
+	first := LineNumber(line)
 	return err == nil && first > 0 && first <= seq
 }

@@ -143,9 +143,9 @@ func lastLines(path string, n int) (offset int64, found int, err error) {
 	return 0, found, nil
 }
 
-// lineNumber returns the number of a record without decoding its line; 0 when the line
+// LineNumber returns the number of a record without decoding its line; 0 when the line
 // is not a record.
-func lineNumber(line []byte) uint64 {
+func LineNumber(line []byte) uint64 {
 	rest, ok := bytes.CutPrefix(line, []byte(`{"v":1,"seq":`))
 	digits, _, comma := bytes.Cut(rest, []byte{','})
 	if !ok || !comma {
@@ -234,7 +234,7 @@ func (at *position) lines(yield func([]byte, error) bool) {
 			return
 		}
 		for line, err := range wholeLines(segmentPath(at.dir, at.number), at.offset) {
-			if errors.Is(err, fs.ErrNotExist) || err == nil && bound != 0 && lineNumber(line) >= bound {
+			if errors.Is(err, fs.ErrNotExist) || err == nil && bound != 0 && LineNumber(line) >= bound {
 				break
 			}
 			if err != nil {
@@ -268,7 +268,7 @@ func (at *position) nextSegment() (next int, bound uint64, err error) {
 		return 0, 0, nil
 	}
 	line, err := firstLine(at.dir, numbers[i])
-	return numbers[i], lineNumber(line), err
+	return numbers[i], LineNumber(line), err
 }
 
 const headName = "HEAD"

@@ -416,19 +416,9 @@ func appendRecord(b []byte, r *Record, kind Kind, now time.Time) []byte {
 		b = appendDocument(b, "tags", r.Tags)
 	}
 	b = appendTexts(b, "method?", r.Method, "server", r.Server, "tool", r.Tool, "exposed", r.Exposed, "fingerprint", r.Fingerprint)
-	b = appendJSON(b, "arguments", r.Arguments)
-	digest := r.ArgumentsSHA256
-	if digest == "" && len(r.Arguments) > 0 && r.ArgumentsHMAC == "" {
-		sum := sha256.Sum256(r.Arguments)
-		digest = hex.EncodeToString(sum[:])
-	}
-	b = appendTexts(b, "arguments_sha256?", digest)
-	if r.ArgumentsBytes != 0 {
-		b = strconv.AppendInt(append(b, `,"arguments_bytes":`...), int64(r.ArgumentsBytes), 10)
-		b = appendTexts(b, "arguments_excerpt?", r.ArgumentsExcerpt)
-	}
-	if r.ArgumentsHMAC != "" {
-		b = appendTexts(b, "arguments_kept?", r.ArgumentsKept, "arguments_hmac", r.ArgumentsHMAC, "arguments_key", r.ArgumentsKey)
+	b = appendArguments(b, r)
+	if r.Credential != nil {
+		b = appendDocument(b, "credential", r.Credential)
 	}
 	if p := &r.Policy; p.Effect != "" || p.Revision != "" {
 		b = appendTexts(append(b, `,"policy":{`...), "effect", p.Effect, "rule?", p.Rule, "reason?", p.Reason, "remedy?", p.Remedy, "revision?", p.Revision)
@@ -465,6 +455,25 @@ func appendRecord(b []byte, r *Record, kind Kind, now time.Time) []byte {
 		b = appendDocument(b, "change", r.Change)
 	case kind == KindEvent && r.Event != nil:
 		b = appendDocument(b, "event", r.Event)
+	}
+	return b
+}
+
+// appendArguments appends the arguments of r, or what is recorded in their place.
+func appendArguments(b []byte, r *Record) []byte {
+	b = appendJSON(b, "arguments", r.Arguments)
+	digest := r.ArgumentsSHA256
+	if digest == "" && len(r.Arguments) > 0 && r.ArgumentsHMAC == "" {
+		sum := sha256.Sum256(r.Arguments)
+		digest = hex.EncodeToString(sum[:])
+	}
+	b = appendTexts(b, "arguments_sha256?", digest)
+	if r.ArgumentsBytes != 0 {
+		b = strconv.AppendInt(append(b, `,"arguments_bytes":`...), int64(r.ArgumentsBytes), 10)
+		b = appendTexts(b, "arguments_excerpt?", r.ArgumentsExcerpt)
+	}
+	if r.ArgumentsHMAC != "" {
+		b = appendTexts(b, "arguments_kept?", r.ArgumentsKept, "arguments_hmac", r.ArgumentsHMAC, "arguments_key", r.ArgumentsKey)
 	}
 	return b
 }

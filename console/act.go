@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/approval"
 )
 
 // The names of acts.
@@ -19,6 +18,7 @@ const (
 	ActSignOut       = "sign_out"
 	ActVoteRefused   = "vote_refused"
 	ActTrailRead     = "trail_read"
+	ActArgumentsRead = "arguments_read"
 	ActServerRestart = "server_restarted"
 	ActProfile       = "profile_taken"
 	ActStop          = "calls_stopped"
@@ -48,6 +48,8 @@ type Act struct {
 	Ticket     string           // that the act is about, "" = none
 	Server     string           // that the act is about, "" = none
 	Tool       string           // of Server, by its name there, that the act is about; "" = none
+	Call       string           // whose arguments are read, "" = none
+	Query      string           // what was searched for, without values of arguments; "" = nothing
 	Profile    string           // that was taken, "" = none
 	Connection string           // that was revoked, "" = none
 	Stop       string           // what was stopped and why, or which stop ended; "" = none
@@ -117,21 +119,25 @@ func (c *Console) readable(ctx context.Context, r *http.Request, p policy.Princi
 	return c.decidable(ctx, p, n, follow), nil
 }
 
+// mayDecide returns a function that reports whether p may decide on a ticket. It remembers its answers.
+func (c *Console) mayDecide(ctx context.Context, p policy.Principal) func(ticket string) bool {
+	may := map[string]bool{}
+	return func(ticket string) bool {
+		if _, known := may[ticket]; !known {
+			k, err := c.opts.Approvals.Get(ctx, ticket)
+			may[ticket] = err == nil && k.MayDecide(p)
+		}
+		return may[ticket]
+	}
+}
+
 // decidable yields the records of the calls that p may decide on: the last n among the
 // last maxLines of all, and with follow later ones.
 func (c *Console) decidable(ctx context.Context, p policy.Principal, n int, follow bool) iter.Seq2[[]byte, error] {
-	may := map[string]bool{} // by ticket
+	may := c.mayDecide(ctx, p)
 	mine := func(line []byte) bool {
 		var record struct{ Ticket string }
-		if json.Unmarshal(line, &record) != nil || record.Ticket == "" {
-			return false
-		}
-		if _, known := may[record.Ticket]; !known {
-			var k approval.Ticket
-			k, err := c.opts.Approvals.Get(ctx, record.Ticket)
-			may[record.Ticket] = err == nil && k.MayDecide(p)
-		}
-		return may[record.Ticket]
+		return json.Unmarshal(line, &record) == nil && record.Ticket != "" && may(record.Ticket)
 	}
 	return func(yield func([]byte, error) bool) {
 		var last [][]byte

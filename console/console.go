@@ -125,6 +125,8 @@ type Options struct {
 	// error for a query that cannot be read. Nil = nobody does.
 	Verify func(ctx context.Context, report func(Progress)) (Verification, error)
 	Export func(ctx context.Context, q ExportQuery) (iter.Seq2[[]byte, error], error)
+	// Calls is the search index of calls; nil = there is none.
+	Calls Calls
 	// Tools are the tools of all servers; nil = nobody sees or judges them.
 	Tools Tools
 	// Sessions are those of clients; nil = nobody sees or ends them.
@@ -137,7 +139,7 @@ type Options struct {
 	// Profiles reports whether a principal may take profiles of toolgate; nil = nobody.
 	Profiles func(p policy.Principal) bool
 	// Record records an act; nil = nothing is recorded. Without their record, nobody
-	// signs in, nobody reads the trail, no server is restarted, nothing stopped or resumed, no profile
+	// signs in, nobody reads the trail or arguments, no server is restarted, nothing stopped or resumed, no profile
 	// taken, no connection begun, made or revoked, no definition of a tool accepted or
 	// refused, no session of a client ended, and no token
 	// revoked.
@@ -269,6 +271,9 @@ func New(opts Options) (*Console, error) {
 	}
 	if opts.Sessions != nil {
 		maps.Copy(routes, c.clientSessionRoutes())
+	}
+	if opts.Calls != nil {
+		maps.Copy(routes, c.callRoutes())
 	}
 	for pattern, methods := range routes {
 		c.mux.Handle(pattern, c.serve(methods))

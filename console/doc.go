@@ -17,6 +17,8 @@
 //	POST /v1/approvals/{id}/deny     {"reason", "digest"?}
 //	     …/{id}/reconcile            {"outcome": "done"|"failed", "reason"}
 //	GET  /v1/audit/tail              ?n= &follow=1, JSON lines
+//	GET  /v1/calls                   ?principal= &tool= … &follow=true, the index of calls, newest first
+//	GET  /v1/calls/{id}              one call with its records
 //	     /connections[/{server}]     the pages where people connect accounts, with a session
 //	GET  /connections/callback       where authorization servers send browsers back
 //	GET  /v1/connections             ?all=true &subject=, those of the caller or of everybody

@@ -152,7 +152,7 @@ func overviewView(d overviewPage) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if d.Details {
-				templ_7745c5c3_Err = withheld(d.Upstreams).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = quarantines(d.Upstreams).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -674,7 +674,7 @@ func verdictRow(look, name string, hour, day int) templ.Component {
 	})
 }
 
-func withheld(all []Upstream) templ.Component {
+func quarantines(all []Upstream) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {

@@ -33,7 +33,7 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, v visitor) erro
 		}
 	}
 	ctx, stop := c.untilClosed(r.Context())
-	changes, wait := c.follow(ctx, after)
+	changes, wait := feedOf(ctx, c, c.opts.Feed.Follow(ctx, after)) // from here on nothing is missed
 	defer wait()
 	defer stop()
 	out := http.NewResponseController(w)
@@ -72,23 +72,21 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, v visitor) erro
 	}
 }
 
-// follow reads the feed in a goroutine of its own. The channel is closed when
-// the feed ends. The caller must end ctx and then call wait, which returns when
-// the goroutine has ended.
-func (c *Console) follow(ctx context.Context, after int64) (changes <-chan approval.Event, wait func()) {
-	ch := make(chan approval.Event)
+// feedOf reads a sequence in a goroutine of its own; an error ends it. The channel is closed when
+// it ends. The caller must end ctx and then call wait, which returns when the goroutine has ended.
+func feedOf[T any](ctx context.Context, c *Console, from iter.Seq2[T, error]) (to <-chan T, wait func()) {
+	ch := make(chan T)
 	done := make(chan struct{})
-	feed := c.opts.Feed.Follow(ctx, after) // from here on nothing is missed
 	go func() {
 		defer close(done)
 		defer close(ch)
-		for e, err := range feed {
+		for v, err := range from {
 			if err != nil {
-				c.opts.Log.Error("following the tickets", "error", err)
+				c.opts.Log.Error("following a feed", "error", err)
 				return
 			}
 			select {
-			case ch <- e:
+			case ch <- v:
 			case <-ctx.Done():
 				return
 			}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
@@ -148,6 +149,41 @@ func stopProbes() []probe {
 	}
 }
 
+// found is an index in which the calls dec_1, dec_broken and dec_starting can be found.
+type found struct{}
+
+func (found) Search(_ context.Context, q index.Query) (index.Page, error) {
+	return index.Page{Calls: []index.Call{{
+		ID: "dec_1", Time: time.Unix(1e9, 0).UTC(), Instance: "a", DecisionSeq: 1, OutcomeSeq: 2, Principal: "alice", Person: "ann", Roles: []string{"r"}, Method: "m", Tool: "demo__held", Server: "demo",
+		Effect: "allow", Rule: "r", Outcome: "failed", Code: "C", Stage: "forward", Ticket: "apr_1", Account: "octo-ann", DurationMS: 1.5,
+	}}, Next: "c", BehindMS: 3}, faultOf(q.ID)
+}
+
+func (f found) Call(ctx context.Context, id string) (w index.Whole, err error) {
+	page, err := f.Search(ctx, index.Query{ID: id})
+	line := json.RawMessage(`{"v":1,"seq":1,"kind":"outcome","instance":"a","prev":"0","hash":"1","time":"2001-09-09T01:46:40Z"}`)
+	return index.Whole{Call: page.Calls[0], Decision: line, Outcome: line, Changes: []json.RawMessage{line}, Missing: 1}, err
+}
+
+func (found) Follow(context.Context, index.Query) iter.Seq2[index.Call, error] {
+	return func(yield func(index.Call, error) bool) { yield(index.Call{ID: "dec_1"}, nil) }
+}
+
+func faultOf(id string) error {
+	return map[string]error{"dec_9": index.ErrNotFound, "dec_broken": errors.New("planted"), "dec_starting": index.ErrStarting}[id]
+}
+
+func callProbes() []probe {
+	const all, one = "/v1/calls", "/v1/calls/dec_1"
+	return []probe{
+		{200, "ann", "GET", all + "?principal=alice&person=ann&server=demo&tool=t&outcome=failed&rule=r&code=C&since=24h&until=2030-01-01T00:00:00Z&id=i&ticket=k&limit=5", "", nil},
+		{200, "ann", "GET", all + "?follow=true", "", nil}, {400, "ann", "GET", all + "?x=1", "", nil}, {401, "", "GET", all, "", nil}, {403, "eve", "GET", all, "", nil},
+		{500, "ann", "GET", all + "?id=dec_broken", "", nil}, {503, "ann", "GET", all + "?id=dec_starting", "", nil},
+		{200, "ann", "GET", one, "", nil}, {401, "", "GET", one, "", nil}, {403, "eve", "GET", one, "", nil}, {404, "ann", "GET", "/v1/calls/dec_9", "", nil},
+		{500, "ann", "GET", "/v1/calls/dec_broken", "", nil}, {503, "ann", "GET", "/v1/calls/dec_starting", "", nil},
+	}
+}
+
 // TestDocumentForPeople drives the admin listener through every operation and status of its
 // document.
 func TestDocumentForPeople(t *testing.T) {
@@ -181,7 +217,7 @@ func TestDocumentForPeople(t *testing.T) {
 			}
 			return servers[0], nil
 		},
-		Connections: accounts, Policy: advisers, Judge: advisers, Verify: verifyUntilCancelled, Export: exportOne,
+		Connections: accounts, Calls: found{}, Policy: advisers, Judge: advisers, Verify: verifyUntilCancelled, Export: exportOne,
 		Stops: stops, Tools: tools, Sessions: sessions, Limits: weights.limits, Tokens: tokens,
 		Record: func(a console.Act) error {
 			if a.Principal.Subject == "una" || a.Server == "unrecorded" || strings.HasPrefix(a.Stop, "role unrecorded") || strings.HasPrefix(strings.Join(a.Removed, ""), "session ses_unrecorded") || stops.unrecorded {
@@ -210,7 +246,7 @@ func TestDocumentForPeople(t *testing.T) {
 		t.Error("what is served differs from what is shipped in more than the version")
 	}
 	const broken = 9 // probes at the end, of lists that are broken
-	probes := slices.Concat(consoleProbes(), connectionProbes(), stopProbes(), policyProbes(), toolProbes(), sessionProbes(), limitProbes(), tokenProbes(), []probe{
+	probes := slices.Concat(consoleProbes(), callProbes(), connectionProbes(), stopProbes(), policyProbes(), toolProbes(), sessionProbes(), limitProbes(), tokenProbes(), []probe{
 		{503, "oda", "DELETE", "/v1/stop/stp_1", "", nil}, // without a record
 		{500, "oda", "DELETE", "/v1/stop/stp_1", "", nil}, // once the lists are broken
 		{500, "ann", "GET", "/v1/stop", "", nil},

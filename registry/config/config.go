@@ -465,6 +465,7 @@ type Audit struct {
 	ReserveMiB int         `json:"reserve_mib"`         // of the disk, at most 5 % of it, that no new call may use; 0 = none
 	Anchors    []Anchor    `json:"anchors,omitempty"`   // that receive the signed checkpoints
 	Signer     *Signer     `json:"signer,omitempty"`    // nil = a key of the key directory
+	Index      bool        `json:"index"`               // serve keeps a search index of calls
 	Arguments  []Arguments `json:"arguments,omitempty"` // the first that matches counts; none = without secrets, see package app
 }
 

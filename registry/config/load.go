@@ -92,7 +92,7 @@ func defaults() *Config {
 		Approvals:  Approvals{TTL: 15 * time.Minute, Keep: 30 * 24 * time.Hour, MaxLive: 64},
 		Console:    Console{Session: 8 * time.Hour},
 		Artifacts:  Artifacts{TTL: 7 * 24 * time.Hour, MaxMiB: 1024, InlineKiB: 64},
-		Audit:      Audit{Durability: "sync", ReserveMiB: 64},
+		Audit:      Audit{Durability: "sync", ReserveMiB: 64, Index: true},
 		Errors:     "gateway",
 		Results:    "compact",
 		Sandbox:    "auto",

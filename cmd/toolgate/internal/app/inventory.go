@@ -76,6 +76,12 @@ func (a *App) recordAct(act console.Act) error {
 	if act.Profile != "" {
 		e.Added = []string{act.Profile}
 	}
+	if act.Call != "" {
+		e.Added = []string{"call " + act.Call}
+	}
+	if act.Query != "" {
+		e.Added = []string{"search " + act.Query}
+	}
 	if act.Connection != "" {
 		e.Removed = []string{"connection " + act.Connection}
 	}

@@ -129,6 +129,11 @@ func (a *App) maintain(ctx context.Context, group *errgroup.Group, r Reload) {
 		},
 		func() { a.logSights(ctx) },
 		func() { releaseMemory(ctx) },
+		func() {
+			if a.state.index != nil {
+				a.state.index.Run(ctx)
+			}
+		},
 	} {
 		group.Go(func() error { work(); return nil })
 	}
@@ -432,6 +437,9 @@ func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, 
 	}
 	a.withConnections(&opts)
 	a.withAdvice(&opts)
+	if a.state.index != nil {
+		opts.Calls = a.state.index
+	}
 	if o := cfg.Console.OIDC; o != nil {
 		provider, err := a.auth.NewProvider(identity.ProviderConfig{
 			Issuer: o.Issuer, ClientID: o.ClientID, ClientSecret: o.ClientSecret, Redirect: ConsoleURL(cfg) + "/console/login/callback",

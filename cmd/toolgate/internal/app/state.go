@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
@@ -38,6 +39,7 @@ type state struct {
 	records   trail.Recorder // of calls and tickets: trail, as audit.arguments has it
 	fold      *audit.Fold    // floods of refusals
 	ledger    string         // directory of the trail's ledger
+	index     *index.Index   // of calls; nil without audit.index
 	decisions *decisionlog.Shipper
 	notices   *notice.Sender
 	tickets   *approval.Tickets
@@ -166,6 +168,11 @@ func (a *App) openTrail(ctx context.Context, cfg *config.Config) (err error) {
 	}
 	s.fold = audit.NewFold(s.trail.Write)
 	s.ledger = s.trail.Signing().Ledger.Dir
+	if cfg.Audit.Index {
+		o := trail.Index(cfg, s.trail.Signing().Ledger.Trail, s.db)
+		o.Log = a.log.Named("index")
+		s.index = index.New(o)
+	}
 	if s.envelopes, err = audit.OpenEnvelopes(filepath.Join(cfg.State, "runs", "mcp_server", "envelope_validation"), audit.EnvelopeOptions{
 		Deterministic: cfg.Deterministic, Now: signal.Now, OnError: failed,
 	}); err != nil {

@@ -177,6 +177,7 @@ func needRestart(begun, next *config.Config) (names []string) {
 		{"toolgate.audit.durability", begun.Audit.Durability != next.Audit.Durability},
 		{"toolgate.audit.anchors", !slices.Equal(begun.Audit.Anchors, next.Audit.Anchors)},
 		{"toolgate.audit.signer", !reflect.DeepEqual(begun.Audit.Signer, next.Audit.Signer)},
+		{"toolgate.audit.index", begun.Audit.Index != next.Audit.Index},
 		{"toolgate.audit.arguments", !reflect.DeepEqual(begun.Audit.Arguments, next.Audit.Arguments)},
 		{"toolgate.approvals.ttl", begun.Approvals.TTL != next.Approvals.TTL},
 		{"toolgate.approvals.keep", begun.Approvals.Keep != next.Approvals.Keep},

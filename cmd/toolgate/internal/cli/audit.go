@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -30,7 +31,9 @@ import (
 func auditCommand(e *env) *cobra.Command {
 	var f recordFilter
 	search := command("search [TEXT]", "find records of the trail", func(ctx context.Context, args []string) error {
-		f.Text = strings.Join(args, "")
+		if f.Text = strings.Join(args, ""); e.addr != "" {
+			return f.searchIndex(ctx, e)
+		}
 		out := &recordPrinter{e: e}
 		return f.each(e, func(dir string) error {
 			for r, err := range f.Records(ctx, dir) {
@@ -45,6 +48,7 @@ func auditCommand(e *env) *cobra.Command {
 		})
 	})
 	f.bind(search)
+	search.Flags().StringVar(&e.addr, "addr", "", "`URL` of an admin listener whose index of calls to ask instead")
 	return group("audit", "read, verify and archive the audit trail", auditTail(e), search, auditExport(e), auditVerify(e), auditArchive(e), auditWitness(e))
 }
 
@@ -54,11 +58,11 @@ func auditTail(e *env) *cobra.Command {
 	c := command("tail", "print the last records of the trail", func(ctx context.Context, _ []string) error {
 		out := &recordPrinter{e: e, follow: follow}
 		if e.addr != "" {
-			path := "/v1/audit/tail?n=" + strconv.Itoa(n)
+			from := "/v1/audit/tail?n=" + strconv.Itoa(n)
 			if follow {
-				path += "&follow=1"
+				from += "&follow=1"
 			}
-			res, err := e.request(ctx, peopleListener, http.MethodGet, path, nil)
+			res, err := e.request(ctx, peopleListener, http.MethodGet, from, nil)
 			if err != nil {
 				return err
 			}
@@ -269,8 +273,13 @@ func (f *recordFilter) bind(c *cobra.Command) {
 	flags.StringSliceVar(&f.Kinds, "kind", nil, "only records of this `KIND`; may be repeated")
 	flags.StringSliceVar(&f.Outcomes, "outcome", nil, "only this `OUTCOME`; may be repeated")
 	flags.StringSliceVar(&f.Principals, "principal", nil, "only records of this `SUBJECT`; may be repeated")
+	flags.StringSliceVar(&f.Persons, "person", nil, "only records of principals of this `PERSON`; may be repeated")
 	flags.StringSliceVar(&f.Roles, "role", nil, "only records of principals with this `ROLE`; may be repeated")
 	flags.StringSliceVar(&f.Tools, "tool", nil, "only this `TOOL` as agents call it, this method or this event; * stands for anything; may be repeated")
+	flags.StringSliceVar(&f.Servers, "server", nil, "only records about this `SERVER`; may be repeated")
+	flags.StringSliceVar(&f.Rules, "rule", nil, "only this `RULE` of the policy; may be repeated")
+	flags.StringSliceVar(&f.Codes, "code", nil, "only this kernel `CODE` of a refusal; may be repeated")
+	flags.StringVar(&f.Argument, "argument", "", "only records whose arguments have this `POINTER=VALUE`: a JSON pointer, and a string's text or another scalar as JSON")
 	flags.StringSliceVar(&f.Tickets, "ticket", nil, "only records about this `TICKET`; may be repeated")
 	flags.StringVar(&f.ID, "id", "", "only records with this decision, call, trace or request `ID`")
 	flags.IntVarP(&f.Most, "lines", "n", 0, "at most this `COUNT` of records (default: all)")
@@ -278,8 +287,10 @@ func (f *recordFilter) bind(c *cobra.Command) {
 
 // each reads the trail with do. Reading is recorded.
 func (f *recordFilter) each(e *env, do func(dir string) error) error {
-	if err := f.Check(); err != nil {
+	if err := f.Check(); errors.Is(err, path.ErrBadPattern) {
 		return usage(fmt.Errorf("%w\nhint: * stands for anything, ? for one character, [ab] for a or b", err))
+	} else if err != nil {
+		return usage(fmt.Errorf("%w\nhint: /to=bob", err))
 	}
 	dir, err := e.trail()
 	if err != nil {

@@ -164,7 +164,7 @@ func rootCommand(e *env) *cobra.Command {
 		{serveGroup, []*cobra.Command{serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e)}},
 		{"Clients:", []*cobra.Command{importCommand(e), exportCommand(e), connectCommand(e), disconnectCommand(e), adoptCommand(e)}},
 		{"Look and decide:", []*cobra.Command{serverCommand(e), toolCommand(e), policyCommand(e), approvalCommand(e), stopCommand(e), resumeCommand(e), sessionCommand(e), limitsCommand(e), connectionCommand(e)}},
-		{"Keep records:", []*cobra.Command{auditCommand(e), backupCommand(e), restoreCommand(e), storeCommand(e), replicaCommand(e), supportBundleCommand(e)}},
+		{"Keep records:", []*cobra.Command{auditCommand(e), indexCommand(e), backupCommand(e), restoreCommand(e), storeCommand(e), replicaCommand(e), supportBundleCommand(e)}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 		for _, c := range g.members {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/internal/store"
 )
 
@@ -169,7 +170,7 @@ func StoredNotes(ctx context.Context, db *store.DB) (notes []audit.Note, err err
 }
 
 // ForgetChains removes what the store has about chains that were removed from the trail: the
-// last checkpoint, and the place up to which decisions were shipped.
+// last checkpoint, the place up to which decisions were shipped, and the calls in the index.
 func ForgetChains(ctx context.Context, db *store.DB, gone []audit.Earlier) error {
 	var chains []string
 	for _, e := range gone {
@@ -182,6 +183,9 @@ func ForgetChains(ctx context.Context, db *store.DB, gone []audit.Earlier) error
 		}
 		return err
 	})
+	if err == nil && db.Shared() {
+		err = index.Forget(ctx, db, gone)
+	}
 	if err != nil {
 		return fmt.Errorf("forgetting archived chains: %w", err)
 	}

@@ -1,0 +1,37 @@
+-- expand: older versions have no index of calls
+
+-- Blocks of calls (audit/index). owner is the trail that they were read from. Times are
+-- nanoseconds since 1970: of the oldest and the newest call, and when the last of them was added.
+CREATE TABLE call_blocks (
+	id     INTEGER PRIMARY KEY AUTOINCREMENT,
+	owner  TEXT NOT NULL,
+	size   INTEGER NOT NULL,
+	oldest INTEGER NOT NULL,
+	newest INTEGER NOT NULL,
+	added  INTEGER NOT NULL
+) STRICT;
+
+-- The terms and rows of each block, in parts. id is 256 times the block, and the number of the part.
+CREATE TABLE call_parts (
+	id   INTEGER PRIMARY KEY,
+	data BLOB NOT NULL
+) STRICT;
+
+-- How far the chains of a trail were read: until is the last record that is in the index, start the
+-- one after which to begin, since later outcomes belong to decisions from there on. first is the oldest record
+-- that the trail had.
+CREATE TABLE call_chains (
+	chain TEXT PRIMARY KEY,
+	owner TEXT NOT NULL,
+	start INTEGER NOT NULL,
+	until INTEGER NOT NULL,
+	first INTEGER NOT NULL
+) STRICT;
+
+-- How far each writer is. beat is when it last said so, behind how old its last record was then while
+-- there were more, in nanoseconds.
+CREATE TABLE call_writers (
+	owner  TEXT PRIMARY KEY,
+	beat   INTEGER NOT NULL,
+	behind INTEGER NOT NULL
+) STRICT;

@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/index"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/progress"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
+	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/store"
+)
+
+func indexCommand(e *env) *cobra.Command {
+	return group("index", "make the search index of calls again", e.printing("rebuild", "empty the index of calls and fill it from the trail", "indexed", func(ctx context.Context, _ []string) (any, error) {
+		return rebuildIndex(ctx, e)
+	}))
+}
+
+// indexed is the outcome of a rebuild.
+type indexed struct {
+	Calls   int     `json:"calls"`
+	Bytes   int64   `json:"trail_bytes"`
+	Seconds float64 `json:"seconds"`
+}
+
+// rebuildIndex fills the index of the trail in the state directory again.
+func rebuildIndex(ctx context.Context, e *env) (any, error) {
+	dir, err := e.trail()
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := e.stateConfig()
+	if err != nil {
+		return nil, err
+	}
+	ledger, err := audit.FindLedger(keys.At(e.keysDir()).Path(), dir)
+	if err == nil && ledger.Trail == "" {
+		err = usage(fmt.Errorf("%w: %s\nhint: name the key directory of the trail with --keys", audit.ErrOtherKeys, e.keysDir()))
+	}
+	if err != nil {
+		return nil, err
+	}
+	bar, begun, done := e.progress(true), time.Now(), indexed{Bytes: progress.Size(dir)}
+	defer bar.End()
+	read := bar.Count("indexing", done.Bytes)
+	fill := func(db *store.DB) error {
+		done.Calls, err = index.New(trail.Index(cfg, ledger.Trail, db)).Rebuild(ctx, read)
+		if errors.Is(err, index.ErrWriting) {
+			return usage(fmt.Errorf("%w\nhint: it keeps the index up to date; stop it first", err))
+		}
+		return err
+	}
+	if cfg.Store != "" {
+		err = e.withStore(ctx, fill)
+	} else {
+		err = fill(nil)
+	}
+	done.Seconds = time.Since(begun).Seconds()
+	return &done, err
+}
+
+// searchIndex prints the calls that the index of a running toolgate has of f, the newest first.
+func (f *recordFilter) searchIndex(ctx context.Context, e *env) error {
+	query := url.Values{}
+	for name, values := range map[string][]string{
+		"principal": f.Principals, "person": f.Persons, "server": f.Servers, "tool": f.Tools, "outcome": f.Outcomes, "rule": f.Rules, "code": f.Codes, "ticket": f.Tickets,
+		"id": {f.ID}, "argument": {f.Argument}, "text": {f.Text},
+	} {
+		if len(values) > 1 {
+			return usage(fmt.Errorf("--%s is there twice\nhint: the index of calls takes one of each; without --addr, search reads the trail", name))
+		}
+		for _, value := range values {
+			if value != "" {
+				query.Set(name, value)
+			}
+		}
+	}
+	for name, at := range map[string]time.Time{"since": f.Since, "until": f.Until} {
+		if !at.IsZero() {
+			query.Set(name, at.Format(time.RFC3339))
+		}
+	}
+	if len(f.Kinds)+len(f.Roles) > 0 {
+		return usage(errors.New("the index has calls, and no kinds of records and no roles\nhint: without --addr, search reads the trail"))
+	}
+	var all []index.Call
+	for more := true; more; {
+		query.Set("limit", strconv.Itoa(index.MaxLimit))
+		if left := f.Most - len(all); f.Most > 0 {
+			query.Set("limit", strconv.Itoa(min(left, index.MaxLimit)))
+		}
+		var page index.Page
+		if err := e.fetch(ctx, peopleListener, http.MethodGet, "/v1/calls?"+query.Encode(), nil, &page); err != nil {
+			return err
+		}
+		if all, more = append(all, page.Calls...), page.Next != "" && (f.Most == 0 || len(all)+len(page.Calls) < f.Most); page.BehindMS > 0 && !more {
+			fmt.Fprintf(e.err, "toolgate: the index is %s behind the trail\n", time.Duration(page.BehindMS)*time.Millisecond)
+		}
+		if query.Set("cursor", page.Next); !e.Structured() {
+			continue
+		}
+		for _, c := range page.Calls {
+			line, err := json.Marshal(c)
+			if err == nil {
+				err = e.Next("", json.RawMessage(line))
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	if e.Structured() {
+		return nil
+	}
+	return e.Print("calls", all)
+}

@@ -1,0 +1,273 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/toolgate/toolgate/audit/index"
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/policy"
+)
+
+// Calls is the search index of calls. It is no evidence: the records of the trail are. Implementations are
+// safe for concurrent use and return the errors of package index.
+type Calls interface {
+	Search(ctx context.Context, q index.Query) (index.Page, error)
+	Call(ctx context.Context, id string) (index.Whole, error)
+	Follow(ctx context.Context, q index.Query) iter.Seq2[index.Call, error]
+}
+
+// WholeCall is a call as a person may see it.
+type WholeCall struct {
+	index.Whole
+	// Withheld are the members with arguments, or with what tells of them, that the person may not read.
+	Withheld []string `json:"withheld,omitempty"`
+}
+
+// callRoutes are the routes of the index of calls.
+func (c *Console) callRoutes() map[string]map[string]handler {
+	return map[string]map[string]handler{
+		"/v1/calls":      {http.MethodGet: c.as(c.listCalls)},
+		"/v1/calls/{id}": {http.MethodGet: c.as(c.showCall)},
+	}
+}
+
+var (
+	noReader = problem{Status: http.StatusForbidden, Code: "NOT_READER", Detail: "the policy does not let you read arguments, or search in them",
+		Hint: "see data.arguments of the policy; leave out argument and text"}
+	noCall = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "the index has no such call, or it is not yours to see",
+		Hint: "the index is no evidence, and some seconds behind: toolgate audit search --id"}
+	noIndex = problem{Status: http.StatusServiceUnavailable, Code: "INDEX_STARTING", Detail: "the index of calls is being made",
+		Hint: "try again in a few seconds; toolgate audit search reads the trail itself"}
+)
+
+// ofIndex returns the refusal for an error of the index.
+func ofIndex(err error) error {
+	switch {
+	case errors.Is(err, index.ErrQuery):
+		return badRequest(err.Error(), "")
+	case errors.Is(err, index.ErrNotFound):
+		return noCall
+	case errors.Is(err, index.ErrStarting):
+		return noIndex
+	}
+	return err
+}
+
+// narrow restricts q to what p may see. The error is a refusal.
+func (c *Console) narrow(ctx context.Context, p policy.Principal, q *index.Query) error {
+	switch c.trailRight(ctx, p) {
+	case policy.TrailAll:
+		q.Decidable = nil
+	case policy.TrailDecides:
+		q.Decidable = c.mayDecide(ctx, p)
+	default:
+		return notAuditor
+	}
+	if q.OfArguments() && !c.may(ctx, p, policy.ReadsArguments) {
+		return noReader
+	}
+	return nil
+}
+
+// searching restricts q to what p may see, and records the search: first as a reading of the trail, and
+// one in arguments also as a reading of these.
+func (c *Console) searching(r *http.Request, p policy.Principal, credential string, q *index.Query) error {
+	act := Act{Name: ActTrailRead, Principal: p, Credential: credential, Query: asked(q)}
+	refused := c.narrow(r.Context(), p, q)
+	if refused != nil {
+		act.Reason = problemOf(refused).Code
+	}
+	if act.Reason == noReader.Code {
+		act.Name = ActArgumentsRead
+	}
+	err := c.record(r, act)
+	if err == nil && refused == nil && q.OfArguments() {
+		act.Name = ActArgumentsRead
+		err = c.record(r, act)
+	}
+	if refused != nil {
+		return refused
+	}
+	return err
+}
+
+// asked says what q asks for, without values of arguments.
+func asked(q *index.Query) string {
+	pointer, _, _ := strings.Cut(q.Argument, "=")
+	var said []string
+	for _, f := range [][2]string{
+		{"principal", q.Principal}, {"person", q.Person}, {"server", q.Server}, {"tool", q.Tool}, {"outcome", q.Outcome}, {"rule", q.Rule}, {"code", q.Code},
+		{"id", q.ID}, {"ticket", q.Ticket}, {"argument", pointer},
+	} {
+		if f[1] != "" {
+			said = append(said, f[0]+"="+Visible(f[1]))
+		}
+	}
+	if q.Text != "" {
+		said = append(said, "text")
+	}
+	for name, at := range map[string]time.Time{"since": q.Since, "until": q.Until} {
+		if !at.IsZero() {
+			said = append(said, name+"="+at.UTC().Format(time.RFC3339))
+		}
+	}
+	slices.Sort(said)
+	return strings.Join(said, " ")
+}
+
+// callQuery reads a query of /v1/calls.
+func (c *Console) callQuery(u *url.URL) (q index.Query, follow bool, err error) {
+	known := map[string]func(string) error{
+		"limit": number(&q.Limit, 1, index.MaxLimit, fmt.Sprintf("limit is a number from 1 to %d", index.MaxLimit)),
+		"follow": func(value string) (err error) {
+			if follow, err = strconv.ParseBool(value); err != nil {
+				err = badRequest("follow is true or false", "")
+			}
+			return err
+		},
+	}
+	for name, to := range map[string]*string{
+		"principal": &q.Principal, "person": &q.Person, "server": &q.Server, "tool": &q.Tool, "outcome": &q.Outcome, "rule": &q.Rule, "code": &q.Code,
+		"id": &q.ID, "ticket": &q.Ticket, "argument": &q.Argument, "text": &q.Text, "cursor": &q.Cursor,
+	} {
+		known[name] = func(value string) error { *to = value; return nil }
+	}
+	for name, to := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
+		known[name] = func(value string) (err error) {
+			ago, wrong := time.ParseDuration(value)
+			if *to = c.opts.Now().Add(-ago); wrong != nil {
+				*to, err = time.Parse(time.RFC3339, value)
+			}
+			if err != nil {
+				err = badRequest(name+" is a time of RFC 3339, or how long ago, such as 24h", "")
+			}
+			return err
+		}
+	}
+	if err = readQuery(u, known); err == nil {
+		err = ofIndex(q.Check())
+	}
+	return q, follow, err
+}
+
+// listCalls answers with a page of calls, or streams those that come.
+func (c *Console) listCalls(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	q, follow, err := c.callQuery(r.URL)
+	if err == nil {
+		err = c.searching(r, p, "bearer", &q)
+	}
+	if err != nil {
+		return err
+	}
+	if follow {
+		return c.streamCalls(w, r, q)
+	}
+	page, err := c.opts.Calls.Search(r.Context(), q)
+	if err != nil {
+		return ofIndex(err)
+	}
+	return answer(w, page)
+}
+
+// streamCalls sends the calls of q that come as server-sent events, until the reader goes. It identifies
+// the reader again for every event.
+func (c *Console) streamCalls(w http.ResponseWriter, r *http.Request, q index.Query) error {
+	ctx, stop := c.untilClosed(r.Context())
+	calls, wait := feedOf(ctx, c, c.opts.Calls.Follow(ctx, q)) // from here on nothing is missed
+	defer wait()
+	defer stop()
+	out := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "text/event-stream")
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for text := []byte(": calls follow; the index is no evidence\n"); ; {
+		if err := writeLine(w, out, text); err != nil {
+			return nil
+		}
+		text = []byte(": still here\n")
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-beat.C:
+		case call, ok := <-calls:
+			if !ok {
+				return nil
+			}
+			data, err := json.Marshal(call)
+			if err != nil {
+				return nil
+			}
+			text = fmt.Appendf(nil, "event: call\ndata: %s\n", data)
+		}
+		p, err := c.identify(ctx, r.Header.Values("Authorization"))
+		if err != nil || c.narrow(ctx, p, &q) != nil {
+			return nil
+		}
+	}
+}
+
+// showCall answers with one call whole.
+func (c *Console) showCall(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	if err := readQuery(r.URL, nil); err != nil {
+		return err
+	}
+	whole, err := c.wholeCall(r, p, "bearer", r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return answer(w, whole)
+}
+
+// withheld are the members of records that have arguments, or tell of them.
+var withheld = []string{"arguments", "arguments_excerpt", "arguments_sha256", "input", "task"}
+
+// wholeCall returns one call as p may see it. Reading it is recorded, and so is reading its arguments.
+func (c *Console) wholeCall(r *http.Request, p policy.Principal, credential, id string) (whole WholeCall, err error) {
+	q := index.Query{ID: id}
+	if err := c.searching(r, p, credential, &q); err != nil {
+		return whole, err
+	}
+	if whole.Whole, err = c.opts.Calls.Call(r.Context(), id); err != nil {
+		return whole, ofIndex(err)
+	}
+	if q.Decidable != nil && (whole.Call.Ticket == "" || !q.Decidable(whole.Call.Ticket)) {
+		return WholeCall{}, noCall
+	}
+	if c.may(r.Context(), p, policy.ReadsArguments) {
+		return whole, c.record(r, Act{Name: ActArgumentsRead, Principal: p, Credential: credential, Call: Visible(id), Ticket: Visible(whole.Call.Ticket)})
+	}
+	whole.Withheld = withheld
+	for _, record := range []*json.RawMessage{&whole.Decision, &whole.Outcome} {
+		*record, err = withoutArguments(*record, err)
+	}
+	for i := range whole.Changes {
+		whole.Changes[i], err = withoutArguments(whole.Changes[i], err)
+	}
+	return whole, err
+}
+
+// withoutArguments returns a record without the members that are withheld, and without the digest of
+// arguments in a change: short arguments can be guessed. It fails closed: a record that it cannot read is not returned.
+func withoutArguments(record json.RawMessage, failed error) (json.RawMessage, error) {
+	if record == nil || failed != nil {
+		return nil, failed
+	}
+	var edits []jsonrpc.Change
+	for _, name := range withheld {
+		edits = append(edits, jsonrpc.Change{Name: name})
+	}
+	if _, ok := jsonrpc.Get(record, "change"); ok {
+		edits = append(edits, jsonrpc.Change{Name: "change", Members: []jsonrpc.Change{{Name: "digest", Value: json.RawMessage(`""`)}}})
+	}
+	return jsonrpc.Edit(record, edits...)
+}
