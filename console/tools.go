@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/workbench"
 )
 
 // Tools are the tools of all servers, and which of their definitions are accepted. Implementations
@@ -93,15 +94,12 @@ type ToolDetail struct {
 	Principal    *Access         `json:"principal,omitempty"`  // who was asked for
 }
 
-// Access is what the policy says about a caller and a tool.
+// Access is what the policy says about a caller and a tool, as the matrix of the policy has it.
 type Access struct {
-	Subject string   `json:"subject,omitempty"` // "" = everybody with the role
-	Roles   []string `json:"roles"`
-	Listed  bool     `json:"listed"`           // the tool is in the caller's list
-	May     string   `json:"may"`              // always, never, sometimes or depends
-	When    []string `json:"when,omitempty"`   // of sometimes and depends, in words
-	Reason  string   `json:"reason,omitempty"` // why it is not listed, for one who was asked for
-	Hint    string   `json:"hint,omitempty"`   // what says more
+	workbench.Cell
+	Listed bool   `json:"listed"`           // the tool is in the caller's list
+	Reason string `json:"reason,omitempty"` // why it is not, for one who was asked for
+	Hint   string `json:"hint,omitempty"`   // what says more
 }
 
 // A Verdict is what a person says of an offered definition.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/workbench"
 )
 
 // shelf has the tools a, which is withheld, and b of server web. It implements console.Tools.
@@ -34,7 +35,7 @@ func (s *shelf) Show(ctx context.Context, q console.ToolQuery) (console.ToolDeta
 	all, err := s.List(ctx)
 	for _, t := range all {
 		if t.Server == q.Server && t.Name == q.Name && q.Principal != "stranger" {
-			return console.ToolDetail{Tool: t, Difference: "-old\n+n\u200bew\n", Access: []console.Access{}, Principal: &console.Access{Subject: q.Principal, Roles: q.Roles}}, err
+			return console.ToolDetail{Tool: t, Difference: "-old\n+n\u200bew\n", Access: []console.Access{}, Principal: &console.Access{Cell: workbench.Cell{Subject: q.Principal, Role: strings.Join(q.Roles, ", "), Tool: t.Exposed, May: workbench.Never}}}, err
 		}
 	}
 	if q.Principal == "stranger" {
@@ -119,7 +120,7 @@ func TestTool(t *testing.T) {
 	l, _ := shelved(t, nil)
 	w := l.ask("GET", "/v1/tools/web/a?principal=eve&roles=x,y", "", as("t-oda")...)
 	got := accepted(t, w)
-	if got["difference"] != "-old\n+n\\u200bew\n" || fmt.Sprint(got["principal"]) != "map[listed:false may: roles:[x y] subject:eve]" {
+	if got["difference"] != "-old\n+n\\u200bew\n" || fmt.Sprint(got["principal"]) != "map[listed:false may:never role:x, y subject:eve tool:web__a]" {
 		t.Errorf("%v", got)
 	}
 	if w := l.ask("GET", "/v1/tools/web/a", "", as("t-ann")...); w.Code != 200 {

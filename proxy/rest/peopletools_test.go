@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/workbench"
 )
 
 // shelf has tools that are named after what happens to them.
@@ -33,8 +35,8 @@ func (s *shelf) Show(ctx context.Context, q console.ToolQuery) (console.ToolDeta
 	if err != nil || q.Name == "broken" {
 		return console.ToolDetail{}, errors.New("planted")
 	}
-	may := console.Access{Roles: []string{"reader"}, Listed: true, May: "sometimes", When: []string{"allowed when input.arguments.n < 3"}}
-	asked := console.Access{Subject: "eve", Roles: []string{}, May: "never", Reason: "denied", Hint: "toolgate policy explain"}
+	may := console.Access{Cell: workbench.Cell{Role: "reader", Tool: "web__search", May: workbench.Sometimes, Clauses: []workbench.Clause{{Effect: policy.Allow, When: []string{"input.arguments.n < 3"}}}}, Listed: true}
+	asked := console.Access{Cell: workbench.Cell{Subject: "eve", Tool: "web__search", May: workbench.Never}, Reason: "denied", Hint: "toolgate policy explain"}
 	definition := json.RawMessage(`{"name":"search"}`)
 	return console.ToolDetail{
 		Tool: all[0], Definition: definition, InputSchema: json.RawMessage(`{}`), OutputSchema: json.RawMessage(`{}`), Annotations: json.RawMessage(`{}`),

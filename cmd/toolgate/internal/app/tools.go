@@ -159,7 +159,7 @@ func (d toolDesk) access(ctx context.Context, t *registry.Tool) (all []console.A
 			return all, len(callers) - i
 		}
 		if err != nil {
-			one.May, one.When = string(workbench.Depends), []string{rego.Cause(err)}
+			one.May, one.Why = workbench.Depends, rego.Cause(err)
 		}
 		all = append(all, one)
 	}
@@ -170,17 +170,14 @@ func (d toolDesk) access(ctx context.Context, t *registry.Tool) (all []console.A
 // its roles.
 func (d toolDesk) ask(ctx context.Context, t *registry.Tool, who policy.Principal) (console.Access, error) {
 	engine, about := d.a.policy.current(), PolicyTools([]*registry.Tool{t})
-	out := console.Access{Subject: who.Subject, Roles: append([]string{}, who.Roles...)}
-	caller := who
-	caller.Subject = cmp.Or(who.Subject, "somebody")
-	seen, err := engine.Seen(ctx, caller, about)
+	cell, err := workbench.CellOf(ctx, engine, who, about[0])
+	out := console.Access{Cell: cell}
 	if err != nil {
 		return out, err
 	}
-	cell, err := workbench.CellOf(ctx, engine, who, about[0])
-	if out.Listed, out.May = seen[0] && t.Quarantine == "", string(cell.May); cell.May == workbench.Sometimes || cell.May == workbench.Depends {
-		out.When = cell.Lines()
-	}
+	who.Subject = cmp.Or(who.Subject, "somebody")
+	seen, err := engine.Seen(ctx, who, about)
+	out.Listed = err == nil && seen[0] && t.Quarantine == ""
 	return out, err
 }
 
