@@ -172,8 +172,10 @@ var errEnough = errors.New("enough")
 
 // unread reports whether the chain has records after the last that was yielded.
 func (c *followed) unread() bool {
-	info, err := os.Stat(c.dir)
-	if err != nil || c.ended || info.ModTime().Equal(c.asleep) || c.at != nil && c.at.atEnd() {
+	if c.ended || c.at != nil && c.at.atEnd() {
+		return false
+	}
+	if info, err := os.Stat(c.dir); err != nil || info.ModTime().Equal(c.asleep) {
 		return false
 	}
 	line, _, err := lastLine(c.dir) // half a line may follow it
@@ -190,8 +192,11 @@ func isClose(line []byte) bool {
 // look yields the new records of the chain. A chain that is quiet and has no more
 // records is not looked at again until its directory changes.
 func (c *followed) look(ctx context.Context, yield func([]byte, error) bool) error {
+	if c.ended {
+		return nil
+	}
 	info, err := os.Stat(c.dir)
-	if err != nil || c.ended || info.ModTime().Equal(c.asleep) {
+	if err != nil || info.ModTime().Equal(c.asleep) {
 		return err
 	}
 	c.asleep = time.Time{}

@@ -101,22 +101,36 @@ func (c *Console) searching(r *http.Request, p policy.Principal, credential stri
 	return err
 }
 
+// textsOf are the parameters of q that are texts.
+func textsOf(q *index.Query) map[string]*string {
+	return map[string]*string{
+		"principal": &q.Principal, "person": &q.Person, "server": &q.Server, "tool": &q.Tool, "outcome": &q.Outcome, "rule": &q.Rule, "code": &q.Code,
+		"id": &q.ID, "ticket": &q.Ticket, "argument": &q.Argument, "text": &q.Text, "cursor": &q.Cursor,
+	}
+}
+
+// timesOf are the parameters of q that are times.
+func timesOf(q *index.Query) map[string]*time.Time {
+	return map[string]*time.Time{"since": &q.Since, "until": &q.Until}
+}
+
 // asked says what q asks for, without values of arguments.
 func asked(q *index.Query) string {
-	pointer, _, _ := strings.Cut(q.Argument, "=")
 	var said []string
-	for _, f := range [][2]string{
-		{"principal", q.Principal}, {"person", q.Person}, {"server", q.Server}, {"tool", q.Tool}, {"outcome", q.Outcome}, {"rule", q.Rule}, {"code", q.Code},
-		{"id", q.ID}, {"ticket", q.Ticket}, {"argument", pointer},
-	} {
-		if f[1] != "" {
-			said = append(said, f[0]+"="+Visible(f[1]))
+	for name, value := range textsOf(q) {
+		shown := "=" + Visible(*value)
+		switch {
+		case *value == "" || name == "cursor":
+			continue
+		case name == "argument":
+			pointer, _, _ := strings.Cut(*value, "=")
+			shown = "=" + Visible(pointer)
+		case name == "text":
+			shown = ""
 		}
+		said = append(said, name+shown)
 	}
-	if q.Text != "" {
-		said = append(said, "text")
-	}
-	for name, at := range map[string]time.Time{"since": q.Since, "until": q.Until} {
+	for name, at := range timesOf(q) {
 		if !at.IsZero() {
 			said = append(said, name+"="+at.UTC().Format(time.RFC3339))
 		}
@@ -136,13 +150,10 @@ func (c *Console) callQuery(u *url.URL) (q index.Query, follow bool, err error) 
 			return err
 		},
 	}
-	for name, to := range map[string]*string{
-		"principal": &q.Principal, "person": &q.Person, "server": &q.Server, "tool": &q.Tool, "outcome": &q.Outcome, "rule": &q.Rule, "code": &q.Code,
-		"id": &q.ID, "ticket": &q.Ticket, "argument": &q.Argument, "text": &q.Text, "cursor": &q.Cursor,
-	} {
+	for name, to := range textsOf(&q) {
 		known[name] = func(value string) error { *to = value; return nil }
 	}
-	for name, to := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
+	for name, to := range timesOf(&q) {
 		known[name] = func(value string) (err error) {
 			ago, wrong := time.ParseDuration(value)
 			if *to = c.opts.Now().Add(-ago); wrong != nil {

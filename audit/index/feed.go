@@ -39,8 +39,7 @@ type subscriber struct {
 // comes again with its outcome. Since, Until, Cursor and Limit do not count. The error, which ends the
 // sequence, is ErrQuery or ErrSlow. The sequence must be used, once.
 func (x *Index) Follow(ctx context.Context, q Query) iter.Seq2[Call, error] {
-	q = Query{Principal: q.Principal, Person: q.Person, Server: q.Server, Tool: q.Tool, Outcome: q.Outcome, Rule: q.Rule, Code: q.Code, ID: q.ID, Ticket: q.Ticket,
-		Argument: q.Argument, Text: q.Text, Decidable: q.Decidable}
+	q.Since, q.Until, q.Cursor, q.Limit = time.Time{}, time.Time{}, "", 0
 	err := q.Check()
 	s := &subscriber{q: q, terms: q.terms(), since: x.opts.Now().Add(-oldCall), calls: make(chan *entry, feedRoom)}
 	x.subscribe(s)
