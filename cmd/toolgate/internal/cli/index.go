@@ -87,26 +87,29 @@ func (f *recordFilter) searchIndex(ctx context.Context, e *env) error {
 	}
 	for name, at := range map[string]time.Time{"since": f.Since, "until": f.Until} {
 		if !at.IsZero() {
-			query.Set(name, at.Format(time.RFC3339))
+			query.Set(name, at.Format(time.RFC3339Nano))
 		}
 	}
 	if len(f.Kinds)+len(f.Roles) > 0 {
 		return usage(errors.New("the index has calls, and no kinds of records and no roles\nhint: without --addr, search reads the trail"))
 	}
-	var all []index.Call
+	var rows []index.Call
+	found := 0
 	for more := true; more; {
 		query.Set("limit", strconv.Itoa(index.MaxLimit))
-		if left := f.Most - len(all); f.Most > 0 {
+		if left := f.Most - found; f.Most > 0 {
 			query.Set("limit", strconv.Itoa(min(left, index.MaxLimit)))
 		}
 		var page index.Page
 		if err := e.fetch(ctx, peopleListener, http.MethodGet, "/v1/calls?"+query.Encode(), nil, &page); err != nil {
 			return err
 		}
-		if all, more = append(all, page.Calls...), page.Next != "" && (f.Most == 0 || len(all)+len(page.Calls) < f.Most); page.BehindMS > 0 && !more {
-			fmt.Fprintf(e.err, "toolgate: the index is %s behind the trail\n", time.Duration(page.BehindMS)*time.Millisecond)
+		found += len(page.Calls)
+		if more = page.Next != "" && (f.Most == 0 || found < f.Most); !more {
+			fmt.Fprintf(e.err, "toolgate: this is the index, which is no evidence, %s behind the trail\n", time.Duration(page.BehindMS)*time.Millisecond)
 		}
 		if query.Set("cursor", page.Next); !e.Structured() {
+			rows = append(rows, page.Calls...)
 			continue
 		}
 		for _, c := range page.Calls {
@@ -122,5 +125,5 @@ func (f *recordFilter) searchIndex(ctx context.Context, e *env) error {
 	if e.Structured() {
 		return nil
 	}
-	return e.Print("calls", all)
+	return e.Print("calls", rows)
 }
