@@ -218,6 +218,25 @@ func TestRefusalsAreForTheReader(t *testing.T) {
 	}
 }
 
+// The page of a refusal knows its visitor, except where another site may have caused the request.
+func TestRefusalsKnowTheVisitor(t *testing.T) {
+	b := newBrowser(newListener(t, nil)).signIn("t-ann")
+	for name, tc := range map[string]struct {
+		header []string
+		status int
+		known  bool
+	}{
+		"a page that is missing":        {nil, 404, true},
+		"a form of another site":        {[]string{"Origin", "https://evil.example"}, 403, false},
+		"a name that is not this one's": {[]string{"Host", "evil.example"}, 403, false},
+	} {
+		w := b.do("GET", "/console/nothing", nil, append(tc.header, "Accept", "text/html")...)
+		if got := strings.Contains(w.Body.String(), "Signed in as <b>ann</b>"); w.Code != tc.status || got != tc.known {
+			t.Errorf("%s: %d, the visitor is known: %v", name, w.Code, got)
+		}
+	}
+}
+
 // A person who comes to the listener of agents learns where to go, and nothing else.
 func TestAgentsPage(t *testing.T) {
 	handler := console.AgentsPage("https://gate.example/mcp", "https://gate.example:8788/console/")
