@@ -274,6 +274,7 @@ func New(opts Options) (*Console, error) {
 	}
 	if opts.Calls != nil {
 		maps.Copy(routes, c.callRoutes())
+		maps.Copy(routes, c.callPages())
 	}
 	for pattern, methods := range routes {
 		c.mux.Handle(pattern, c.serve(methods))

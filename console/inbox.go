@@ -138,4 +138,4 @@ func inboxPath(view, before string) string {
 }
 
 // ticketPath returns the path of the page of a ticket.
-func ticketPath(id string) string { return approvalsPath + "/" + id }
+func ticketPath(id string) string { return approvalsPath + "/" + url.PathEscape(id) }

@@ -29,6 +29,7 @@ type place struct {
 func (c *Console) places(ctx context.Context, v visitor) []place {
 	return slices.DeleteFunc([]place{
 		{overviewPath, "Overview", true},
+		{callsPath, "Calls", !v.alone && c.opts.Calls != nil && c.trailRight(ctx, v.Principal) != policy.TrailNone},
 		{approvalsPath, "Approvals", !v.alone},
 		{serversPath, "Servers", !v.alone && c.may(ctx, v.Principal, policy.Operates)},
 		{policyPath, "Policy", !v.alone && c.opts.Policy != nil && c.may(ctx, v.Principal, policy.Operates)},
@@ -107,13 +108,13 @@ func (c *Console) refusePage(w http.ResponseWriter, r *http.Request, v visitor, 
 }
 
 func (c *Console) showProblem(w http.ResponseWriter, r *http.Request, v visitor, p problem) error {
-	frame := c.outside(p.Title)
+	frame, csp := c.outside(p.Title), pageCSP
 	if v.Subject != "" {
 		if own, err := c.shell(r.Context(), v, p.Title, "", ""); err == nil {
-			frame = own
+			frame, csp = own, appCSP
 		}
 	}
-	return render(w, pageCSP, p.Status, problemView(frame, p))
+	return render(w, csp, p.Status, problemView(frame, p))
 }
 
 // The scripts of the pages. The first two are as their makers publish them, see

@@ -3,10 +3,12 @@ package console_test
 import (
 	"context"
 	"encoding/json"
+	"iter"
 	"strconv"
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
@@ -86,3 +88,38 @@ func (k talker) verify(context.Context, func(console.Progress)) (console.Verific
 	}
 	return v, nil
 }
+
+func (k talker) call() index.Call {
+	return index.Call{ID: "dec_01M8MDDY6SZVKW3C6JEN40SF87", Time: time.Unix(1772359200, 0), Principal: k.or("payroll-agent"), Person: k.or("Ada"), Roles: []string{k.or("treasurer")}, Tool: k.or("wallet__manage_wallet"), Server: k.or("wallet"),
+		Effect: "deny", Rule: k.or("transfer_over_threshold"), Outcome: k.or("denied"), Code: k.or("T5_POLICY_DENIED"), Ticket: k.or("apr_01M8MDDY6SZVKW3C6JEN40SF88"), Account: k.or("ada@bank.example"), DurationMS: 3.25}
+}
+
+func (k talker) Search(context.Context, index.Query) (index.Page, error) {
+	p := index.Page{Calls: []index.Call{}, Next: "n", BehindMS: 4000}
+	for i := range 12 {
+		c := k.call()
+		if c.Outcome == "denied" && i%3 == 0 {
+			c.Outcome, c.Code = []string{"allowed", "held", "", "allowed"}[i/3], ""
+		}
+		p.Calls = append(p.Calls, c)
+	}
+	return p, nil
+}
+
+func (k talker) Call(context.Context, string) (index.Whole, error) {
+	w := index.Whole{Call: k.call(), Missing: 1}
+	var err error
+	r := audit.Record{Kind: audit.KindDecision, DecisionID: w.Call.ID, TraceID: k.or("4bf92f3577b34da6a3ce929d0e0e4736"), Principal: audit.Principal{Subject: k.or("payroll-agent"), Client: k.or("claude-code/2.4.1")},
+		Policy: audit.Policy{Effect: "hold", Rule: k.or("transfer_over_threshold"), Reason: k.or("transfers above 100 USD are for a person to decide"), Revision: k.or("sha256:4f2a")}}
+	if r.Arguments, err = json.Marshal(map[string]string{k.or("amount"): k.or("450")}); err != nil {
+		return w, err
+	}
+	if w.Decision, err = json.Marshal(r); err != nil {
+		return w, err
+	}
+	r.Kind, r.Outcome, r.Stage, r.Error = audit.KindOutcome, audit.Denied, k.or("approve"), k.or("a person said no: not the account of Northwind")
+	w.Outcome, err = json.Marshal(r)
+	return w, err
+}
+
+func (k talker) Follow(context.Context, index.Query) iter.Seq2[index.Call, error] { return nil }

@@ -1,0 +1,56 @@
+package console_test
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/audit/index"
+)
+
+// The pages of calls have what the address asks for, and nothing that the visitor may not see.
+func TestCallPages(t *testing.T) {
+	l, x := newCalls(t)
+	mine := l.hold(`{}`).ID
+	page := func(who, path string, status int) string {
+		t.Helper()
+		w := newBrowser(l).signIn(who).do("GET", path, nil)
+		if w.Code != status {
+			t.Errorf("%s %s: %d %s", who, path, w.Code, w.Body)
+		}
+		return w.Body.String()
+	}
+	text := page("t-audit", "/console/calls?tool=web__search&principal=&outcome=denied&since=1h&text=word&argument="+url.QueryEscape("/to=bob"), 200)
+	want := index.Query{Tool: "web__search", Outcome: "denied", Since: l.Now().Add(-3600e9), Text: "word", Argument: "/to=bob", Limit: 50}
+	if diff := cmp.Diff(want, x.asked, cmp.Comparer(func(a, b index.Query) bool {
+		return a.Tool == b.Tool && a.Outcome == b.Outcome && a.Since.Equal(b.Since) && a.Text == b.Text && a.Argument == b.Argument && a.Limit == b.Limit && a.Principal == b.Principal
+	})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, want := range []string{`href="/console/calls/dec_1"`, "This index is no evidence", `value="web__search"`, `cursor=n`, `name="argument"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page has no %s: %s", want, text)
+		}
+	}
+	page("t-audit", "/console/calls?x=1", 400)
+	page("t-audit", "/console/calls?follow=true", 400)
+	page("t-eve", "/console/calls", 403)
+	page("t-ann", "/console/calls?text=word", 403)
+	if text := page("t-ann", "/console/calls", 200); strings.Contains(text, `name="argument"`) {
+		t.Errorf("who may not search in arguments can: %s", text)
+	}
+
+	x.ticket = mine
+	if text := page("t-audit", "/console/calls/dec_1", 200); !strings.Contains(text, "bob") || !strings.Contains(text, "/console/approvals/"+mine) {
+		t.Errorf("the call: %s", text)
+	}
+	if text := page("t-ann", "/console/calls/dec_1", 200); strings.Contains(text, "bob") || !strings.Contains(text, "does not let you read arguments") {
+		t.Errorf("the call without arguments: %s", text)
+	}
+	x.ticket = "apr_of_others"
+	page("t-ann", "/console/calls/dec_1", 404)
+	page("t-eve", "/console/calls/dec_1", 403)
+	page("t-audit", "/console/calls/dec_2", 404)
+}
