@@ -39,6 +39,8 @@ type metrics struct {
 	seconds, upstream, waits                                           *prometheus.HistogramVec
 	evaluation                                                         prometheus.Histogram
 	doubts                                                             prometheus.Counter
+
+	activity activity
 }
 
 // callSeconds are the buckets of the time that calls take.
@@ -100,6 +102,7 @@ func newMetrics(version string) *metrics {
 
 func (m *metrics) observe(o proxy.Observation) {
 	m.calls.WithLabelValues(o.Server, o.Tool, string(o.Effect), o.Code).Inc()
+	m.activity.add(o.Effect)
 	for _, code := range o.Warnings {
 		m.warnings.WithLabelValues(o.Server, code).Inc()
 	}

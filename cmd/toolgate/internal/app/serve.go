@@ -129,6 +129,7 @@ func (a *App) maintain(ctx context.Context, group *errgroup.Group, r Reload) {
 		},
 		func() { a.logSights(ctx) },
 		func() { releaseMemory(ctx) },
+		func() { a.metrics.activity.run(ctx) },
 		func() {
 			if a.state.index != nil {
 				a.state.index.Run(ctx)
@@ -425,7 +426,7 @@ func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, 
 			return role != "" && p.Has(role)
 		},
 		Tools: toolDesk{a}, Sessions: sessionDesk{a, door}, Limits: a.limitsNow, Tokens: tokenDesk{a},
-		Stderr: a.upstreams.Stderr,
+		Stderr: a.upstreams.Stderr, Activity: a.metrics.activity.since,
 		Restart: func(ctx context.Context, server string) (console.Upstream, error) {
 			after, err := a.upstreams.Restart(ctx, server)
 			return console.Upstream(after), err
