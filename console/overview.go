@@ -34,6 +34,7 @@ type overviewPage struct {
 	Version  string
 	Held     int
 	Details  bool // names and reasons, for those who may watch toolgate
+	Lists    bool // the visitor may list calls
 	Operates bool // the visitor may open the pages of servers
 	Needs    []need
 
@@ -57,6 +58,7 @@ func (c *Console) overview(w http.ResponseWriter, r *http.Request) error {
 	csp := pageCSP
 	if v, err := c.visitor(w, r); err == nil {
 		csp, d.Details, d.Operates = appCSP, c.opts.Watches(v.Principal), c.may(r.Context(), v.Principal, policy.Operates)
+		d.Lists = c.opts.Calls != nil && c.trailRight(r.Context(), v.Principal) != policy.TrailNone
 		if d.shell, err = c.shell(r.Context(), v, "Overview", overviewPath, overviewPath); err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ import (
 // Ceilings of one allowed warm call. A change that needs more raises them in its own commit
 // and says why. The number of functions varies by a few with the load of the machine.
 const (
-	maxCallFunctions = 202 // that the call enters
+	maxCallFunctions = 204 // that the call enters
 	maxScans         = 2   // strict scans of JSON bytes
 )
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/wait"
-	"github.com/toolgate/toolgate/policy"
 )
 
 // countedFor is how long counts are kept, one for each minute.
@@ -17,7 +16,7 @@ const countedFor = 24 * time.Hour
 // An activity counts the calls of this process by verdict, for the chart of the overview. It is safe for
 // concurrent use.
 type activity struct {
-	allowed, held, denied atomic.Int64
+	allowed, held, denied atomic.Int64 // calls
 
 	mu     sync.Mutex // protects counts
 	counts []count    // by minute, the oldest first
@@ -39,18 +38,6 @@ func (a *activity) run(ctx context.Context) {
 			a.counts = a.counts[1:]
 		}
 		a.mu.Unlock()
-	}
-}
-
-// add counts a call.
-func (a *activity) add(e policy.Effect) {
-	switch e {
-	case policy.Allow:
-		a.allowed.Add(1)
-	case policy.Hold:
-		a.held.Add(1)
-	default:
-		a.denied.Add(1)
 	}
 }
 

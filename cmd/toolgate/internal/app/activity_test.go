@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/console"
-	"github.com/toolgate/toolgate/policy"
 )
 
 // The overview's counts: those of each span of the last day, and all calls ever.
@@ -22,18 +21,12 @@ func TestActivity(t *testing.T) {
 			defer close(done)
 			a.run(ctx)
 		}()
-		call := func(n int, e policy.Effect) {
-			for range n {
-				a.add(e)
-			}
-		}
-		call(9, policy.Allow) // before the day
+		a.allowed.Add(9) // before the day
 		time.Sleep(25*time.Hour + 30*time.Minute)
-		call(3, policy.Allow)
-		call(1, policy.Hold)
+		a.allowed.Add(3)
+		a.held.Add(1)
 		time.Sleep(45 * time.Minute)
-		call(2, policy.Deny)
-		call(1, "")
+		a.denied.Add(3)
 		totals := func(since time.Time, buckets int) (all []console.Bucket) {
 			all, err := a.since(ctx, since, buckets)
 			if err != nil {

@@ -102,7 +102,14 @@ func newMetrics(version string) *metrics {
 
 func (m *metrics) observe(o proxy.Observation) {
 	m.calls.WithLabelValues(o.Server, o.Tool, string(o.Effect), o.Code).Inc()
-	m.activity.add(o.Effect)
+	switch o.Effect {
+	case policy.Allow:
+		m.activity.allowed.Add(1)
+	case policy.Hold:
+		m.activity.held.Add(1)
+	default:
+		m.activity.denied.Add(1)
+	}
 	for _, code := range o.Warnings {
 		m.warnings.WithLabelValues(o.Server, code).Inc()
 	}
