@@ -37,7 +37,7 @@ func (d *Desk) Try(ctx context.Context, c console.Candidate, report func(console
 	if err != nil {
 		return trial, fmt.Errorf("trying a policy: %w", err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	if err := writeFiles(dir, c.Files); err != nil {
 		return trial, fmt.Errorf("trying a policy: %w", err)
 	}
@@ -123,17 +123,15 @@ func writeFiles(dir string, files map[string][]byte) error {
 	if err != nil {
 		return err
 	}
-	defer root.Close()
 	for name, text := range files {
-		err := root.MkdirAll(filepath.Dir(name), 0o700)
+		if err == nil {
+			err = root.MkdirAll(filepath.Dir(name), 0o700)
+		}
 		if err == nil {
 			err = root.WriteFile(name, text, 0o600)
 		}
-		if err != nil {
-			return err
-		}
 	}
-	return nil
+	return errors.Join(err, root.Close())
 }
 
 // refused returns why a policy cannot serve.
