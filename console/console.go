@@ -262,6 +262,7 @@ func New(opts Options) (*Console, error) {
 	}
 	if opts.Tools != nil {
 		maps.Copy(routes, c.toolRoutes())
+		maps.Copy(routes, c.toolPages())
 	}
 	if opts.Tokens != nil {
 		maps.Copy(routes, c.tokenRoutes())

@@ -36,6 +36,7 @@ type overviewPage struct {
 	Details  bool // names and reasons, for those who may watch toolgate
 	Lists    bool // the visitor may list calls
 	Operates bool // the visitor may open the pages of servers
+	Tools    bool // and those of tools
 	Needs    []need
 
 	Day      []Bucket // calls of the last day; nil = they are not known
@@ -59,6 +60,7 @@ func (c *Console) overview(w http.ResponseWriter, r *http.Request) error {
 	if v, err := c.visitor(w, r); err == nil {
 		csp, d.Details, d.Operates = appCSP, c.opts.Watches(v.Principal), c.may(r.Context(), v.Principal, policy.Operates)
 		d.Lists = c.opts.Calls != nil && c.trailRight(r.Context(), v.Principal) != policy.TrailNone
+		d.Tools = c.seesTools(r.Context(), v)
 		if d.shell, err = c.shell(r.Context(), v, "Overview", overviewPath, overviewPath); err != nil {
 			return err
 		}
@@ -106,9 +108,12 @@ func sum(all []Bucket) (s Bucket) {
 
 // needs lists what needs a person, each with the address of its list.
 func (d *overviewPage) needs() (all []need) {
-	servers, warnings := "#servers", "" // readers who see counts only have no list of warnings
+	servers, tools, warnings := "#servers", "#servers", "" // readers who see counts only have no list of warnings
 	if d.Operates {
-		servers = serversPath
+		servers, tools = serversPath, serversPath
+	}
+	if d.Tools {
+		tools = toolsAt("", unserved)
 	}
 	if d.Details {
 		warnings = "#warnings"
@@ -138,7 +143,7 @@ func (d *overviewPage) needs() (all []need) {
 		}
 	}
 	add(failed, servers, true, "server has failed", "servers have failed")
-	add(quarantined, servers, false, "tool is quarantined", "tools are quarantined")
+	add(quarantined, tools, false, "tool is quarantined", "tools are quarantined")
 	add(len(d.Degraded), warnings, true, "part is missing", "parts are missing")
 	add(len(d.Warnings), warnings, false, "warning", "warnings")
 	return all

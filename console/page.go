@@ -32,6 +32,7 @@ func (c *Console) places(ctx context.Context, v visitor) []place {
 		{callsPath, "Calls", !v.alone && c.opts.Calls != nil && c.trailRight(ctx, v.Principal) != policy.TrailNone},
 		{approvalsPath, "Approvals", !v.alone},
 		{serversPath, "Servers", !v.alone && c.may(ctx, v.Principal, policy.Operates)},
+		{toolsPath, "Tools", !v.alone && c.seesTools(ctx, v)},
 		{policyPath, "Policy", !v.alone && c.opts.Policy != nil && c.may(ctx, v.Principal, policy.Operates)},
 		{auditPath, "Audit", !v.alone && c.opts.Verify != nil && c.trailRight(ctx, v.Principal) == policy.TrailAll},
 		{connectionsPath, "Connections", c.opts.Connections != nil && len(c.opts.Connections.Services()) > 0},

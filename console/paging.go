@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/base64"
 	"fmt"
+	"net/url"
 	"slices"
 )
 
@@ -42,6 +43,17 @@ func pageOf[T any](p paging, name string, all []T, key func(T) string) map[strin
 		out["next"] = base64.RawURLEncoding.EncodeToString([]byte(key(part[p.limit-1])))
 	}
 	return out
+}
+
+// shownPart is pageOf for a page at an address: it returns the part, and the address of more, "" for none.
+func shownPart[T any](at *url.URL, p paging, all []T, key func(T) string) (part []T, next string) {
+	page := pageOf(p, "", all, key)
+	if cursor, more := page["next"].(string); more {
+		query := at.Query()
+		query.Set("cursor", cursor)
+		next = at.Path + "?" + query.Encode()
+	}
+	return page[""].([]T), next
 }
 
 // anyText reads any text into s.

@@ -108,6 +108,7 @@ type serversPage struct {
 	All         []Upstream
 	One         Server
 	Restartable bool
+	Tools       bool // the visitor may open the pages of tools
 }
 
 // serversPage lists the servers.
@@ -132,7 +133,7 @@ func (c *Console) serverPage(w http.ResponseWriter, r *http.Request, v visitor) 
 	if err != nil {
 		return err
 	}
-	return render(w, appCSP, http.StatusOK, serverView(serversPage{shell: frame, One: found, Restartable: c.restartable(found)}))
+	return render(w, appCSP, http.StatusOK, serverView(serversPage{shell: frame, One: found, Restartable: c.restartable(found), Tools: c.seesTools(r.Context(), v)}))
 }
 
 // submitRestart restarts the server that the path names.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -41,6 +42,12 @@ const (
 	ToolWithheld    = "withheld"    // until somebody accepts its definition
 	ToolQuarantined = "quarantined" // it cannot serve as it is
 )
+
+// unserved stands for both states of tools that do not serve.
+const unserved = "unserved"
+
+// toolStates are the states that a list of tools may be asked for.
+var toolStates = []string{ToolServed, unserved, ToolWithheld, ToolQuarantined}
 
 // A Tool is one definition of a tool that a server offers.
 type Tool struct {
@@ -150,16 +157,18 @@ func (c *Console) looks(ctx context.Context, p policy.Principal) bool {
 	return c.may(ctx, p, policy.Operates) || c.may(ctx, p, policy.Definitions)
 }
 
-// toolsFor returns the tools that p may see, that contain text in a name or title, and that are of a
-// server and in a state, where these are not "".
-func (c *Console) toolsFor(ctx context.Context, p policy.Principal, server, state, text string) ([]Tool, error) {
+// toolChoice chooses among tools; "" = all.
+type toolChoice struct{ Server, State, Text string } // Text is in a name or the title
+
+// toolsFor returns the tools that p may see, of a choice.
+func (c *Console) toolsFor(ctx context.Context, p policy.Principal, choice toolChoice) ([]Tool, error) {
 	if !c.looks(ctx, p) {
 		return nil, notOperator
 	}
 	all, err := c.opts.Tools.List(ctx)
-	text = strings.ToLower(text)
+	text := strings.ToLower(choice.Text)
 	found := slices.DeleteFunc(all, func(t Tool) bool {
-		return server != "" && t.Server != server || state != "" && t.State != state ||
+		return choice.Server != "" && t.Server != choice.Server || !t.inState(choice.State) ||
 			!strings.Contains(strings.ToLower(t.Name+"\n"+t.Exposed+"\n"+t.Title), text)
 	})
 	for i := range found {
@@ -168,26 +177,40 @@ func (c *Console) toolsFor(ctx context.Context, p policy.Principal, server, stat
 	return found, err
 }
 
-func (c *Console) listTools(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	var part paging
-	var server, state, text string
-	err := readQuery(r.URL, part.parameters(map[string]func(string) error{
-		"server": anyText(&server), "text": anyText(&text),
+// inState reports whether t is in a state that a list was asked for, "" = any.
+func (t Tool) inState(state string) bool {
+	return state == "" || t.State == state || state == unserved && slices.Contains(toolStates[2:], t.State)
+}
+
+// readTools reads a query for a list of tools.
+func readTools(u *url.URL) (part paging, choice toolChoice, err error) {
+	err = readQuery(u, part.parameters(map[string]func(string) error{
+		"server": anyText(&choice.Server), "text": anyText(&choice.Text),
 		"state": func(value string) error {
-			if state = value; value != ToolServed && value != ToolWithheld && value != ToolQuarantined {
-				return badRequest("state is served, withheld or quarantined", "")
+			if choice.State = value; value != "" && !slices.Contains(toolStates, value) {
+				return badRequest("state is served, unserved, withheld or quarantined", "")
 			}
 			return nil
 		},
 	}))
+	return part, choice, err
+}
+
+func (c *Console) listTools(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	part, choice, err := readTools(r.URL)
 	if err != nil {
 		return err
 	}
-	found, err := c.toolsFor(r.Context(), p, server, state, text)
+	found, err := c.toolsFor(r.Context(), p, choice)
 	if err != nil {
 		return err
 	}
-	return answer(w, pageOf(part, "tools", found, func(t Tool) string { return strings.Join([]string{t.Server, t.Name, t.For, t.Digest}, "\x00") }))
+	return answer(w, pageOf(part, "tools", found, Tool.order))
+}
+
+// order returns a key that sorts tools by server and name.
+func (t Tool) order() string {
+	return strings.Join([]string{t.Server, t.Name, t.For, t.Digest}, "\x00")
 }
 
 // toolFor returns what p may know of a tool.
@@ -199,11 +222,7 @@ func (c *Console) toolFor(ctx context.Context, p policy.Principal, q ToolQuery) 
 	if err != nil {
 		return t, toolProblem(err)
 	}
-	lines := strings.Split(t.Difference, "\n")
-	for i := range lines {
-		lines[i] = Visible(lines[i])
-	}
-	t.Tool, t.Difference = t.shown(), strings.Join(lines, "\n")
+	t.Tool, t.Difference = t.shown(), visibleLines(t.Difference)
 	for i := range t.Others {
 		t.Others[i] = t.Others[i].shown()
 	}
@@ -213,15 +232,23 @@ func (c *Console) toolFor(ctx context.Context, p policy.Principal, q ToolQuery) 
 	return t, nil
 }
 
-func (c *Console) showTool(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+// readTool reads a query for the tool that the path of r names.
+func readTool(r *http.Request) (ToolQuery, error) {
 	q := toolAt(r)
 	err := readQuery(r.URL, map[string]func(string) error{
 		"digest": anyText(&q.Digest), "principal": anyText(&q.Principal),
 		"roles": func(value string) error {
-			q.Roles = strings.Split(value, ",")
+			if value != "" {
+				q.Roles = strings.Split(value, ",")
+			}
 			return nil
 		},
 	})
+	return q, err
+}
+
+func (c *Console) showTool(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	q, err := readTool(r)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,103 @@
+package console_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/console"
+)
+
+// shows asks for pages that have to show some words and no others.
+func (b *browser) shows(path string, words, others []string) {
+	b.t.Helper()
+	w := b.do("GET", path, nil)
+	for _, word := range words {
+		if w.Code != 200 || !strings.Contains(w.Body.String(), word) {
+			b.t.Errorf("%s: %d without %q: %s", path, w.Code, word, w.Body)
+		}
+	}
+	for _, word := range others {
+		if strings.Contains(w.Body.String(), word) {
+			b.t.Errorf("%s has %q", path, word)
+		}
+	}
+}
+
+// closed holds that nobody without the right opens pages, and that a form does nothing for them, nor from
+// another session.
+func closed(t *testing.T, l *listener, may, mayNot string, pages []string, forms map[string][]string) {
+	t.Helper()
+	one, other := newBrowser(l).signIn(may), newBrowser(l).signIn(mayNot)
+	for _, path := range pages {
+		if w := other.do("GET", path, nil); w.Code != 403 {
+			t.Errorf("%s: %d", path, w.Code)
+		}
+		if w := one.do("GET", path, nil); w.Code != 200 {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	for path, fields := range forms {
+		form := other.form("/console/approvals", fields...)
+		for _, who := range []*browser{one, other} {
+			if w := who.do("POST", path, form); w.Code != 403 {
+				t.Errorf("%s: %d %s", path, w.Code, w.Body)
+			}
+		}
+	}
+}
+
+// Pages of tools are for those who may see them, and only some judge.
+func TestPagesOfTools(t *testing.T) {
+	l, s := shelved(t, nil)
+	closed(t, l, "t-ann", "t-eve", []string{"/console/tools", "/console/tools/web/a"}, map[string][]string{"/console/tools/web/a/accept": {"digest", "sha256:2"}, "/console/tools/web/a/refuse": {"digest", "sha256:2", "reason", "r"}})
+	ann, oda := newBrowser(l).signIn("t-ann"), newBrowser(l).signIn("t-oda")
+	ann.shows("/console/tools", []string{"web__a", "web__b", "pay__a", `href="/console/tools/web/a"`}, nil)
+	ann.shows("/console/tools?state=unserved", []string{"web__a", "pay__a"}, []string{"web__b"})
+	ann.shows("/console/tools?server=web&state=&text=AD", []string{"web__a"}, []string{"web__b", "pay__a"})
+	ann.shows("/console/tools?limit=1&server=web", []string{"web__a", "/console/tools?cursor=", "limit=1", "server=web"}, []string{"web__b"})
+	ann.shows("/console/tools/web/a", []string{"/accept", "/refuse", `name="digest" value="sha256:2"`}, nil)
+	ann.shows("/console/tools/web/b", []string{"web__b"}, []string{"/accept"})
+	ann.shows("/console/tools/web/a?principal=eve&roles=x", []string{"<b>eve</b> (x)", "does not find the tool"}, nil)
+	ann.shows("/console/tools/web/a?principal=stranger", []string{"the roles of this principal are not known", "web__a"}, nil)
+	oda.shows("/console/tools/web/a", []string{"web__a"}, []string{"/accept", "/refuse"})
+	for _, path := range []string{"/console/tools/web/z", "/console/tools?state=lost", "/console/tools?x=1", "/console/tools/web/a?x=1"} {
+		if w := ann.do("GET", path, nil); w.Code != 404 && w.Code != 400 {
+			t.Errorf("%s: %d", path, w.Code)
+		}
+	}
+	if w := oda.do("POST", "/console/tools/web/a/accept", oda.form("/console/tools/web/a", "digest", "sha256:2")); w.Code != 403 || s.judged != nil {
+		t.Errorf("an operator: %d, %+v", w.Code, s.judged)
+	}
+	for action, reason := range map[string]string{"accept": "", "refuse": "too much"} {
+		s.judged, l.acts = nil, nil
+		w := ann.do("POST", "/console/tools/web/a/"+action, ann.form("/console/tools/web/a", "digest", "sha256:2", "reason", reason))
+		if w.Code != 303 || w.Header().Get("Location") != "/console/tools/web/a?digest=sha256%3A2" {
+			t.Errorf("%s: %d %v %s", action, w.Code, w.Header(), w.Body)
+		}
+		if want := []console.Verdict{{Server: "web", Name: "a", Digest: "sha256:2", By: "ann", Refuse: action == "refuse", Reason: reason}}; !cmp.Equal(s.judged, want) {
+			t.Errorf("%s: %+v", action, s.judged)
+		}
+		if len(l.acts) != 1 || l.acts[0].Credential != "session" || l.acts[0].Tool != "a" || l.acts[0].Reason != "" {
+			t.Errorf("%s: recorded %+v", action, l.acts)
+		}
+	}
+	if w := ann.do("POST", "/console/tools/web/a/refuse", ann.form("/console/tools/web/a", "digest", "sha256:2")); w.Code != 422 {
+		t.Errorf("without a reason: %d", w.Code)
+	}
+}
+
+// A difference is two texts side by side, in which the words that differ are marked.
+func TestTwoLines(t *testing.T) {
+	l, _ := advisedBy(t, func(o *console.Options) { o.Tools = talker{} })
+	page := newBrowser(l).signIn("t-oda").do("GET", "/console/tools/payments/transfer", nil).Body.String()
+	for _, want := range []string{"Show <b>the customer the </b>result before", "Show <b>nobody the<mark>\\u200b</mark> </b>result before", "unchanged lines are left out"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page has no %q: %s", want, page)
+		}
+	}
+	if n := strings.Count(page, `<tr class="changed">`); n != 5 {
+		t.Errorf("%d lines are changed", n)
+	}
+}

@@ -1,0 +1,194 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+const toolsPath = "/console/tools"
+
+// toolPath returns the path of the page of a tool.
+func toolPath(server, name string) string {
+	return toolsPath + "/" + url.PathEscape(server) + "/" + url.PathEscape(name)
+}
+
+// toolsAt returns the address of the list of tools of a server in a state, where these are not "".
+func toolsAt(server, state string) string {
+	return toolsPath + "?" + url.Values{"server": {server}, "state": {state}}.Encode()
+}
+
+// address is that of the page of t, and of this definition where it is for some clients only.
+func (t Tool) address() string {
+	if t.For == "" {
+		return toolPath(t.Server, t.Name)
+	}
+	return toolPath(t.Server, t.Name) + "?" + url.Values{"digest": {t.Digest}}.Encode()
+}
+
+// waits reports whether somebody has to accept or refuse the definition that t has now.
+func (t Tool) waits() bool { return t.Pin != nil && t.Pin.Digest != t.Digest }
+
+// toolPages are the pages of tools.
+func (c *Console) toolPages() map[string]map[string]handler {
+	one := toolsPath + "/{server}/{name}"
+	return map[string]map[string]handler{
+		toolsPath:       {http.MethodGet: c.visit(c.toolsPage)},
+		one:             {http.MethodGet: c.visit(c.toolPage)},
+		one + "/accept": {http.MethodPost: c.submit(c.submitJudgement(false))},
+		one + "/refuse": {http.MethodPost: c.submit(c.submitJudgement(true))},
+	}
+}
+
+type toolsPage struct {
+	shell
+	Choice  toolChoice
+	Servers []string
+	All     []Tool
+	Next    string // address of more
+}
+
+// toolsPage lists tools.
+func (c *Console) toolsPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+	part, choice, err := readTools(r.URL)
+	if err != nil {
+		return err
+	}
+	found, err := c.toolsFor(r.Context(), v.Principal, choice)
+	if err != nil {
+		return err
+	}
+	d := toolsPage{Choice: choice}
+	d.All, d.Next = shownPart(r.URL, part, found, Tool.order)
+	for _, u := range c.opts.Status().Upstreams {
+		d.Servers = append(d.Servers, u.Name)
+	}
+	if d.shell, err = c.shell(r.Context(), v, "Tools", toolsPath, r.URL.RequestURI()); err != nil {
+		return err
+	}
+	return render(w, appCSP, http.StatusOK, toolsView(d))
+}
+
+type toolPageData struct {
+	shell
+	Tool    ToolDetail
+	Lines   []twoLines // of the accepted and the offered definition
+	Asked   ToolQuery
+	Refused *problem // why nothing is known of who was asked for
+	Judges  bool
+}
+
+// toolPage shows the tool that the path names.
+func (c *Console) toolPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+	q, err := readTool(r)
+	if err != nil {
+		return err
+	}
+	d := toolPageData{Asked: q, Judges: c.may(r.Context(), v.Principal, policy.Definitions)}
+	d.Tool, err = c.toolFor(r.Context(), v.Principal, q)
+	if p := problemOf(err); err != nil && p.Status == http.StatusBadRequest {
+		d.Refused, q.Principal = &p, ""
+		d.Tool, err = c.toolFor(r.Context(), v.Principal, q)
+	}
+	if err != nil {
+		return err
+	}
+	d.Lines = sideBySide(d.Tool.Difference)
+	if d.shell, err = c.shell(r.Context(), v, Visible(d.Tool.Exposed), toolsPath, ""); err != nil { // what the visitor types stays
+		return err
+	}
+	return render(w, appCSP, http.StatusOK, toolView(d))
+}
+
+// submitJudgement returns what accepts or refuses the definition that a form shows.
+func (c *Console) submitJudgement(refuse bool) page {
+	return func(w http.ResponseWriter, r *http.Request, v visitor) error {
+		q := toolAt(r)
+		verdict := Verdict{Server: q.Server, Name: q.Name, Digest: r.PostForm.Get("digest"), Refuse: refuse, Reason: r.PostForm.Get("reason")}
+		if err := c.judge(r, v.Principal, "session", verdict); err != nil {
+			return err
+		}
+		http.Redirect(w, r, toolPath(q.Server, q.Name)+"?digest="+url.QueryEscape(verdict.Digest), http.StatusSeeOther)
+		return nil
+	}
+}
+
+// twoLines are a line of one text beside that of another. The first of a part that is left out is a Gap.
+type twoLines struct {
+	Was, Now     *sideLine // nil = there is none
+	Changed, Gap bool
+}
+
+// sideLine is a line in three parts, of which the middle is the one that differs.
+type sideLine struct{ Before, Middle, After marked }
+
+// sideBySide lays out a difference in the unified form, of visible texts.
+func sideBySide(unified string) (all []twoLines) {
+	var was, now []string
+	flush := func() {
+		for i := range max(len(was), len(now)) {
+			line := twoLines{Changed: true}
+			switch {
+			case i >= len(now):
+				line.Was = &sideLine{Before: textOf(was[i])}
+			case i >= len(was):
+				line.Now = &sideLine{Before: textOf(now[i])}
+			default:
+				line.Was, line.Now = apart(was[i], now[i]), apart(now[i], was[i])
+			}
+			all = append(all, line)
+		}
+		was, now = nil, nil
+	}
+	_, body, _ := strings.Cut(unified, "\n@@ ")
+	for _, text := range strings.Split(strings.TrimSuffix(body, "\n"), "\n")[1:] {
+		switch {
+		case strings.HasPrefix(text, "-"):
+			was = append(was, text[1:])
+		case strings.HasPrefix(text, "+"):
+			now = append(now, text[1:])
+		case strings.HasPrefix(text, "@@ "):
+			flush()
+			all = append(all, twoLines{Gap: true})
+		default:
+			flush()
+			same := &sideLine{Before: textOf(strings.TrimPrefix(text, " "))}
+			all = append(all, twoLines{Was: same, Now: same})
+		}
+	}
+	flush()
+	return all
+}
+
+// apart splits a line where another begins and ceases to differ from it, between words.
+func apart(line, other string) *sideLine {
+	a, b := strings.SplitAfter(line, " "), strings.SplitAfter(other, " ")
+	start, end := 0, 0
+	for start < min(len(a), len(b)) && a[start] == b[start] {
+		start++
+	}
+	for end < min(len(a), len(b))-start && a[len(a)-1-end] == b[len(b)-1-end] {
+		end++
+	}
+	join := func(words []string) marked { return textOf(strings.Join(words, "")) }
+	return &sideLine{join(a[:start]), join(a[start : len(a)-end]), join(a[len(a)-end:])}
+}
+
+// laidOut returns the visible form of JSON in lines.
+func laidOut(text json.RawMessage) marked {
+	var b bytes.Buffer
+	if json.Indent(&b, text, "", "  ") != nil {
+		return textOf(Visible(string(text)))
+	}
+	return textOf(shorten(visibleLines(b.String())))
+}
+
+// seesTools reports whether v finds the pages of tools.
+func (c *Console) seesTools(ctx context.Context, v visitor) bool {
+	return c.opts.Tools != nil && c.looks(ctx, v.Principal)
+}
