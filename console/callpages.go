@@ -30,17 +30,17 @@ func (c *Console) callPages() map[string]map[string]handler {
 type callsPageData struct {
 	shell
 	index.Page
-	Filters []filter
+	Filters []searchField
 	Narrow  bool   // a filter is set that is not always shown
 	Reads   bool   // the visitor may search in arguments
 	Older   string // address of the next page, "" = there is none
 }
 
-// A filter is a field that narrows a list.
-type filter struct{ Name, Label, Value string }
+// A searchField is a field that narrows a list.
+type searchField struct{ Name, Label, Value string }
 
 // callFilters are the filters of calls; the last two are of arguments.
-var callFilters = []filter{{"principal", "Principal", ""}, {"tool", "Tool", ""}, {"outcome", "Outcome", ""}, {"since", "Since, such as 24h", ""}, {"server", "Server", ""},
+var callFilters = []searchField{{"principal", "Principal", ""}, {"tool", "Tool", ""}, {"outcome", "Outcome", ""}, {"since", "Since, such as 24h", ""}, {"server", "Server", ""},
 	{"code", "Code", ""}, {"rule", "Rule", ""}, {"text", "Words in arguments", ""}, {"argument", "Argument, as /to=bob", ""}}
 
 const (
@@ -79,7 +79,7 @@ func (c *Console) callsPage(w http.ResponseWriter, r *http.Request, v visitor) e
 		shown -= ofArguments
 	}
 	for _, f := range callFilters[:shown] {
-		d.Filters = append(d.Filters, filter{f.Name, f.Label, given.Get(f.Name)})
+		d.Filters = append(d.Filters, searchField{f.Name, f.Label, given.Get(f.Name)})
 		d.Narrow = d.Narrow || len(d.Filters) > usualFilters && given.Get(f.Name) != ""
 	}
 	if d.Next != "" {

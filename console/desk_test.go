@@ -57,3 +57,40 @@ func (k talker) toolNamed(ctx context.Context, q console.ToolQuery) (console.Too
 }
 
 func (k talker) Judge(context.Context, console.Verdict) error { return console.ErrJudged }
+
+// guests are clients that are connected. It implements console.ClientSessions.
+type guests struct{ talker }
+
+func (g guests) List(context.Context) ([]console.ClientSession, error) {
+	at := time.Date(2026, 3, 1, 11, 40, 0, 0, time.UTC)
+	return []console.ClientSession{
+		{ID: "ses_01M8MDDY6SZVKW3C6JEN40SF87", Principal: g.or("payroll-agent"), Transport: "http", Revision: "2025-11-25", Client: g.or("claude-code/2.4.1"), Since: at, Used: at.Add(19 * time.Minute), Calls: 1,
+			Connections: []console.SessionConnection{{Server: g.or("payments"), Revision: g.or("2025-11-25"), PID: 4711, Used: at, Calls: 1}}},
+		{ID: "ses_01M8MDDY6SZVKW3C6JEN40SF88", Principal: g.or("oda"), Tenant: g.or("north"), Server: g.or("web"), Transport: "sse", Revision: g.or("2024-11-05"), Client: g.or("cursor/1.7"), Used: at},
+	}, nil
+}
+
+func (g guests) End(context.Context, string) (bool, error) { return false, nil }
+
+func (k talker) limits(context.Context) ([]console.Limit, bool, error) {
+	return []console.Limit{
+		{Kind: console.LimitRate, Rule: k.or("default"), Principal: k.or("payroll-agent"), Limit: "60/1m", Size: 60, Used: 12, Known: console.KnownProcess},
+		{Kind: console.LimitRate, Rule: k.or("tool=payments__transfer"), Principal: k.or("payroll-agent"), Tenant: k.or("north"), Tool: k.or("payments__transfer"), Limit: "4/1h", Size: 4, Used: 4, Known: console.KnownReplicas},
+		{Kind: console.LimitRefused, Rule: k.or("default"), Principal: k.or("researcher-7"), Limit: "100/1m", Size: 100, Used: 37, Known: console.KnownProcess},
+		{Kind: console.LimitMeter, Rule: k.or("spent_today"), Principal: k.or("payroll-agent"), Tool: k.or("payments__transfer"), Used: 7, Sum: "1290.50", Per: json.RawMessage(`["USD","` + k.text + `"]`), Window: "24h0m0s", Known: console.KnownAll},
+	}, k.text == "", nil
+}
+
+// pouch has tokens. It implements console.Tokens.
+type pouch struct{ talker }
+
+func (p pouch) List(context.Context) ([]console.Token, error) {
+	until := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
+	return []console.Token{
+		{ID: "4f2a9c03b7d1", Subject: p.or("payroll-agent"), Person: p.or("ann@example.org"), Tenant: p.or("north"), Roles: []string{p.or("treasurer")}, Expires: until, State: "valid"},
+		{ID: "9d2c6cf03b72", Subject: p.or("researcher-7"), Roles: []string{p.or("researcher"), "reader"}, State: "revoked"},
+		{ID: "c81c83b7d14c", Subject: p.or("old-agent"), Expires: until.AddDate(-1, 0, 0), State: "expired"},
+	}, nil
+}
+
+func (p pouch) Revoke(context.Context, string, string) error { return nil }

@@ -101,3 +101,62 @@ func TestTwoLines(t *testing.T) {
 		t.Errorf("%d lines are changed", n)
 	}
 }
+
+// Operators see who is connected, and end sessions.
+func TestPageOfSessions(t *testing.T) {
+	l, rooms := lobbied(t, nil)
+	closed(t, l, "t-oda", "t-ann", []string{"/console/sessions"}, map[string][]string{"/console/sessions/ses_1/end": nil})
+	if rooms.ended != nil {
+		t.Fatalf("ended %v", rooms.ended)
+	}
+	oda := newBrowser(l).signIn("t-oda")
+	oda.shows("/console/sessions", []string{"<b>eve</b>", `cli\u202e/1`, "process 7", "<b>ann</b>"}, nil)
+	oda.shows("/console/sessions?principal=eve&server=", []string{"<b>eve</b>"}, []string{"<b>ann</b>"})
+	oda.shows("/console/sessions?limit=1", []string{"<b>ann</b>", "/console/sessions?cursor="}, []string{"<b>eve</b>"})
+	l.acts = nil
+	if w := oda.do("POST", "/console/sessions/ses_1/end", oda.form("/console/sessions")); w.Code != 303 || !cmp.Equal(rooms.ended, []string{"ses_1"}) {
+		t.Errorf("%d %s, ended %v", w.Code, w.Body, rooms.ended)
+	}
+	if len(l.acts) != 1 || l.acts[0].Name != console.ActSessionEnded || l.acts[0].Credential != "session" || l.acts[0].Reason != "" {
+		t.Errorf("recorded %+v", l.acts)
+	}
+	if w := oda.do("POST", "/console/sessions/ses_9/end", oda.form("/console/sessions")); w.Code != 404 {
+		t.Errorf("no such session: %d", w.Code)
+	}
+}
+
+// Operators see what is used, and arguments only with the right to read them.
+func TestPageOfLimits(t *testing.T) {
+	l := limited(t, false, nil)
+	closed(t, l, "t-oda", "t-eve", []string{"/console/limits"}, nil)
+	oda, ann := newBrowser(l).signIn("t-oda"), newBrowser(l).signIn("t-ann")
+	oda.shows("/console/limits", []string{"4 of 4", "5 of 10", `max="10" value="5"`, `ann\u202e`, "sum 900", "may be nearer"}, []string{"secret"})
+	ann.shows("/console/limits", []string{"secret"}, nil)
+	oda.shows("/console/limits?kind=rate&principal=eve&tool=", []string{"4 of 4"}, []string{"5 of 10", "sum 900"})
+	oda.shows("/console/limits?limit=1", []string{"4 of 4", "/console/limits?cursor="}, []string{"5 of 10"})
+}
+
+// Operators see tokens, and revoke them.
+func TestPageOfTokens(t *testing.T) {
+	l, p := pursed(t)
+	closed(t, l, "t-oda", "t-ann", []string{"/console/access"}, map[string][]string{"/console/access/tokens/e0e0e0e0e0e0/revoke": {"reason", "lost"}})
+	if p.revoked != nil {
+		t.Fatalf("revoked %v", p.revoked)
+	}
+	oda := newBrowser(l).signIn("t-oda")
+	oda.shows("/console/access", []string{"<b>eve</b>", "<b>ann</b>", "toolgate token create", "/tokens/e0e0e0e0e0e0/revoke"}, []string{"/tokens/a0a0a0a0a0a0/revoke"})
+	oda.shows("/console/access?subject=eve", []string{"<b>eve</b>"}, []string{"<b>ann</b>"})
+	l.acts = nil
+	if w := oda.do("POST", "/console/access/tokens/e0e0e0e0e0e0/revoke", oda.form("/console/access", "reason", "lost")); w.Code != 303 || !cmp.Equal(p.revoked, []string{"e0e0e0e0e0e0 lost"}) {
+		t.Errorf("%d %s, revoked %v", w.Code, w.Body, p.revoked)
+	}
+	if len(l.acts) != 1 || l.acts[0].Name != console.ActTokenRevoked || l.acts[0].Credential != "session" || l.acts[0].Why != "lost" {
+		t.Errorf("recorded %+v", l.acts)
+	}
+	if w := oda.do("POST", "/console/access/tokens/e0e0e0e0e0e0/revoke", oda.form("/console/access", "reason", strings.Repeat("x", 1001))); w.Code != 400 {
+		t.Errorf("a long reason: %d", w.Code)
+	}
+	if w := oda.do("POST", "/console/access/tokens/e0/revoke", oda.form("/console/access")); w.Code != 404 {
+		t.Errorf("no such token: %d", w.Code)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -19,6 +20,8 @@ const (
 	LimitRefused = "refused" // of records of refused calls
 	LimitMeter   = "meter"   // that the policy reads, and that ends nothing by itself
 )
+
+var limitKinds = []string{LimitRate, LimitRefused, LimitMeter}
 
 // A Limit is what one principal has used of one rate limit or meter. A bucket of which nothing is used is
 // none.
@@ -47,7 +50,10 @@ const (
 
 // limitRoutes are the routes of limits.
 func (c *Console) limitRoutes() map[string]map[string]handler {
-	return map[string]map[string]handler{"/v1/limits": {http.MethodGet: c.as(c.listLimits)}}
+	return map[string]map[string]handler{
+		limitsPath:   {http.MethodGet: c.visit(c.limitsPage)},
+		"/v1/limits": {http.MethodGet: c.as(c.listLimits)},
+	}
 }
 
 // order returns a key that sorts limits: the nearest to the end first, then meters, the most used first.
@@ -73,18 +79,22 @@ func (c *Console) limitsFor(ctx context.Context, p policy.Principal, kind, princ
 	return found, whole, err
 }
 
-func (c *Console) listLimits(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	var part paging
-	var kind, principal, tool string
-	err := readQuery(r.URL, part.parameters(map[string]func(string) error{
+// readLimits reads a query for a list of limits.
+func readLimits(u *url.URL) (part paging, kind, principal, tool string, err error) {
+	err = readQuery(u, part.parameters(map[string]func(string) error{
 		"principal": anyText(&principal), "tool": anyText(&tool),
 		"kind": func(value string) error {
-			if kind = value; value != LimitRate && value != LimitRefused && value != LimitMeter {
+			if kind = value; value != "" && !slices.Contains(limitKinds, value) {
 				return badRequest("kind is rate, refused or meter", "")
 			}
 			return nil
 		},
 	}))
+	return part, kind, principal, tool, err
+}
+
+func (c *Console) listLimits(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	part, kind, principal, tool, err := readLimits(r.URL)
 	if err != nil {
 		return err
 	}
@@ -93,8 +103,16 @@ func (c *Console) listLimits(w http.ResponseWriter, r *http.Request, p policy.Pr
 		return err
 	}
 	page := pageOf(part, "limits", found, Limit.order)
-	shown := page["limits"].([]Limit)
-	reads := c.may(r.Context(), p, policy.ReadsArguments)
+	c.showLimits(r.Context(), p, page["limits"].([]Limit))
+	if !whole {
+		page["cut"] = true
+	}
+	return answer(w, page)
+}
+
+// showLimits brings the texts of limits into their visible form, and takes away what p may not read.
+func (c *Console) showLimits(ctx context.Context, p policy.Principal, shown []Limit) {
+	reads := c.may(ctx, p, policy.ReadsArguments)
 	for i := range shown {
 		l := &shown[i]
 		l.Rule, l.Principal, l.Tenant, l.Tool = Visible(l.Rule), Visible(l.Principal), Visible(l.Tenant), Visible(l.Tool)
@@ -102,8 +120,36 @@ func (c *Console) listLimits(w http.ResponseWriter, r *http.Request, p policy.Pr
 			l.Per = nil
 		}
 	}
-	if !whole {
-		page["cut"] = true
-	}
-	return answer(w, page)
 }
+
+const limitsPath = "/console/limits"
+
+type limitsPage struct {
+	shell
+	Kind, Principal, Tool string // that were asked for, "" = all
+	All                   []Limit
+	Next                  string // address of more
+	Cut                   bool   // not all are known
+}
+
+// limitsPage shows what is used of limits.
+func (c *Console) limitsPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+	part, kind, principal, tool, err := readLimits(r.URL)
+	if err != nil {
+		return err
+	}
+	found, whole, err := c.limitsFor(r.Context(), v.Principal, kind, principal, tool)
+	if err != nil {
+		return err
+	}
+	d := limitsPage{Kind: kind, Principal: principal, Tool: tool, Cut: !whole}
+	d.All, d.Next = shownPart(r.URL, part, found, Limit.order)
+	c.showLimits(r.Context(), v.Principal, d.All)
+	if d.shell, err = c.shell(r.Context(), v, "Limits", limitsPath, ""); err != nil {
+		return err
+	}
+	return render(w, appCSP, http.StatusOK, limitsView(d))
+}
+
+// near reports whether little of l is left.
+func (l Limit) near() bool { return l.Size > 0 && l.Used*10 >= int64(l.Size)*9 }

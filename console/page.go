@@ -27,14 +27,18 @@ type place struct {
 
 // places returns the pages that v finds in the navigation.
 func (c *Console) places(ctx context.Context, v visitor) []place {
+	operates := c.may(ctx, v.Principal, policy.Operates)
 	return slices.DeleteFunc([]place{
 		{overviewPath, "Overview", true},
 		{callsPath, "Calls", !v.alone && c.opts.Calls != nil && c.trailRight(ctx, v.Principal) != policy.TrailNone},
 		{approvalsPath, "Approvals", !v.alone},
-		{serversPath, "Servers", !v.alone && c.may(ctx, v.Principal, policy.Operates)},
+		{serversPath, "Servers", !v.alone && operates},
 		{toolsPath, "Tools", !v.alone && c.seesTools(ctx, v)},
-		{policyPath, "Policy", !v.alone && c.opts.Policy != nil && c.may(ctx, v.Principal, policy.Operates)},
+		{policyPath, "Policy", !v.alone && c.opts.Policy != nil && operates},
 		{auditPath, "Audit", !v.alone && c.opts.Verify != nil && c.trailRight(ctx, v.Principal) == policy.TrailAll},
+		{sessionsPath, "Sessions", !v.alone && c.opts.Sessions != nil && operates},
+		{limitsPath, "Limits", !v.alone && c.opts.Limits != nil && operates},
+		{accessPath, "Access", !v.alone && c.opts.Tokens != nil && operates},
 		{connectionsPath, "Connections", c.opts.Connections != nil && len(c.opts.Connections.Services()) > 0},
 		{stopPath, "Stop", !v.alone && c.opts.Stops != nil},
 	}, func(p place) bool { return !p.there })

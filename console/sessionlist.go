@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -46,6 +47,9 @@ type SessionConnection struct {
 // clientSessionRoutes are the routes of sessions of clients.
 func (c *Console) clientSessionRoutes() map[string]map[string]handler {
 	return map[string]map[string]handler{
+		sessionsPath:               {http.MethodGet: c.visit(c.clientSessionsPage)},
+		sessionsPath + "/{id}/end": {http.MethodPost: c.submit(c.submitEndSession)},
+
 		"/v1/sessions":      {http.MethodGet: c.as(c.listClientSessions)},
 		"/v1/sessions/{id}": {http.MethodDelete: c.as(c.endClientSession)},
 	}
@@ -70,10 +74,17 @@ func (c *Console) clientSessionsFor(ctx context.Context, p policy.Principal, pri
 	return found, err
 }
 
+// order returns a key that sorts sessions by principal.
+func (s ClientSession) order() string { return s.Principal + "\x00" + s.ID }
+
+// readSessions reads a query for a list of sessions.
+func readSessions(u *url.URL) (part paging, principal, server string, err error) {
+	err = readQuery(u, part.parameters(map[string]func(string) error{"principal": anyText(&principal), "server": anyText(&server)}))
+	return part, principal, server, err
+}
+
 func (c *Console) listClientSessions(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	var part paging
-	var principal, server string
-	err := readQuery(r.URL, part.parameters(map[string]func(string) error{"principal": anyText(&principal), "server": anyText(&server)}))
+	part, principal, server, err := readSessions(r.URL)
 	if err != nil {
 		return err
 	}
@@ -81,7 +92,7 @@ func (c *Console) listClientSessions(w http.ResponseWriter, r *http.Request, p p
 	if err != nil {
 		return err
 	}
-	return answer(w, pageOf(part, "sessions", found, func(s ClientSession) string { return s.Principal + "\x00" + s.ID }))
+	return answer(w, pageOf(part, "sessions", found, ClientSession.order))
 }
 
 // endSessionFor ends a session for p, and returns it as it was. It is recorded first.
@@ -114,4 +125,40 @@ func (c *Console) endClientSession(w http.ResponseWriter, r *http.Request, p pol
 		return err
 	}
 	return answer(w, s)
+}
+
+const sessionsPath = "/console/sessions"
+
+type clientSessionsPage struct {
+	shell
+	Principal, Server string // that were asked for, "" = all
+	All               []ClientSession
+	Next              string // address of more
+}
+
+// clientSessionsPage lists sessions of clients.
+func (c *Console) clientSessionsPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+	part, principal, server, err := readSessions(r.URL)
+	if err != nil {
+		return err
+	}
+	found, err := c.clientSessionsFor(r.Context(), v.Principal, principal, server)
+	if err != nil {
+		return err
+	}
+	d := clientSessionsPage{Principal: principal, Server: server}
+	d.All, d.Next = shownPart(r.URL, part, found, ClientSession.order)
+	if d.shell, err = c.shell(r.Context(), v, "Sessions", sessionsPath, ""); err != nil {
+		return err
+	}
+	return render(w, appCSP, http.StatusOK, clientSessionsView(d))
+}
+
+// submitEndSession ends the session that the path names.
+func (c *Console) submitEndSession(w http.ResponseWriter, r *http.Request, v visitor) error {
+	if _, err := c.endSessionFor(r, v.Principal, "session", r.PathValue("id")); err != nil {
+		return err
+	}
+	http.Redirect(w, r, sessionsPath, http.StatusSeeOther)
+	return nil
 }

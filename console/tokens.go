@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -34,6 +35,9 @@ const revokedToken = "revoked"
 // tokenRoutes are the routes of tokens.
 func (c *Console) tokenRoutes() map[string]map[string]handler {
 	return map[string]map[string]handler{
+		accessPath:                         {http.MethodGet: c.visit(c.accessPage)},
+		accessPath + "/tokens/{id}/revoke": {http.MethodPost: c.submit(c.submitRevoke)},
+
 		"/v1/tokens":      {http.MethodGet: c.as(c.listTokens)},
 		"/v1/tokens/{id}": {http.MethodDelete: c.as(c.revokeToken)},
 	}
@@ -50,21 +54,32 @@ func (c *Console) tokensFor(ctx context.Context, p policy.Principal, subject str
 	return slices.DeleteFunc(all, func(t Token) bool { return subject != "" && t.Subject != subject }), err
 }
 
+// order returns a key that sorts tokens by subject.
+func (t Token) order() string { return t.Subject + "\x00" + t.ID }
+
+// readTokens reads a query for a list of tokens.
+func readTokens(u *url.URL) (part paging, subject string, err error) {
+	err = readQuery(u, part.parameters(map[string]func(string) error{"subject": anyText(&subject)}))
+	return part, subject, err
+}
+
 func (c *Console) listTokens(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	var part paging
-	var subject string
-	if err := readQuery(r.URL, part.parameters(map[string]func(string) error{"subject": anyText(&subject)})); err != nil {
+	part, subject, err := readTokens(r.URL)
+	if err != nil {
 		return err
 	}
 	found, err := c.tokensFor(r.Context(), p, subject)
 	if err != nil {
 		return err
 	}
-	return answer(w, pageOf(part, "tokens", found, func(t Token) string { return t.Subject + "\x00" + t.ID }))
+	return answer(w, pageOf(part, "tokens", found, Token.order))
 }
 
 // revokeFor revokes a token for p, and returns it. It is recorded first.
 func (c *Console) revokeFor(r *http.Request, p policy.Principal, credential, id, reason string) (Token, error) {
+	if len(reason) > maxReasonBytes {
+		return Token{}, badRequest("the reason has at most 1000 bytes", "")
+	}
 	act := Act{Name: ActTokenRevoked, Principal: p, Credential: credential}
 	all, err := c.tokensFor(r.Context(), p, "")
 	if err != nil {
@@ -90,13 +105,7 @@ func (c *Console) revokeFor(r *http.Request, p policy.Principal, credential, id,
 
 func (c *Console) revokeToken(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	var reason string
-	err := readQuery(r.URL, map[string]func(string) error{"reason": func(value string) error {
-		if reason = value; len(value) > maxReasonBytes {
-			return badRequest("the reason has at most 1000 bytes", "")
-		}
-		return nil
-	}})
-	if err != nil {
+	if err := readQuery(r.URL, map[string]func(string) error{"reason": anyText(&reason)}); err != nil {
 		return err
 	}
 	t, err := c.revokeFor(r, p, "bearer", r.PathValue("id"), reason)
@@ -104,4 +113,41 @@ func (c *Console) revokeToken(w http.ResponseWriter, r *http.Request, p policy.P
 		return err
 	}
 	return answer(w, t)
+}
+
+const accessPath = "/console/access"
+
+type accessPage struct {
+	shell
+	Asked       string // subject that was asked for, "" = all
+	All         []Token
+	Next        string // address of more
+	Connections bool   // there are connections of people
+}
+
+// accessPage lists the tokens of the configuration.
+func (c *Console) accessPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+	part, subject, err := readTokens(r.URL)
+	if err != nil {
+		return err
+	}
+	found, err := c.tokensFor(r.Context(), v.Principal, subject)
+	if err != nil {
+		return err
+	}
+	d := accessPage{Asked: subject, Connections: c.opts.Connections != nil && len(c.opts.Connections.Services()) > 0}
+	d.All, d.Next = shownPart(r.URL, part, found, Token.order)
+	if d.shell, err = c.shell(r.Context(), v, "Access", accessPath, ""); err != nil {
+		return err
+	}
+	return render(w, appCSP, http.StatusOK, tokensView(d))
+}
+
+// submitRevoke revokes the token that the path names.
+func (c *Console) submitRevoke(w http.ResponseWriter, r *http.Request, v visitor) error {
+	if _, err := c.revokeFor(r, v.Principal, "session", r.PathValue("id"), r.PostForm.Get("reason")); err != nil {
+		return err
+	}
+	http.Redirect(w, r, accessPath, http.StatusSeeOther)
+	return nil
 }
