@@ -131,6 +131,9 @@ type Options struct {
 	Tools Tools
 	// Sessions are those of clients; nil = nobody sees or ends them.
 	Sessions ClientSessions
+	// Clients returns the address of the agents' listener and the clients that can be connected to it, one
+	// at least; nil = nobody is told.
+	Clients func() (address string, all []Client)
 	// Limits returns what is used of rate limits and meters, in any order, and whether that is all; nil =
 	// nobody sees it.
 	Limits func(ctx context.Context) (all []Limit, whole bool, err error)
@@ -272,6 +275,9 @@ func New(opts Options) (*Console, error) {
 	}
 	if opts.Sessions != nil {
 		maps.Copy(routes, c.clientSessionRoutes())
+	}
+	if opts.Clients != nil {
+		maps.Copy(routes, c.connectRoutes())
 	}
 	if opts.Calls != nil {
 		maps.Copy(routes, c.callRoutes())

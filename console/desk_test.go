@@ -94,3 +94,8 @@ func (p pouch) List(context.Context) ([]console.Token, error) {
 }
 
 func (p pouch) Revoke(context.Context, string, string) error { return nil }
+
+func (k talker) clients() (string, []console.Client) {
+	text := "{\n  \"mcpServers\": {\n    \"toolgate\": {\n      \"type\": \"http\",\n      \"url\": \"http://127.0.0.1:8787/mcp\",\n      \"headers\": {\n        \"Authorization\": \"Bearer ${TOOLGATE_TOKEN}\"\n      }\n    }\n  }\n}\n" + k.text
+	return "http://127.0.0.1:8787/mcp" + k.text, []console.Client{{ID: "claude-code", Name: "Claude Code", Text: text}, {ID: "cursor", Name: k.or("Cursor"), Text: text}}
+}

@@ -160,3 +160,25 @@ func TestPageOfTokens(t *testing.T) {
 		t.Errorf("no such token: %d", w.Code)
 	}
 }
+
+// Everybody who is known learns how to connect a client, and sees those of their own.
+func TestConnectingClients(t *testing.T) {
+	l, _ := lobbied(t, func(o *console.Options) { o.Clients = talker{}.clients })
+	eve, bob := newBrowser(l).signIn("t-eve"), newBrowser(l).signIn("t-bob")
+	eve.shows("/console/connect", []string{"connected</span>: <b>cli\\u202e/1</b>", "toolgate connect claude-code", "${TOOLGATE_TOKEN}", "http://127.0.0.1:8787/mcp"}, []string{"ses_1", "ses_2"})
+	bob.shows("/console/connect?client=cursor", []string{"No client with your token", "toolgate connect cursor"}, []string{"cli\\u202e/1"})
+	for query, status := range map[string]int{"?client=none": 404, "?x=1": 400} {
+		if w := bob.do("GET", "/console/connect"+query, nil); w.Code != status {
+			t.Errorf("%s: %d", query, w.Code)
+		}
+	}
+	got := accepted(t, l.ask("GET", "/v1/connect", "", as("t-eve")...))
+	if got["address"] != "http://127.0.0.1:8787/mcp" || len(got["clients"].([]any)) != 2 || len(got["sessions"].([]any)) != 1 {
+		t.Errorf("%v", got)
+	}
+	refused(t, l.ask("GET", "/v1/connect", "", as("t-nobody")...), 401, "UNAUTHENTICATED")
+	refused(t, l.ask("GET", "/v1/connect?x=1", "", as("t-eve")...), 400, "BAD_REQUEST")
+	if w := newBrowser(l).do("GET", "/console/connect", nil); w.Code != 303 {
+		t.Errorf("nobody: %d", w.Code)
+	}
+}

@@ -68,7 +68,7 @@ func said(phrases []phrase) string {
 // Routes are the methods of each path below /v1.
 func (c *Console) Routes() map[string][]string {
 	all := map[string][]string{"/v1/openapi.json": {http.MethodGet}}
-	for _, routes := range []map[string]map[string]handler{c.routes(), c.connectionRoutes(), c.stopRoutes(), c.serverRoutes(), c.policyRoutes(), c.trailRoutes(), c.toolRoutes(), c.clientSessionRoutes(), c.limitRoutes(), c.tokenRoutes(), c.callRoutes()} {
+	for _, routes := range []map[string]map[string]handler{c.routes(), c.connectionRoutes(), c.stopRoutes(), c.serverRoutes(), c.policyRoutes(), c.trailRoutes(), c.toolRoutes(), c.clientSessionRoutes(), c.limitRoutes(), c.tokenRoutes(), c.callRoutes(), c.connectRoutes()} {
 		for path, methods := range routes {
 			if strings.HasPrefix(path, "/v1/") {
 				all[path] = slices.Sorted(maps.Keys(methods))

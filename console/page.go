@@ -39,6 +39,7 @@ func (c *Console) places(ctx context.Context, v visitor) []place {
 		{sessionsPath, "Sessions", !v.alone && c.opts.Sessions != nil && operates},
 		{limitsPath, "Limits", !v.alone && c.opts.Limits != nil && operates},
 		{accessPath, "Access", !v.alone && c.opts.Tokens != nil && operates},
+		{connectPath, "Connect", !v.alone && c.opts.Clients != nil},
 		{connectionsPath, "Connections", c.opts.Connections != nil && len(c.opts.Connections.Services()) > 0},
 		{stopPath, "Stop", !v.alone && c.opts.Stops != nil},
 	}, func(p place) bool { return !p.there })

@@ -68,10 +68,15 @@ func (c *Console) clientSessionsFor(ctx context.Context, p policy.Principal, pri
 		return principal != "" && s.Principal != principal || server != "" && !slices.ContainsFunc(s.Connections, func(k SessionConnection) bool { return k.Server == server })
 	})
 	for i := range found {
-		s := &found[i]
-		s.Principal, s.Tenant, s.Client = Visible(s.Principal), Visible(s.Tenant), Visible(s.Client)
+		found[i] = found[i].shown()
 	}
 	return found, err
+}
+
+// shown returns s with the texts that others wrote in their visible form.
+func (s ClientSession) shown() ClientSession {
+	s.Principal, s.Tenant, s.Client = Visible(s.Principal), Visible(s.Tenant), Visible(s.Client)
+	return s
 }
 
 // order returns a key that sorts sessions by principal.

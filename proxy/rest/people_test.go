@@ -218,7 +218,7 @@ func TestDocumentForPeople(t *testing.T) {
 			return servers[0], nil
 		},
 		Connections: accounts, Calls: found{}, Policy: advisers, Judge: advisers, Verify: verifyUntilCancelled, Export: exportOne,
-		Stops: stops, Tools: tools, Sessions: sessions, Limits: weights.limits, Tokens: tokens,
+		Stops: stops, Tools: tools, Sessions: sessions, Limits: weights.limits, Tokens: tokens, Clients: func() (string, []console.Client) { return "http://gate/mcp", []console.Client{{ID: "c", Name: "C", Text: "{}"}} },
 		Record: func(a console.Act) error {
 			if a.Principal.Subject == "una" || a.Server == "unrecorded" || strings.HasPrefix(a.Stop, "role unrecorded") || strings.HasPrefix(strings.Join(a.Removed, ""), "session ses_unrecorded") || stops.unrecorded {
 				return errors.New("disk full")
@@ -245,14 +245,18 @@ func TestDocumentForPeople(t *testing.T) {
 	if plain := strings.Replace(text, `,"x-toolgate-version":"1.2.3"`, "", 1); plain != string(shipped(t, "openapi-admin.json")) {
 		t.Error("what is served differs from what is shipped in more than the version")
 	}
-	const broken = 9 // probes at the end, of lists that are broken
+	const broken = 10 // probes at the end, of lists that are broken
 	probes := slices.Concat(consoleProbes(), callProbes(), connectionProbes(), stopProbes(), policyProbes(), toolProbes(), sessionProbes(), limitProbes(), tokenProbes(), []probe{
+		{200, "oda", "GET", "/v1/connect", "", nil},
+		{400, "ann", "GET", "/v1/connect?x=1", "", nil},
+		{401, "", "GET", "/v1/connect", "", nil},
 		{503, "oda", "DELETE", "/v1/stop/stp_1", "", nil}, // without a record
 		{500, "oda", "DELETE", "/v1/stop/stp_1", "", nil}, // once the lists are broken
 		{500, "ann", "GET", "/v1/stop", "", nil},
 		{500, "oda", "GET", "/v1/policy", "", nil},
 		{500, "oda", "GET", "/v1/tools", "", nil},
 		{500, "oda", "GET", "/v1/sessions", "", nil},
+		{500, "ann", "GET", "/v1/connect", "", nil},
 		{500, "oda", "GET", "/v1/limits", "", nil},
 		{500, "oda", "GET", "/v1/tokens", "", nil},
 		{500, "ann", "GET", "/v1/connections", "", nil},

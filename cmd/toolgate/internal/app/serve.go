@@ -426,7 +426,8 @@ func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, 
 			return role != "" && p.Has(role)
 		},
 		Tools: toolDesk{a}, Sessions: sessionDesk{a, door}, Limits: a.limitsNow, Tokens: tokenDesk{a},
-		Stderr: a.upstreams.Stderr, Activity: a.metrics.activity.since,
+		Clients: a.entries,
+		Stderr:  a.upstreams.Stderr, Activity: a.metrics.activity.since,
 		Restart: func(ctx context.Context, server string) (console.Upstream, error) {
 			after, err := a.upstreams.Restart(ctx, server)
 			return console.Upstream(after), err

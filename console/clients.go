@@ -1,0 +1,88 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// A Client is an MCP client that can be connected to toolgate.
+type Client struct {
+	ID   string `json:"id"`   // as toolgate connect takes it
+	Name string `json:"name"` // what people call it
+	Text string `json:"text"` // of a file that has toolgate only, without a token
+}
+
+// guide is how clients reach toolgate, and those of a person that do.
+type guide struct {
+	Address  string          `json:"address"` // of the agents' listener
+	Clients  []Client        `json:"clients"`
+	Sessions []ClientSession `json:"sessions"`
+}
+
+const connectPath = "/console/connect"
+
+// connectRoutes are the routes of what connects clients.
+func (c *Console) connectRoutes() map[string]map[string]handler {
+	return map[string]map[string]handler{
+		connectPath:   {http.MethodGet: c.visit(c.clientsPage)},
+		"/v1/connect": {http.MethodGet: c.as(c.showGuide)},
+	}
+}
+
+// guideFor returns how clients reach toolgate, with the sessions of p, the last used first. Everybody
+// who is known sees it: the sessions are their own, and the rest is no secret.
+func (c *Console) guideFor(r *http.Request, p policy.Principal) (k guide, err error) {
+	k.Address, k.Clients = c.opts.Clients()
+	var all []ClientSession
+	if c.opts.Sessions != nil {
+		all, err = c.opts.Sessions.List(r.Context())
+	}
+	k.Sessions = slices.DeleteFunc(append([]ClientSession{}, all...), func(s ClientSession) bool { return s.Principal != p.Subject || s.Tenant != p.Tenant })
+	for i := range k.Sessions {
+		k.Sessions[i] = k.Sessions[i].shown()
+	}
+	slices.SortFunc(k.Sessions, func(a, b ClientSession) int { return b.Used.Compare(a.Used) })
+	return k, err
+}
+
+func (c *Console) showGuide(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	if err := readQuery(r.URL, nil); err != nil {
+		return err
+	}
+	k, err := c.guideFor(r, p)
+	if err != nil {
+		return err
+	}
+	return answer(w, k)
+}
+
+type clientsPage struct {
+	shell
+	guide
+	One Client // that was asked for, or the first
+}
+
+var noClient = problem{Status: http.StatusNotFound, Code: "NO_CLIENT", Detail: "toolgate does not know this client", Hint: "see /console/connect"}
+
+// clientsPage says how to connect a client, and whether one of the visitor is connected.
+func (c *Console) clientsPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+	var d clientsPage
+	if err := readQuery(r.URL, map[string]func(string) error{"client": anyText(&d.One.ID)}); err != nil {
+		return err
+	}
+	if d.guide, err = c.guideFor(r, v.Principal); err != nil {
+		return err
+	}
+	i := slices.IndexFunc(d.Clients, func(k Client) bool { return k.ID == d.One.ID || d.One.ID == "" })
+	if i < 0 {
+		return noClient
+	}
+	d.One = d.Clients[i]
+	if d.shell, err = c.shell(r.Context(), v, "Connect", connectPath, connectPath+"?"+url.Values{"client": {d.One.ID}}.Encode()); err != nil {
+		return err
+	}
+	return render(w, appCSP, http.StatusOK, clientsView(d))
+}
