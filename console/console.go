@@ -246,47 +246,53 @@ func New(opts Options) (*Console, error) {
 	if err != nil {
 		return nil, fmt.Errorf("building the console: %w", err)
 	}
-	routes := c.routes()
-	maps.Copy(routes, c.serverRoutes())
+	routes := c.allRoutes()
 	routes["/v1/openapi.json"] = map[string]handler{http.MethodGet: asset("application/json", document)} // it shows nothing of this installation
-	if opts.Connections != nil {
-		maps.Copy(routes, c.connectionRoutes())
-	}
-	if opts.Stops != nil {
-		maps.Copy(routes, c.stopRoutes())
-	}
-	if opts.Policy != nil && opts.Judge != nil {
-		maps.Copy(routes, c.policyRoutes())
-		maps.Copy(routes, c.policyPages())
-	}
-	if opts.Verify != nil && opts.Export != nil {
-		maps.Copy(routes, c.trailRoutes())
-		maps.Copy(routes, c.auditPages())
-	}
-	if opts.Tools != nil {
-		maps.Copy(routes, c.toolRoutes())
-		maps.Copy(routes, c.toolPages())
-	}
-	if opts.Tokens != nil {
-		maps.Copy(routes, c.tokenRoutes())
-	}
-	if opts.Limits != nil {
-		maps.Copy(routes, c.limitRoutes())
-	}
-	if opts.Sessions != nil {
-		maps.Copy(routes, c.clientSessionRoutes())
-	}
-	if opts.Clients != nil {
-		maps.Copy(routes, c.connectRoutes())
-	}
-	if opts.Calls != nil {
-		maps.Copy(routes, c.callRoutes())
-		maps.Copy(routes, c.callPages())
-	}
 	for pattern, methods := range routes {
 		c.mux.Handle(pattern, c.serve(methods))
 	}
 	return c, nil
+}
+
+// allRoutes are the routes of what the options have.
+func (c *Console) allRoutes() map[string]map[string]handler {
+	routes := c.routes()
+	maps.Copy(routes, c.serverRoutes())
+	if c.opts.Connections != nil {
+		maps.Copy(routes, c.connectionRoutes())
+	}
+	if c.opts.Stops != nil {
+		maps.Copy(routes, c.stopRoutes())
+	}
+	if c.opts.Policy != nil && c.opts.Judge != nil {
+		maps.Copy(routes, c.policyRoutes())
+		maps.Copy(routes, c.policyPages())
+	}
+	if c.opts.Verify != nil && c.opts.Export != nil {
+		maps.Copy(routes, c.trailRoutes())
+		maps.Copy(routes, c.auditPages())
+	}
+	if c.opts.Tools != nil {
+		maps.Copy(routes, c.toolRoutes())
+		maps.Copy(routes, c.toolPages())
+	}
+	if c.opts.Tokens != nil {
+		maps.Copy(routes, c.tokenRoutes())
+	}
+	if c.opts.Limits != nil {
+		maps.Copy(routes, c.limitRoutes())
+	}
+	if c.opts.Sessions != nil {
+		maps.Copy(routes, c.clientSessionRoutes())
+	}
+	if c.opts.Clients != nil {
+		maps.Copy(routes, c.connectRoutes())
+	}
+	if c.opts.Calls != nil {
+		maps.Copy(routes, c.callRoutes())
+		maps.Copy(routes, c.callPages())
+	}
+	return routes
 }
 
 // Close ends every stream that follows the trail or the tickets, so that the

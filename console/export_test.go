@@ -65,15 +65,11 @@ func said(phrases []phrase) string {
 	return b.String()
 }
 
-// Routes are the methods of each path below /v1.
+// Routes are the methods of each path.
 func (c *Console) Routes() map[string][]string {
 	all := map[string][]string{"/v1/openapi.json": {http.MethodGet}}
-	for _, routes := range []map[string]map[string]handler{c.routes(), c.connectionRoutes(), c.stopRoutes(), c.serverRoutes(), c.policyRoutes(), c.trailRoutes(), c.toolRoutes(), c.clientSessionRoutes(), c.limitRoutes(), c.tokenRoutes(), c.callRoutes(), c.connectRoutes()} {
-		for path, methods := range routes {
-			if strings.HasPrefix(path, "/v1/") {
-				all[path] = slices.Sorted(maps.Keys(methods))
-			}
-		}
+	for path, methods := range c.allRoutes() {
+		all[path] = slices.Sorted(maps.Keys(methods))
 	}
 	return all
 }

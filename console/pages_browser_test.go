@@ -153,7 +153,6 @@ func everyPage(t *testing.T, browser context.Context) {
 func (l *listener) addresses() []string {
 	all := []string{"/console/", "/console/approvals", "/console/approvals?view=team", "/console/approvals?view=history", "/console/servers", "/console/stop", "/connections", "/connections/github", "/console/nothing", "/console/servers/nothing"}
 	all = append(all, "/console/policy", "/console/policy/matrix", "/console/policy/ask?role=treasurer&tool=wallet__manage_wallet", "/console/policy/try", "/console/audit", "/console/calls", "/console/calls?tool=wallet__manage_wallet&outcome=denied", "/console/calls/dec_1")
-	all = append(all, "/console/policy", "/console/policy/matrix", "/console/policy/ask?role=treasurer&tool=wallet__manage_wallet", "/console/policy/try", "/console/audit")
 	all = append(all, "/console/tools", "/console/tools?state=unserved&server=payments", "/console/tools/payments/transfer", "/console/tools/payments/transfer?principal=payroll-agent", "/console/tools/web/search", "/console/sessions", "/console/limits", "/console/access", "/console/connect", "/console/connect?client=cursor")
 	for path, body := range map[string]string{tryPath: someFiles, verifyPath: ""} {
 		at := l.ask("POST", path, body, as("t-oda")...).Header().Get("Location")
