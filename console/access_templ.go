@@ -286,12 +286,12 @@ func tokenCard(t Token) templ.Component {
 			}
 		}
 		if t.Expires.IsZero() {
-			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString("· never expires ")
+			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString("· for ever ")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
 		} else {
-			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString("· expires ")
+			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString("· until ")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

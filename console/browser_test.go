@@ -208,6 +208,7 @@ func TestInABrowser(t *testing.T) {
 		"new pages, scriptless": pagesWithoutScripts,
 		"local times":           localTimes,
 		"first page":            firstPage,
+		"a client arrives":      clientArrives,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, browser) })
 	}

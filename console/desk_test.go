@@ -3,7 +3,10 @@ package console_test
 import (
 	"context"
 	"encoding/json"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/toolgate/toolgate/console"
@@ -98,4 +101,35 @@ func (p pouch) Revoke(context.Context, string, string) error { return nil }
 func (k talker) clients() (string, []console.Client) {
 	text := "{\n  \"mcpServers\": {\n    \"toolgate\": {\n      \"type\": \"http\",\n      \"url\": \"http://127.0.0.1:8787/mcp\",\n      \"headers\": {\n        \"Authorization\": \"Bearer ${TOOLGATE_TOKEN}\"\n      }\n    }\n  }\n}\n" + k.text
 	return "http://127.0.0.1:8787/mcp" + k.text, []console.Client{{ID: "claude-code", Name: "Claude Code", Text: text}, {ID: "cursor", Name: k.or("Cursor"), Text: text}}
+}
+
+// arriving has a session of ann once it is told so. It implements console.ClientSessions.
+type arriving struct {
+	guests
+	there atomic.Bool
+}
+
+func (a *arriving) List(ctx context.Context) ([]console.ClientSession, error) {
+	all, err := a.guests.List(ctx)
+	all[0].Principal = "ann"
+	if !a.there.Load() {
+		all = all[1:]
+	}
+	return all, err
+}
+
+// clientArrives holds that the page that connects clients says by itself when one is connected.
+func clientArrives(t *testing.T, browser context.Context) {
+	rooms := new(arriving)
+	l := newListener(t, func(o *console.Options) { o.Clients, o.Sessions = talker{}.clients, rooms })
+	server := httptest.NewServer(l)
+	t.Cleanup(func() {
+		l.Console.Close()
+		server.Close()
+	})
+	p := sitting(t, browser, server.URL, phone)
+	p.signIn("t-ann", "/console/connect")
+	p.sees("No client with your token is connected")
+	rooms.there.Store(true)
+	p.sees("connected: claude-code/2.4.1")
 }
