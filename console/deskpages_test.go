@@ -67,6 +67,10 @@ func TestPagesOfTools(t *testing.T) {
 			t.Errorf("%s: %d", path, w.Code)
 		}
 	}
+	l.status.Upstreams = []console.Upstream{{Name: "web", State: "ready", Quarantined: 1}}
+	oda.shows("/console/", []string{`href="/console/tools?server=&amp;state=unserved">1 tool is quarantined`}, nil)
+	oda.shows("/console/servers/web", []string{`href="/console/tools?server=web&amp;state="`}, nil)
+	newBrowser(l).signIn("t-eve").shows("/console/", []string{"1 tool is quarantined"}, []string{"/console/tools"})
 	if w := oda.do("POST", "/console/tools/web/a/accept", oda.form("/console/tools/web/a", "digest", "sha256:2")); w.Code != 403 || s.judged != nil {
 		t.Errorf("an operator: %d, %+v", w.Code, s.judged)
 	}
