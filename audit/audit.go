@@ -144,7 +144,7 @@ const (
 	EventStopped = "calls_stopped" // a person stopped the calls that Added names, or was refused to
 	EventResumed = "calls_resumed" // a person ended the stop that Removed names, or was refused to
 
-	EventTried    = "policy_tried"   // a person tried a policy that does not serve on recorded calls
+	EventTried    = "policy_tried"   // a person tried a policy that does not serve on recorded calls, or was refused to
 	EventVerified = "trail_verified" // a person had the trail verified, or was refused to
 	EventExported = "trail_exported" // a person exported the trail, or was refused to
 
@@ -174,7 +174,7 @@ type Event struct {
 // Refused reports whether the event says that an act was refused.
 func (e *Event) Refused() bool {
 	switch e.Name {
-	case EventTrailRead, EventArguments, EventRestarted, EventProfile, EventStopped, EventResumed, EventVerified, EventExported, EventSessionEnded: // their reason is that of a refusal
+	case EventTrailRead, EventArguments, EventRestarted, EventProfile, EventStopped, EventResumed, EventTried, EventVerified, EventExported, EventSessionEnded: // their reason is that of a refusal
 		return e.Reason != ""
 	case EventAccepted, EventNotAccepted, EventRevoked: // what is done says to what
 		return len(e.Added)+len(e.Removed) == 0

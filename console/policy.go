@@ -234,7 +234,7 @@ func (c *Console) tryPolicy(w http.ResponseWriter, r *http.Request, p policy.Pri
 	if err := readQuery(r.URL, map[string]func(string) error{"since": c.moment(&candidate.Since)}); err != nil {
 		return err
 	}
-	if err := c.mayTry(r, p); err != nil {
+	if err := c.admitTry(r, p, "bearer"); err != nil {
 		return err
 	}
 	var err error
@@ -257,6 +257,15 @@ func (c *Console) mayTry(r *http.Request, p policy.Principal) error {
 		return notAuditor
 	}
 	return nil
+}
+
+// admitTry is mayTry for somebody who tries one: that p was refused to is recorded.
+func (c *Console) admitTry(r *http.Request, p policy.Principal, credential string) error {
+	err := c.mayTry(r, p)
+	if err != nil {
+		_ = c.record(r, Act{Name: ActPolicyTried, Principal: p, Credential: credential, Reason: problemOf(err).Code}) // the log has the cause
+	}
+	return err
 }
 
 // try begins to try a candidate for p. It is recorded first.

@@ -185,7 +185,7 @@ const fileField = "file:"
 
 // submitTry begins to try the files of a form: an archive, or else their texts.
 func (c *Console) submitTry(w http.ResponseWriter, r *http.Request, v visitor) error {
-	if err := c.mayTry(r, v.Principal); err != nil {
+	if err := c.admitTry(r, v.Principal, "session"); err != nil {
 		return err
 	}
 	candidate := Candidate{Files: map[string][]byte{}}
