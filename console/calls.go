@@ -154,16 +154,7 @@ func (c *Console) callQuery(u *url.URL) (q index.Query, follow bool, err error) 
 		known[name] = func(value string) error { *to = value; return nil }
 	}
 	for name, to := range timesOf(&q) {
-		known[name] = func(value string) (err error) {
-			ago, wrong := time.ParseDuration(value)
-			if *to = c.opts.Now().Add(-ago); wrong != nil {
-				*to, err = time.Parse(time.RFC3339, value)
-			}
-			if err != nil {
-				err = badRequest(name+" is a time of RFC 3339, or how long ago, such as 24h", "")
-			}
-			return err
-		}
+		known[name] = c.moment(to)
 	}
 	if err = readQuery(u, known); err == nil {
 		err = ofIndex(q.Check())

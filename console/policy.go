@@ -170,9 +170,9 @@ func (c *Console) policyMatrix(w http.ResponseWriter, r *http.Request, p policy.
 	q := MatrixQuery{Limit: matrixTools}
 	if err := readQuery(r.URL, map[string]func(string) error{
 		"role":    func(value string) error { q.Roles = []string{value}; return nil },
-		"subject": func(value string) error { q.Subject = value; return nil },
+		"subject": anyText(&q.Subject),
 		"tool":    func(value string) error { q.Tools = []string{value}; return nil },
-		"cursor":  func(value string) error { q.After = value; return nil },
+		"cursor":  anyText(&q.After),
 		"limit":   number(&q.Limit, 1, mostTools, fmt.Sprintf("limit is a number of tools from 1 to %d", mostTools)),
 	}); err != nil {
 		return err

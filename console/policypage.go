@@ -79,9 +79,9 @@ func (c *Console) matrixPage(w http.ResponseWriter, r *http.Request, v visitor) 
 	d := matrixPage{Query: MatrixQuery{Limit: cellsOfPage}}
 	if err := readQuery(r.URL, map[string]func(string) error{
 		"role":    func(value string) error { d.Query.Roles = named(value); return nil },
-		"subject": func(value string) error { d.Query.Subject = value; return nil },
+		"subject": anyText(&d.Query.Subject),
 		"tool":    func(value string) error { d.Query.Tools = named(value); return nil },
-		"cursor":  func(value string) error { d.Query.After = value; return nil },
+		"cursor":  anyText(&d.Query.After),
 	}); err != nil {
 		return err
 	}
@@ -124,8 +124,8 @@ func (c *Console) askPage(w http.ResponseWriter, r *http.Request, v visitor) (er
 	var d askPage
 	if err := readQuery(r.URL, map[string]func(string) error{
 		"role":      func(value string) error { d.Call.Roles = named(value); return nil },
-		"subject":   func(value string) error { d.Call.Subject = value; return nil },
-		"tool":      func(value string) error { d.Call.Tool = value; return nil },
+		"subject":   anyText(&d.Call.Subject),
+		"tool":      anyText(&d.Call.Tool),
 		"arguments": func(value string) error { d.Call.Arguments = json.RawMessage(value); return nil },
 	}); err != nil {
 		return err

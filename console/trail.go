@@ -72,12 +72,9 @@ func (c *Console) verify(r *http.Request, p policy.Principal, credential string)
 // export writes records of the trail.
 func (c *Console) export(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	q := ExportQuery{Format: "jsonl"}
-	text := func(into *string) func(string) error {
-		return func(value string) error { *into = value; return nil }
-	}
 	if err := readQuery(r.URL, map[string]func(string) error{
-		"format": text(&q.Format), "since": c.moment(&q.Since), "until": c.moment(&q.Until), "kind": text(&q.Kind), "outcome": text(&q.Outcome),
-		"principal": text(&q.Principal), "tool": text(&q.Tool), "ticket": text(&q.Ticket),
+		"format": anyText(&q.Format), "since": c.moment(&q.Since), "until": c.moment(&q.Until), "kind": anyText(&q.Kind), "outcome": anyText(&q.Outcome),
+		"principal": anyText(&q.Principal), "tool": anyText(&q.Tool), "ticket": anyText(&q.Ticket),
 	}); err != nil {
 		return err
 	}
