@@ -295,7 +295,7 @@ func (x *Index) behind(ctx context.Context, db *store.DB) (time.Duration, error)
 		}
 	}
 	if len(rows) == 0 && !own { // nobody writes
-		worst = now.Sub(x.begun)
+		worst = max(now.Sub(x.begun), time.Nanosecond)
 	}
 	return worst, err
 }

@@ -128,7 +128,7 @@ func (x *Index) Search(ctx context.Context, q Query) (page Page, err error) {
 		if err != nil {
 			return err
 		}
-		page.BehindMS = behind.Milliseconds()
+		page.BehindMS = (behind + time.Millisecond - 1).Milliseconds() // 0 says that nothing is missing
 		found, err := search(ctx, db, &q, limit+1)
 		if err != nil {
 			return err
