@@ -40,6 +40,7 @@ type writer struct {
 	calls    int
 	progress io.Writer // of what was read
 
+	saved   atomic.Bool  // everything that was read is in the index, and nothing is being read
 	unsaved atomic.Bool  // the batch has entries
 	last    atomic.Int64 // a time up to which all records are in the index, as far as is known, nanoseconds since 1970
 }
@@ -86,7 +87,7 @@ func newWriter(ctx context.Context, x *Index) (*writer, error) {
 
 // behind returns how long ago the index had all records, 0 when it has them now.
 func (w *writer) behind(now time.Time) time.Duration {
-	if !w.unsaved.Load() && !w.follower.Unread() {
+	if w.saved.Load() && !w.unsaved.Load() && !w.follower.Unread() {
 		return 0
 	}
 	return max(time.Millisecond, now.Sub(time.Unix(0, w.last.Load())))
@@ -95,6 +96,7 @@ func (w *writer) behind(now time.Time) time.Duration {
 // look indexes what is new in the trail.
 func (w *writer) look(ctx context.Context) error {
 	now := w.opts.Now()
+	w.saved.Store(false)
 	for line, err := range w.follower.Next(ctx) {
 		if err != nil {
 			w.opts.Log.Warn("reading the trail for the index of calls", "error", err)
@@ -119,6 +121,7 @@ func (w *writer) look(ctx context.Context) error {
 	if err := w.save(ctx); err != nil {
 		return err
 	}
+	w.saved.Store(true)
 	if !w.follower.Unread() {
 		w.last.Store(now.UnixNano())
 	}
