@@ -73,6 +73,7 @@ type PolicyMatrix struct {
 	Revision string           `json:"revision"`
 	Cells    []workbench.Cell `json:"cells"`
 	Next     string           `json:"next,omitempty"` // cursor of more tools
+	Roles    []string         `json:"-"`              // that can be asked for
 	// Rules are the texts of the rules that cells name, by their ids.
 	Rules map[string]RuleText `json:"rules"`
 }

@@ -36,12 +36,13 @@ func (c *Console) policyPages() map[string]map[string]handler {
 	}
 }
 
-// policyShell is the shell of a page about the policy, for those who operate servers.
-func (c *Console) policyShell(ctx context.Context, v visitor, title, path string) (shell, error) {
+// policyShell is the shell of a page about the policy, for those who operate servers. The page is not fetched
+// anew when a ticket changes: what it shows is dear, or is being edited.
+func (c *Console) policyShell(ctx context.Context, v visitor, title string) (shell, error) {
 	if !c.may(ctx, v.Principal, policy.Operates) {
 		return shell{}, notOperator
 	}
-	return c.shell(ctx, v, title, policyPath, path)
+	return c.shell(ctx, v, title, policyPath, "")
 }
 
 type policyStatePage struct {
@@ -53,7 +54,7 @@ type policyStatePage struct {
 // policyPage shows the policy that serves and what is wrong with it.
 func (c *Console) policyPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
 	var d policyStatePage
-	if d.shell, err = c.policyShell(r.Context(), v, "Policy", policyPath); err != nil {
+	if d.shell, err = c.policyShell(r.Context(), v, "Policy"); err != nil {
 		return err
 	}
 	if d.PolicyState, err = c.opts.Policy.State(r.Context()); err != nil {
@@ -67,8 +68,7 @@ type matrixPage struct {
 	shell
 	PolicyMatrix
 	Query MatrixQuery
-	Roles []string // that can be asked for
-	Next  string   // address of more
+	Next  string // address of more
 }
 
 // one returns the member of a list with at most one, "" for none.
@@ -85,14 +85,9 @@ func (c *Console) matrixPage(w http.ResponseWriter, r *http.Request, v visitor) 
 	}); err != nil {
 		return err
 	}
-	if d.shell, err = c.policyShell(r.Context(), v, "Who may what", r.URL.RequestURI()); err != nil {
+	if d.shell, err = c.policyShell(r.Context(), v, "Who may what"); err != nil {
 		return err
 	}
-	state, err := c.opts.Policy.State(r.Context())
-	if err != nil {
-		return err
-	}
-	d.Roles = state.Roles
 	if d.PolicyMatrix, err = c.opts.Policy.Matrix(r.Context(), d.Query); err != nil {
 		return err
 	}
@@ -130,10 +125,9 @@ func (c *Console) askPage(w http.ResponseWriter, r *http.Request, v visitor) (er
 	}); err != nil {
 		return err
 	}
-	if d.shell, err = c.policyShell(r.Context(), v, "Ask the policy", askPath); err != nil {
+	if d.shell, err = c.policyShell(r.Context(), v, "Ask the policy"); err != nil {
 		return err
 	}
-	d.Path = "" // an answer stays as it is
 	if d.Call.Tool != "" {
 		x, err := c.opts.Judge.Explain(r.Context(), d.Call)
 		p := problemOf(judged(err))
@@ -161,13 +155,12 @@ type sourceFile struct{ Name, Text string }
 // tryPage shows the files of the policy that serves, to be changed and tried.
 func (c *Console) tryPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
 	var d tryPageData
-	if d.shell, err = c.policyShell(r.Context(), v, "Try a change", trialsPath); err != nil {
+	if d.shell, err = c.policyShell(r.Context(), v, "Try a change"); err != nil {
 		return err
 	}
 	if err := c.mayTry(r, v.Principal); err != nil {
 		return err
 	}
-	d.Path = "" // what the visitor types stays
 	files, err := c.opts.Policy.Files(r.Context())
 	if err != nil {
 		return err
@@ -230,10 +223,10 @@ func (c *Console) trialPage(w http.ResponseWriter, r *http.Request, v visitor) (
 	if d.Job, err = c.jobs.find(tryKind, r.PathValue("id"), personOf(v.Principal), false); err != nil {
 		return err
 	}
-	if d.shell, err = c.policyShell(r.Context(), v, "Trial", trialsPath+"/"+d.Job.ID); err != nil {
+	if d.shell, err = c.policyShell(r.Context(), v, "Trial"); err != nil {
 		return err
 	}
-	d.Path, d.Refresh = "", d.State == jobRunning
+	d.Refresh = d.State == jobRunning
 	if t, ok := d.Result.(PolicyTrial); ok {
 		d.Trial = &t
 	}

@@ -45,7 +45,7 @@ func (k talker) Files(context.Context) (map[string][]byte, error) {
 }
 
 func (k talker) Matrix(_ context.Context, q console.MatrixQuery) (console.PolicyMatrix, error) {
-	m := console.PolicyMatrix{Revision: "sha256:1", Cells: []workbench.Cell{}, Next: k.or("wallet__zap"), Rules: map[string]console.RuleText{k.or("transfer_over_threshold"): {Where: k.or("toolgate.rego:88"), Text: k.or("hold contains {\n\tsome asset\n\tinput.arguments.amount > 100\n}")}}}
+	m := console.PolicyMatrix{Revision: "sha256:1", Cells: []workbench.Cell{}, Next: k.or("wallet__zap"), Roles: []string{k.or("researcher"), k.or("treasurer")}, Rules: map[string]console.RuleText{k.or("transfer_over_threshold"): {Where: k.or("toolgate.rego:88"), Text: k.or("hold contains {\n\tsome asset\n\tinput.arguments.amount > 100\n}")}}}
 	hold := workbench.Clause{Effect: policy.Hold, Rule: k.or("transfer_over_threshold"), Roles: []string{k.or("approver")}, Conditions: []string{k.or("amount > 100 USD")}}
 	allow := workbench.Clause{Effect: policy.Allow, Rule: k.or("transfer"), Conditions: []string{k.or("amount ≤ 100 USD")}}
 	for i := range q.Limit {

@@ -125,7 +125,7 @@ func callers(roles []string) (all []policy.Principal) {
 // Matrix returns who may call what.
 func (d *Desk) Matrix(ctx context.Context, q console.MatrixQuery) (console.PolicyMatrix, error) {
 	engine := d.o.Engine()
-	m := console.PolicyMatrix{Revision: engine.Revision(), Cells: []workbench.Cell{}, Rules: map[string]console.RuleText{}}
+	m := console.PolicyMatrix{Revision: engine.Revision(), Cells: []workbench.Cell{}, Roles: d.o.Roles(), Rules: map[string]console.RuleText{}}
 	tools := slices.DeleteFunc(d.o.Tools(), func(t policy.Tool) bool {
 		return t.Exposed <= q.After && q.After != "" || len(q.Tools) > 0 && !slices.Contains(q.Tools, t.Exposed)
 	})
@@ -138,12 +138,15 @@ func (d *Desk) Matrix(ctx context.Context, q console.MatrixQuery) (console.Polic
 	case q.Subject != "":
 		asked = []policy.Principal{Principal(d.o.Config(), policy.Principal{Subject: q.Subject, Roles: q.Roles})}
 	case len(q.Roles) == 0:
-		asked = callers(d.o.Roles())
+		asked = callers(m.Roles)
 	}
 	var err error
 	m.Cells, err = workbench.Matrix(ctx, engine, asked, tools, nil)
 	for _, c := range m.Cells {
 		for _, clause := range c.Clauses {
+			if _, known := m.Rules[clause.Rule]; known {
+				continue
+			}
 			if where, text := engine.RuleText(clause.Rule); text != "" {
 				m.Rules[clause.Rule] = console.RuleText{Where: where, Text: text}
 			}

@@ -118,12 +118,12 @@ func (p plan) bends(c costs) (first string, calls float64) {
 	return first, calls
 }
 
-// TestCapacity measures single operations, and prints what the model of docs/evidence/capacity.md
+// TestCapacity measures single operations, and prints what a model of many replicas
 // makes of them: for installations that do not fit this machine. It runs only with
 // TOOLGATE_MEASURE set.
 func TestCapacity(t *testing.T) {
 	if os.Getenv("TOOLGATE_MEASURE") == "" {
-		t.Skip("prints the model of docs/evidence/capacity.md (TOOLGATE_MEASURE=1)")
+		t.Skip("prints a model of many replicas (TOOLGATE_MEASURE=1)")
 	}
 	c := costs{call: 65.3e-6, flush: 150e-6, session: 34e3}
 	c.change, c.statement, c.script = changeCost(t)/changesPerHeld, statementCost(t), scriptCost(t)
