@@ -108,13 +108,7 @@ type PolicyExplanation struct {
 	Revision string        `json:"revision"`
 	Input    *policy.Input `json:"input"`
 	workbench.Explanation
-	Roles []RoleAnswer `json:"roles,omitempty"` // that may call the tool, when the caller may not
-}
-
-// A RoleAnswer says what another role may do.
-type RoleAnswer struct {
-	Role string `json:"role"`
-	May  string `json:"may"` // in words
+	Roles []workbench.RoleAnswer `json:"roles,omitempty"` // that may call the tool, when the caller may not
 }
 
 // A Candidate is a policy to be tried on recorded calls.

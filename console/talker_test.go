@@ -68,7 +68,7 @@ func (k talker) Explain(context.Context, console.SupposedCall) (console.PolicyEx
 	return console.PolicyExplanation{Explanation: workbench.Explanation{Decision: d, Failure: k.text, Title: k.or("Transfers above the threshold wait for a person"), Where: k.or("toolgate.rego:88"),
 		Facts: []workbench.Fact{{Path: k.or("input.arguments.amount"), Value: json.RawMessage(k.or("450"))}, {Path: k.or("data.thresholds.manage_wallet")}},
 		Ways:  []workbench.Way{{Decision: policy.Decision{Effect: policy.Allow, Rule: k.or("transfer")}, Lacking: []string{k.or("input.arguments.amount <= 100")}}}},
-		Roles: []console.RoleAnswer{{Role: k.or("treasurer"), May: k.or("held for approver when amount > 100 USD")}}}, nil
+		Roles: []workbench.RoleAnswer{{Role: k.or("treasurer"), May: k.or("held for approver when amount > 100 USD")}}}, nil
 }
 
 func (k talker) Try(context.Context, console.Candidate, func(console.Progress)) (console.PolicyTrial, error) {

@@ -88,6 +88,26 @@ func Matrix(ctx context.Context, e *rego.Engine, callers []policy.Principal, too
 	return cells, nil
 }
 
+// A RoleAnswer says what a role may do.
+type RoleAnswer struct {
+	Role string `json:"role"`
+	May  string `json:"may"` // in words
+}
+
+// rolesAsked bounds the roles that WhoMay asks about: each takes a partial evaluation.
+const rolesAsked = 200
+
+// WhoMay returns those of roles, of which it looks at the first 200, that may call a tool at all.
+func WhoMay(ctx context.Context, e *rego.Engine, roles []string, t policy.Tool) (answers []RoleAnswer) {
+	for _, role := range roles[:min(len(roles), rolesAsked)] {
+		c, err := CellOf(ctx, e, policy.Principal{Roles: []string{role}}, t)
+		if err == nil && c.May != Never {
+			answers = append(answers, RoleAnswer{role, strings.Join(c.Lines(), "; ")})
+		}
+	}
+	return answers
+}
+
 // sample is a caller with a subject that no policy names.
 func sample(p policy.Principal) policy.Principal {
 	p.Subject = cmp.Or(p.Subject, "somebody")

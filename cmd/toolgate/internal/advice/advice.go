@@ -13,7 +13,6 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -257,9 +256,6 @@ func (d *Desk) CanI(ctx context.Context, c console.SupposedCall) (a console.Poli
 	return a, nil
 }
 
-// rolesAsked bounds the roles that one explanation asks about: each takes a partial evaluation.
-const rolesAsked = 200
-
 // Explain says why a call would be decided so.
 func (d *Desk) Explain(ctx context.Context, c console.SupposedCall) (x console.PolicyExplanation, err error) {
 	engine := d.o.Engine()
@@ -273,12 +269,6 @@ func (d *Desk) Explain(ctx context.Context, c console.SupposedCall) (x console.P
 	if x.Decision.Effect != policy.Deny || len(x.Ways) > 0 || x.Whole != "" {
 		return x, nil
 	}
-	roles := d.o.Roles()
-	for _, role := range roles[:min(len(roles), rolesAsked)] {
-		cell, err := workbench.CellOf(ctx, engine, policy.Principal{Roles: []string{role}}, x.Input.Tool)
-		if err == nil && cell.May != workbench.Never {
-			x.Roles = append(x.Roles, console.RoleAnswer{Role: role, May: strings.Join(cell.Lines(), "; ")})
-		}
-	}
+	x.Roles = workbench.WhoMay(ctx, engine, d.o.Roles(), x.Input.Tool)
 	return x, nil
 }

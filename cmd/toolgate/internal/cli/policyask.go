@@ -218,13 +218,7 @@ func policyExplain(e *env) *cobra.Command {
 			return nil, err
 		}
 		if out.Hopeless() && out.Whole == "" {
-			roles := knownRoles(v.cfg, v.Engine)
-			for _, role := range roles[:min(len(roles), 200)] { // each takes a partial evaluation
-				c, err := workbench.CellOf(ctx, v.Engine, policy.Principal{Roles: []string{role}}, out.Input.Tool)
-				if err == nil && c.May != workbench.Never {
-					out.Roles = append(out.Roles, roleAnswer{role, strings.Join(c.Lines(), "; ")})
-				}
-			}
+			out.Roles = workbench.WhoMay(ctx, v.Engine, knownRoles(v.cfg, v.Engine), out.Input.Tool)
 		}
 		return out, nil
 	})
@@ -238,8 +232,8 @@ type explained struct {
 	Revision string        `json:"revision"` // of the policy that explains
 	Input    *policy.Input `json:"input"`
 	workbench.Explanation
-	Recorded *recorded    `json:"recorded,omitempty"`
-	Roles    []roleAnswer `json:"roles,omitempty"` // that may call the tool, when the caller may not
+	Recorded *recorded              `json:"recorded,omitempty"`
+	Roles    []workbench.RoleAnswer `json:"roles,omitempty"` // that may call the tool, when the caller may not
 
 	engine *rego.Engine
 }
@@ -250,12 +244,6 @@ type recorded struct {
 	ID       string           `json:"decision_id"`
 	Outcome  string           `json:"outcome,omitempty"`
 	Decision *policy.Decision `json:"decision,omitempty"` // nil = the policy was not asked
-}
-
-// A roleAnswer says what another role may do.
-type roleAnswer struct {
-	Role string `json:"role"`
-	May  string `json:"may"` // in words
 }
 
 // recall finds a call in the trail by the id of its decision, call or trace.
