@@ -346,6 +346,21 @@ type Report struct {
 	Verdicts  Verdicts    `json:"verdicts"`
 }
 
+// Verified is a Report with the outcome of the whole verification, for people.
+type Verified struct {
+	OK    bool     `json:"ok"`              // nothing is broken, and what was required is proved
+	State []string `json:"state,omitempty"` // contradictions between trail and store
+	Report
+}
+
+// Records counts the records of all chains.
+func (v Verified) Records() (n int) {
+	for _, c := range v.Chains {
+		n += c.Records
+	}
+	return n
+}
+
 // Elsewhere is a chain of which a store that replicas share has a checkpoint, and which is
 // not in the trail of this replica.
 type Elsewhere struct {

@@ -195,7 +195,7 @@ func verificationView(d verificationPage) templ.Component {
 	})
 }
 
-func verifiedView(v *Verification) templ.Component {
+func verifiedView(v *audit.Verified) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -247,7 +247,7 @@ func verifiedView(v *Verification) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		if problems := v.problems(); len(problems) > 0 {
+		if problems := problems(v); len(problems) > 0 {
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString("<ul class=\"findings\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
@@ -456,7 +456,7 @@ func verdictFact(name string, v audit.Verdict, means string) templ.Component {
 }
 
 // problems are the faults that a verification has found, as texts.
-func (v *Verification) problems() (all []string) {
+func problems(v *audit.Verified) (all []string) {
 	for _, p := range v.All() {
 		all = append(all, p.String())
 	}

@@ -3,6 +3,7 @@ package console
 import (
 	"net/http"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -53,7 +54,7 @@ func (c *Console) submitVerify(w http.ResponseWriter, r *http.Request, v visitor
 type verificationPage struct {
 	shell
 	Job
-	Found *Verification // nil = it is not known yet
+	Found *audit.Verified // nil = it is not known yet
 }
 
 // verificationPage shows how far a verification is, or what it came to.
@@ -66,7 +67,7 @@ func (c *Console) verificationPage(w http.ResponseWriter, r *http.Request, v vis
 		return err
 	}
 	d.Refresh = d.State == jobRunning
-	if found, ok := d.Result.(Verification); ok {
+	if found, ok := d.Result.(audit.Verified); ok {
 		d.Found = &found
 	}
 	return render(w, appCSP, http.StatusOK, verificationView(d))

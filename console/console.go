@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/docs/schemas"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/keys"
@@ -123,7 +124,7 @@ type Options struct {
 	Judge  PolicyJudge
 	// Verify verifies the trail, and returns what it found. Export returns the lines of records, an
 	// error for a query that cannot be read. Nil = nobody does.
-	Verify func(ctx context.Context, report func(Progress)) (Verification, error)
+	Verify func(ctx context.Context, report func(Progress)) (audit.Verified, error)
 	Export func(ctx context.Context, q ExportQuery) (iter.Seq2[[]byte, error], error)
 	// Calls is the search index of calls; nil = there is none.
 	Calls Calls

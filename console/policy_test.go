@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -88,9 +89,9 @@ func advisedBy(t *testing.T, change func(*console.Options), withheld ...policy.R
 			return policy.TrailDecides, nil
 		}
 		o.Policy, o.Judge = a, a
-		o.Verify = func(ctx context.Context, report func(console.Progress)) (console.Verification, error) {
+		o.Verify = func(ctx context.Context, report func(console.Progress)) (audit.Verified, error) {
 			_, err := a.Try(ctx, console.Candidate{}, report)
-			return console.Verification{OK: true}, err
+			return audit.Verified{OK: true}, err
 		}
 		o.Export = func(_ context.Context, q console.ExportQuery) (iter.Seq2[[]byte, error], error) {
 			a.export = q

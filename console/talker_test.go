@@ -80,8 +80,8 @@ func (k talker) Try(context.Context, console.Candidate, func(console.Progress)) 
 		Replay: &replay.Report{Judged: 1204, Changed: replay.Changes{Count: 41, Rules: []replay.Turn{turn}}, Unjudged: []replay.Cause{{Cause: k.or("its arguments were masked"), Count: 12}}}}, nil
 }
 
-func (k talker) verify(context.Context, func(console.Progress)) (console.Verification, error) {
-	v := console.Verification{OK: k.text == "", Report: audit.Report{Verdicts: audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.Unproven},
+func (k talker) verify(context.Context, func(console.Progress)) (audit.Verified, error) {
+	v := audit.Verified{OK: k.text == "", Report: audit.Report{Verdicts: audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.Unproven},
 		Chains: []audit.Chain{{Instance: "01M8MDDY6SZVKW3C6JEN40SF87", Records: 48211, Signed: 48200, Seen: 48100, Last: time.Unix(1772359200, 0)}}}}
 	if k.text != "" {
 		v.State, v.Problems = []string{k.text}, []audit.Problem{{What: k.text}}

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -18,13 +17,6 @@ type ExportQuery struct {
 	Principal    string // subject
 	Tool         string // exposed name, method or event; * stands for anything
 	Ticket       string
-}
-
-// A Verification is what verifying the trail came to.
-type Verification struct {
-	OK    bool     `json:"ok"`              // nothing is broken, and the content is proved
-	State []string `json:"state,omitempty"` // contradictions between trail and store
-	audit.Report
 }
 
 const (

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/workbench"
@@ -57,9 +58,9 @@ func (a *adviser) Try(ctx context.Context, _ console.Candidate, report func(cons
 	return console.PolicyTrial{}, ctx.Err()
 }
 
-func verifyUntilCancelled(ctx context.Context, _ func(console.Progress)) (console.Verification, error) {
+func verifyUntilCancelled(ctx context.Context, _ func(console.Progress)) (audit.Verified, error) {
 	<-ctx.Done()
-	return console.Verification{}, ctx.Err()
+	return audit.Verified{}, ctx.Err()
 }
 
 func exportOne(_ context.Context, q console.ExportQuery) (iter.Seq2[[]byte, error], error) {

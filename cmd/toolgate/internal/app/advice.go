@@ -45,7 +45,7 @@ func (a *App) withAdvice(opts *console.Options) {
 
 // verifyTrail verifies the trail of this replica, as the command audit verify does. Its error is that
 // of ctx when that ends.
-func (a *App) verifyTrail(ctx context.Context, report func(console.Progress)) (v console.Verification, err error) {
+func (a *App) verifyTrail(ctx context.Context, report func(console.Progress)) (v audit.Verified, err error) {
 	cfg, dir := a.Config(), trail.Dir(a.Config().State)
 	x := audit.Evidence{Replica: true, Directory: true, Progress: &checked{ctx: ctx, report: report, all: progress.Size(dir)}}
 	if x.Notes, err = fleet.StoredNotes(ctx, a.state.db); err != nil {
@@ -63,7 +63,7 @@ func (a *App) verifyTrail(ctx context.Context, report func(console.Progress)) (v
 		kept = 0
 	}
 	faults, err := trail.Contradictions(ctx, a.state.db, a.state.keys, []string{dir}, rep, &x, kept)
-	return console.Verification{OK: rep.OK() && len(faults) == 0 && rep.Verdicts.Content == audit.OK, State: faults, Report: rep}, err
+	return audit.Verified{OK: rep.OK() && len(faults) == 0 && rep.Verdicts.Content == audit.OK, State: faults, Report: rep}, err
 }
 
 // reportEvery is how many checked bytes are reported together.

@@ -121,7 +121,7 @@ func auditVerify(e *env) *cobra.Command {
 	var archive, witnessKey, require string
 	c := command("verify [DIR...]", "verify every chain of the trail, its signatures, and the checkpoints that others hold", func(ctx context.Context, args []string) error {
 		if e.addr != "" {
-			v := new(trail.Verified)
+			v := new(audit.Verified)
 			if len(args)+len(files)+len(x.Anchors) > 0 || archive+witnessKey != "" {
 				return usage(errors.New("a running toolgate verifies its own trail by its own keys\nhint: leave out --addr to verify something else"))
 			}
@@ -250,7 +250,7 @@ func contradictions(ctx context.Context, e *env, trails []string, rep audit.Repo
 }
 
 // verdictOn returns the outcome. Its error has the exit code, unless what is required was proved.
-func verdictOn(rep audit.Report, require string, faults ...string) (trail.Verified, error) {
+func verdictOn(rep audit.Report, require string, faults ...string) (audit.Verified, error) {
 	var bad error
 	switch v := rep.Verdicts; {
 	case !rep.OK() || len(faults) > 0:
@@ -260,7 +260,7 @@ func verdictOn(rep audit.Report, require string, faults ...string) (trail.Verifi
 	case require == string(audit.ByIndependence) && v.Independence != audit.OK:
 		bad = &exit{code: exitUnproven, err: errors.New("the independence of the audit trail is not proved\nhint: name checkpoints from an anchor with --anchor, or the key directory of the trail with --keys")}
 	}
-	return trail.Verified{OK: bad == nil, State: faults, Report: rep}, bad
+	return audit.Verified{OK: bad == nil, State: faults, Report: rep}, bad
 }
 
 // recordFilter selects records of the trail.

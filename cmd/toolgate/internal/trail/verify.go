@@ -12,21 +12,6 @@ import (
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
-// Verified is the outcome of a verification.
-type Verified struct {
-	OK    bool     `json:"ok"`              // nothing is broken, and what was required is proved
-	State []string `json:"state,omitempty"` // contradictions between trail and store
-	audit.Report
-}
-
-// Records counts the records of all chains.
-func (v Verified) Records() (n int) {
-	for _, c := range v.Chains {
-		n += c.Records
-	}
-	return n
-}
-
 // AddKeys adds to x what the key directory k has about the trails in dirs: the public keys that
 // signed checkpoints, and ledgers.
 func AddKeys(x *audit.Evidence, k *keys.Dir, dirs ...string) error {
