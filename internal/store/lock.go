@@ -25,7 +25,7 @@ func (db *DB) Lock(ctx context.Context, tx *sql.Tx, name string) error {
 	}
 	_, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock(?)", lockKey(name))
 	var refused *pgconn.PgError
-	if err != nil && ctx.Err() != nil || errors.As(err, &refused) && refused.Code == lockTimeout {
+	if err != nil && ended(ctx) || errors.As(err, &refused) && refused.Code == lockTimeout {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return err

@@ -383,7 +383,7 @@ func (db *DB) View(ctx context.Context, do func(*sql.Tx) error) error {
 
 func (e *engine) transact(ctx context.Context, db *sql.DB, do func(context.Context, *sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
-	if err != nil && ctx.Err() != nil {
+	if err != nil && ended(ctx) {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	if err != nil {
@@ -393,10 +393,17 @@ func (e *engine) transact(ctx context.Context, db *sql.DB, do func(context.Conte
 		_ = tx.Rollback() // err says more; a transaction that does not end is undone with its connection
 		return err
 	}
-	if err = tx.Commit(); err != nil && e.remote && (ctx.Err() != nil || lost(err)) {
+	if err = tx.Commit(); err != nil && e.remote && (ended(ctx) || lost(err)) {
 		return fmt.Errorf("%w: %w", ErrOutcome, err)
 	}
 	return err
+}
+
+// ended reports whether the time of a context is over. Connections take its deadline as
+// their own, and may fail by it before the context itself has an error.
+func ended(ctx context.Context) bool {
+	deadline, limited := ctx.Deadline()
+	return ctx.Err() != nil || limited && !time.Now().Before(deadline)
 }
 
 // Querier is a [sql.DB] or a [sql.Tx].
