@@ -49,9 +49,17 @@ func sitting(t *testing.T, browser context.Context, base string, s screen) *pers
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
-	ctx, stop := context.WithTimeout(ctx, 90*time.Second)
+	ctx, stop := context.WithTimeout(ctx, 5*time.Minute)
 	t.Cleanup(stop)
-	p := &person{t: t, ctx: ctx, base: base, s: s}
+	p := &person{t: t, ctx: ctx, base: base}
+	p.takes(s)
+	return p
+}
+
+// takes gives a person another screen. An open page stays open.
+func (p *person) takes(s screen) {
+	p.t.Helper()
+	p.s = s
 	theme := "light"
 	if s.dark {
 		theme = "dark"
@@ -61,13 +69,12 @@ func sitting(t *testing.T, browser context.Context, base string, s screen) *pers
 		size = append(size, chromedp.EmulateScale(2), chromedp.EmulateMobile, chromedp.EmulateTouch)
 	}
 	p.do(chromedp.EmulateViewport(s.width, s.height, size...))
-	_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+	_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}},
 	})
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
-	return p
 }
 
 func (p *person) do(actions ...chromedp.Action[chromedp.Void]) {
@@ -141,7 +148,7 @@ func (p *person) shot(name string) {
 	p.t.Helper()
 	dir := os.Getenv("TOOLGATE_SCREENSHOTS")
 	if dir == "" {
-		dir = p.t.ArtifactDir()
+		return
 	}
 	picture, err := chromedp.Run(p.ctx, chromedp.FullScreenshot(100))
 	if err != nil {
