@@ -6,6 +6,8 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -58,6 +60,24 @@ func (db *DB) Listen(ctx context.Context, about Topic, wake func(ids ...string))
 		_ = db.listen(ctx, about, wake) // tried again
 		if !wait.For(ctx, relisten) {
 			return
+		}
+	}
+}
+
+// Follow calls read at once, whenever a transaction notifies about the topic, and otherwise at the
+// next beat of every, until ctx ends. Calls of read do not overlap.
+func (db *DB) Follow(ctx context.Context, about Topic, every time.Duration, read func(context.Context)) {
+	woken := make(chan struct{}, 1)
+	var listener sync.WaitGroup
+	listener.Go(func() { db.Listen(ctx, about, func(...string) { wait.Signal(woken) }) })
+	defer listener.Wait()
+	for {
+		read(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait.Beat(every)):
+		case <-woken:
 		}
 	}
 }

@@ -19,7 +19,6 @@ import (
 
 	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/store"
-	"github.com/toolgate/toolgate/internal/wait"
 )
 
 // RevokedFile is the name of the list of revoked tokens in the directory of keys.
@@ -185,28 +184,14 @@ func (r *Revocations) fetch(ctx context.Context) (stored []Revocation, err error
 // be read for 30 s, Check refuses every token until it is read again. With a file it
 // returns at once: Check looks at the file.
 func (r *Revocations) Follow(ctx context.Context) {
-	if !r.db.Shared() {
-		return
-	}
-	woken := make(chan struct{}, 1)
-	var listener sync.WaitGroup
-	listener.Go(func() { r.db.Listen(ctx, store.Tokens, func(...string) { wait.Signal(woken) }) })
-	defer listener.Wait()
-	tick := time.NewTicker(readEvery)
-	defer tick.Stop()
-	for began := time.Now(); ; began = time.Now() {
-		r.follow(ctx, began)
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-woken:
-		}
+	if r.db.Shared() {
+		r.db.Follow(ctx, store.Tokens, readEvery, r.follow)
 	}
 }
 
 // follow reads the store once, and notes when.
-func (r *Revocations) follow(ctx context.Context, began time.Time) {
+func (r *Revocations) follow(ctx context.Context) {
+	began := time.Now()
 	ctx, stop := context.WithTimeout(ctx, readWithin)
 	defer stop()
 	_, err := r.fetch(ctx)

@@ -25,7 +25,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/toolgate/toolgate/internal/store"
-	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -201,19 +200,7 @@ func (s *Stops) InForce() []Stop {
 // Follow enforces what other processes stop and resume, at once when a server notifies and
 // otherwise within half a second, until ctx ends.
 func (s *Stops) Follow(ctx context.Context) {
-	woken := make(chan struct{}, 1)
-	var listener sync.WaitGroup
-	listener.Go(func() { s.opts.DB.Listen(ctx, store.Stops, func(...string) { wait.Signal(woken) }) })
-	defer listener.Wait()
-	for {
-		_ = s.refresh(ctx) // tried again; Unread says so
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait.Beat(readEvery)):
-		case <-woken:
-		}
-	}
+	s.opts.DB.Follow(ctx, store.Stops, readEvery, func(ctx context.Context) { _ = s.refresh(ctx) }) // tried again; Unread says so
 }
 
 // refresh reads the stops, puts them into force and confirms them.
