@@ -132,6 +132,7 @@ const (
 	EventAccepted      = "definition_accepted"   // tool definitions of a server are accepted: first = with its first list, lock, or accept = by a person
 	EventNotAccepted   = "definition_refused"    // a person does not accept the definition of a tool that Removed names; the reason is the person's
 	EventDefinition    = "definition_changed"    // a server offers another definition of a tool than the accepted one: the tool is withheld; Count = tools of the server that the record stands for
+	EventTokenMade     = "token_made"            // a person made the token that Added names, or was refused to
 	EventRevoked       = "token_revoked"         // a token was revoked; Removed names it
 	EventKeysRotated   = "keys_rotated"          // the keys that Added names get another version
 	EventConfined      = "server_confined"       // a server's command starts; the reason says how it is confined
@@ -176,7 +177,7 @@ func (e *Event) Refused() bool {
 	switch e.Name {
 	case EventTrailRead, EventArguments, EventRestarted, EventProfile, EventStopped, EventResumed, EventTried, EventVerified, EventExported, EventSessionEnded: // their reason is that of a refusal
 		return e.Reason != ""
-	case EventAccepted, EventNotAccepted, EventRevoked: // what is done says to what
+	case EventAccepted, EventNotAccepted, EventTokenMade, EventRevoked: // what is done says to what
 		return len(e.Added)+len(e.Removed) == 0
 	}
 	return strings.HasSuffix(e.Name, "_refused")

@@ -30,6 +30,7 @@ const (
 	ActDefinitionAccepted = "definition_accepted"
 	ActDefinitionRefused  = "definition_refused"
 	ActSessionEnded       = "session_ended"
+	ActTokenMade          = "token_made"
 	ActTokenRevoked       = "token_revoked"
 
 	ActConnect        = "connection_begun"

@@ -140,16 +140,25 @@ func TestPageOfLimits(t *testing.T) {
 	oda.shows("/console/limits?limit=1", []string{"4 of 4", "/console/limits?cursor="}, []string{"5 of 10"})
 }
 
-// Operators see tokens, and revoke them.
+// Operators see tokens, make them and revoke them.
 func TestPageOfTokens(t *testing.T) {
 	l, p := pursed(t)
-	closed(t, l, "t-oda", "t-ann", []string{"/console/access"}, map[string][]string{"/console/access/tokens/e0e0e0e0e0e0/revoke": {"reason", "lost"}})
+	closed(t, l, "t-oda", "t-ann", []string{"/console/access"}, map[string][]string{"/console/access/tokens/e0e0e0e0e0e0/revoke": {"reason", "lost"}, "/console/access/tokens": {"subject", "a", "roles", "b"}})
 	if p.revoked != nil {
 		t.Fatalf("revoked %v", p.revoked)
 	}
 	oda := newBrowser(l).signIn("t-oda")
 	oda.shows("/console/access", []string{"<b>eve</b>", "<b>ann</b>", "toolgate token create", "/tokens/e0e0e0e0e0e0/revoke"}, []string{"/tokens/a0a0a0a0a0a0/revoke"})
 	oda.shows("/console/access?subject=eve", []string{"<b>eve</b>"}, []string{"<b>ann</b>"})
+	w := oda.do("POST", "/console/access/tokens", oda.form("/console/access", "subject", " agent-7 ", "roles", "researcher, reader", "person", "a\u202eb", "for", "1h"))
+	for _, want := range []string{"<code>tg_new</code>", "&#34;agent-7&#34;", "&#34;researcher&#34;,", `a\u202eb`, "toolgate.identity.tokens"} {
+		if w.Code != 200 || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%d, without %s:\n%s", w.Code, want, w.Body)
+		}
+	}
+	if w := oda.do("POST", "/console/access/tokens", oda.form("/console/access", "subject", "agent-7")); w.Code != 400 || !strings.Contains(w.Body.String(), "needs roles") {
+		t.Errorf("without roles: %d %s", w.Code, w.Body)
+	}
 	l.acts = nil
 	if w := oda.do("POST", "/console/access/tokens/e0e0e0e0e0e0/revoke", oda.form("/console/access", "reason", "lost")); w.Code != 303 || !cmp.Equal(p.revoked, []string{"e0e0e0e0e0e0 lost"}) {
 		t.Errorf("%d %s, revoked %v", w.Code, w.Body, p.revoked)

@@ -2,17 +2,22 @@ package console
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/toolgate/toolgate/policy"
 )
 
-// Tokens are the bearer tokens of the configuration. It is a file that toolgate does not write, so none is
-// created here. Implementations are safe for concurrent use.
+// Tokens are the bearer tokens of the configuration. It is a file that toolgate does not write: a token
+// that is made here is valid once its entry is in the file. Implementations are safe for concurrent use.
 type Tokens interface {
+	// Make makes a token of t's subject, person, tenant and roles until its end. Nothing keeps it. The
+	// error is for a t that no entry can have, and hides nothing from the sender.
+	Make(t Token) (MadeToken, error)
 	// List returns the tokens.
 	List(ctx context.Context) ([]Token, error)
 	// Revoke refuses a token for ever, by its ID, in every process; reason is for the list of revoked ones.
@@ -30,15 +35,23 @@ type Token struct {
 	State   string    `json:"state"`            // valid, expired or revoked
 }
 
+// A MadeToken is a new token, which nobody sees again.
+type MadeToken struct {
+	ID    string          `json:"id"` // as in the list
+	Token string          `json:"token"`
+	Entry json.RawMessage `json:"entry"` // what the configuration needs, with the token's hash only
+}
+
 const revokedToken = "revoked"
 
 // tokenRoutes are the routes of tokens.
 func (c *Console) tokenRoutes() map[string]map[string]handler {
 	return map[string]map[string]handler{
 		accessPath:                         {http.MethodGet: c.visit(c.accessPage)},
+		accessPath + "/tokens":             {http.MethodPost: c.submit(c.submitToken)},
 		accessPath + "/tokens/{id}/revoke": {http.MethodPost: c.submit(c.submitRevoke)},
 
-		"/v1/tokens":      {http.MethodGet: c.as(c.listTokens)},
+		"/v1/tokens":      {http.MethodGet: c.as(c.listTokens), http.MethodPost: c.as(c.createToken)},
 		"/v1/tokens/{id}": {http.MethodDelete: c.as(c.revokeToken)},
 	}
 }
@@ -73,6 +86,47 @@ func (c *Console) listTokens(w http.ResponseWriter, r *http.Request, p policy.Pr
 		return err
 	}
 	return answer(w, pageOf(part, "tokens", found, Token.order))
+}
+
+// makeFor makes a token for p that lasts for within, a duration, or "" = for ever. It is recorded first.
+func (c *Console) makeFor(r *http.Request, p policy.Principal, credential string, t Token, within string) (MadeToken, error) {
+	act := Act{Name: ActTokenMade, Principal: p, Credential: credential}
+	if !c.may(r.Context(), p, policy.Operates) {
+		act.Reason = notOperator.Code
+		_ = c.record(r, act) // the log has the cause
+		return MadeToken{}, notOperator
+	}
+	if within != "" {
+		d, err := time.ParseDuration(within)
+		if err != nil || d <= 0 {
+			return MadeToken{}, badRequest("for is no duration above zero", "720h")
+		}
+		t.Expires = c.opts.Now().Add(d).UTC().Truncate(time.Second)
+	}
+	made, err := c.opts.Tokens.Make(t)
+	if err != nil {
+		return MadeToken{}, badRequest(err.Error(), "")
+	}
+	act.Added = []string{"token " + Visible(t.Subject) + " " + made.ID}
+	return made, c.record(r, act)
+}
+
+func (c *Console) createToken(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	var body struct {
+		Subject string   `json:"subject"`
+		Person  string   `json:"person"`
+		Tenant  string   `json:"tenant"`
+		Roles   []string `json:"roles"`
+		For     string   `json:"for"`
+	}
+	if err := read(w, r, &body, "an object with the texts subject, person, tenant and for, and the array roles", `{"subject": "agent-7", "roles": ["researcher"], "for": "720h"}`); err != nil {
+		return err
+	}
+	made, err := c.makeFor(r, p, "bearer", Token{Subject: body.Subject, Person: body.Person, Tenant: body.Tenant, Roles: body.Roles}, body.For)
+	if err != nil {
+		return err
+	}
+	return answerAs(w, http.StatusCreated, made)
 }
 
 // revokeFor revokes a token for p, and returns it. It is recorded first.
@@ -150,4 +204,25 @@ func (c *Console) submitRevoke(w http.ResponseWriter, r *http.Request, v visitor
 	}
 	http.Redirect(w, r, accessPath, http.StatusSeeOther)
 	return nil
+}
+
+// submitToken makes the token that the form describes, and shows it once.
+func (c *Console) submitToken(w http.ResponseWriter, r *http.Request, v visitor) error {
+	field := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
+	isComma := func(r rune) bool { return r == ',' || r == ' ' }
+	t := Token{Subject: field("subject"), Person: field("person"), Tenant: field("tenant"), Roles: strings.FieldsFunc(field("roles"), isComma)}
+	made, err := c.makeFor(r, v.Principal, "session", t, field("for"))
+	if err != nil {
+		return err
+	}
+	frame, err := c.shell(r.Context(), v, "New token", accessPath, "")
+	if err != nil {
+		return err
+	}
+	return render(w, appCSP, http.StatusOK, madeTokenView(madeTokenPage{frame, made}))
+}
+
+type madeTokenPage struct {
+	shell
+	Made MadeToken
 }

@@ -2,9 +2,11 @@ package console_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -14,6 +16,14 @@ import (
 
 // purse has a token of eve and a revoked one of ann. It implements console.Tokens.
 type purse struct{ revoked []string }
+
+func (p *purse) Make(t console.Token) (console.MadeToken, error) {
+	if len(t.Roles) == 0 {
+		return console.MadeToken{}, errors.New("a token needs roles")
+	}
+	entry, err := json.Marshal(map[string]any{"subject": t.Subject, "person": t.Person, "tenant": t.Tenant, "roles": t.Roles, "expires": t.Expires})
+	return console.MadeToken{ID: "f0f0f0f0f0f0", Token: "tg_new", Entry: entry}, err
+}
 
 func (p *purse) List(context.Context) ([]console.Token, error) {
 	return []console.Token{
@@ -38,7 +48,7 @@ func pursed(t *testing.T) (*listener, *purse) {
 	}), p
 }
 
-// Operators see the tokens by subject; nobody creates one.
+// Operators see the tokens by subject.
 func TestTokens(t *testing.T) {
 	l, _ := pursed(t)
 	for query, want := range map[string]string{
@@ -52,9 +62,47 @@ func TestTokens(t *testing.T) {
 	}
 	refused(t, l.ask("GET", "/v1/tokens", "", as("t-ann")...), 403, "NOT_OPERATOR")
 	refused(t, l.ask("GET", "/v1/tokens", "", as("t-nobody")...), 401, "UNAUTHENTICATED")
-	refused(t, l.ask("POST", "/v1/tokens", "{}", as("t-oda")...), 405, "METHOD_NOT_ALLOWED")
 	for _, query := range []string{"?all=true", "?limit=1001", "?subject=a&subject=b"} {
 		refused(t, l.ask("GET", "/v1/tokens"+query, "", as("t-oda")...), 400, "BAD_REQUEST")
+	}
+}
+
+// A token is made for those who may, after its record, which does not have the token.
+func TestMakeToken(t *testing.T) {
+	const body = `{"subject": "agent-7", "person": "ann", "tenant": "north", "roles": ["researcher", "reader"], "for": "720h"}`
+	json := append(as("t-oda"), "Content-Type", "application/json")
+	l, _ := pursed(t)
+	w := l.ask("POST", "/v1/tokens", body, json...)
+	want := `{"id":"f0f0f0f0f0f0","token":"tg_new","entry":{"expires":"` + l.Now().Add(720*time.Hour).UTC().Format(time.RFC3339) + `","person":"ann","roles":["researcher","reader"],"subject":"agent-7","tenant":"north"}}`
+	if got := strings.TrimSpace(w.Body.String()); w.Code != 201 || got != want || w.Header().Get("Cache-Control") != "no-store" {
+		t.Errorf("%d %s, want %s; %v", w.Code, got, want, w.Header())
+	}
+	if diff := cmp.Diff([]console.Act{{Name: console.ActTokenMade, Principal: people["t-oda"], Source: "192.0.2.1", Credential: "bearer", Added: []string{"token agent-7 f0f0f0f0f0f0"}}}, l.acts); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for name, tc := range map[string]struct {
+		token, body string
+		unrecorded  error
+		status      int
+		code        string
+	}{
+		"another role":       {"t-ann", body, nil, 403, "NOT_OPERATOR"},
+		"nobody":             {"t-nobody", body, nil, 401, "UNAUTHENTICATED"},
+		"no roles":           {"t-oda", `{"subject": "agent-7"}`, nil, 400, "BAD_REQUEST"},
+		"no duration":        {"t-oda", `{"subject": "agent-7", "roles": ["a"], "for": "soon"}`, nil, 400, "BAD_REQUEST"},
+		"a time in the past": {"t-oda", `{"subject": "agent-7", "roles": ["a"], "for": "-1h"}`, nil, 400, "BAD_REQUEST"},
+		"another member":     {"t-oda", `{"subject": "agent-7", "roles": ["a"], "sha256": "0"}`, nil, 400, "BAD_REQUEST"},
+		"it is not recorded": {"t-oda", body, errors.New("disk full"), 503, "AUDIT_UNAVAILABLE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, _ := pursed(t)
+			l.unrecorded = tc.unrecorded
+			w := l.ask("POST", "/v1/tokens", tc.body, append(as(tc.token), "Content-Type", "application/json")...)
+			if strings.Contains(w.Body.String(), "tg_new") {
+				t.Errorf("answered with a token: %s", w.Body)
+			}
+			refused(t, w, tc.status, tc.code)
+		})
 	}
 }
 

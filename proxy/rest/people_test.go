@@ -218,7 +218,9 @@ func TestDocumentForPeople(t *testing.T) {
 			return servers[0], nil
 		},
 		Connections: accounts, Calls: found{}, Policy: advisers, Judge: advisers, Verify: verifyUntilCancelled, Export: exportOne,
-		Stops: stops, Tools: tools, Sessions: sessions, Limits: weights.limits, Tokens: tokens, Clients: func() (string, []console.Client) { return "http://gate/mcp", []console.Client{{ID: "c", Name: "C", Text: "{}"}} },
+		Stops: stops, Tools: tools, Sessions: sessions, Limits: weights.limits, Tokens: tokens, Clients: func() (string, []console.Client) {
+			return "http://gate/mcp", []console.Client{{ID: "c", Name: "C", Text: "{}"}}
+		},
 		Record: func(a console.Act) error {
 			if a.Principal.Subject == "una" || a.Server == "unrecorded" || strings.HasPrefix(a.Stop, "role unrecorded") || strings.HasPrefix(strings.Join(a.Removed, ""), "session ses_unrecorded") || stops.unrecorded {
 				return errors.New("disk full")

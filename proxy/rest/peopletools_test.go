@@ -148,6 +148,13 @@ func (p *purse) List(context.Context) ([]console.Token, error) {
 	}, nil
 }
 
+func (p *purse) Make(t console.Token) (console.MadeToken, error) {
+	if t.Subject == "" {
+		return console.MadeToken{}, errors.New("planted")
+	}
+	return console.MadeToken{ID: "0123456789ab", Token: "tg_new", Entry: []byte(`{"subject":"agent-7"}`)}, nil
+}
+
 func (p *purse) Revoke(_ context.Context, id, _ string) error {
 	if id == "ba9876543210" {
 		return errors.New("planted")
@@ -160,6 +167,9 @@ func tokenProbes() []probe {
 	return []probe{
 		{200, "oda", "GET", all + "?limit=1", "", nil}, {200, "oda", "GET", all + "?subject=una", "", nil},
 		{400, "oda", "GET", all + "?x=1", "", nil}, {401, "", "GET", all, "", nil}, {403, "eve", "GET", all, "", nil},
+		{201, "oda", "POST", all, `{"subject":"agent-7","person":"Ann","tenant":"acme","roles":["reader"],"for":"720h"}`, nil}, {400, "oda", "POST", all, `{}`, nil},
+		{401, "", "POST", all, `{}`, nil}, {403, "eve", "POST", all, `{}`, nil}, {503, "una", "POST", all, `{"subject":"agent-7","roles":["reader"]}`, nil},
+		{413, "oda", "POST", all, `{"subject":"` + strings.Repeat("x", 70_000) + `"}`, nil}, {415, "oda", "POST", all, "{}", []string{"Content-Type: text/plain"}},
 		{200, "oda", "DELETE", one + "?reason=lost", "", nil}, {400, "oda", "DELETE", one + "?x=1", "", nil}, {401, "", "DELETE", one, "", nil}, {403, "eve", "DELETE", one, "", nil},
 		{404, "oda", "DELETE", all + "/000000000000", "", nil}, {500, "oda", "DELETE", all + "/ba9876543210", "", nil}, {503, "una", "DELETE", one, "", nil},
 	}

@@ -60,16 +60,16 @@ func initCommand(e *env) (c *cobra.Command) {
 
 // A setup is what init is going to do, or has done.
 type setup struct {
-	Dir      string        `json:"dir"`
-	Servers  []*offer      `json:"servers"`
-	Notes    []string      `json:"notes,omitempty"`
-	Files    []plannedFile `json:"files"`
-	Written  bool          `json:"written"`
-	Tools    []draftedTool `json:"tools,omitempty"`
-	Tokens   []newToken    `json:"tokens,omitempty"`
-	Findings []finding     `json:"findings,omitempty"`
-	Call     *firstCall    `json:"call,omitempty"`
-	Next     []string      `json:"next,omitempty"` // commands
+	Dir      string         `json:"dir"`
+	Servers  []*offer       `json:"servers"`
+	Notes    []string       `json:"notes,omitempty"`
+	Files    []plannedFile  `json:"files"`
+	Written  bool           `json:"written"`
+	Tools    []draftedTool  `json:"tools,omitempty"`
+	Tokens   []app.NewToken `json:"tokens,omitempty"`
+	Findings []finding      `json:"findings,omitempty"`
+	Call     *firstCall     `json:"call,omitempty"`
+	Next     []string       `json:"next,omitempty"` // commands
 
 	e       *env
 	lock    *lock.File
@@ -95,9 +95,9 @@ func setUp(ctx context.Context, e *env, dir string, f *initFlags) (err error) {
 	if err != nil || !agreed {
 		return err
 	}
-	s.Tokens = []newToken{
-		makeToken(config.Token{Subject: "agent", Person: "owner", Roles: []string{roleReader, roleWriter}}),
-		makeToken(config.Token{Subject: "approver", Person: "approver", Roles: []string{roleApprover}}),
+	s.Tokens = []app.NewToken{
+		app.MakeToken(config.Token{Subject: "agent", Person: "owner", Roles: []string{roleReader, roleWriter}}),
+		app.MakeToken(config.Token{Subject: "approver", Person: "approver", Roles: []string{roleApprover}}),
 	}
 	if err = s.plan(); err == nil {
 		err = s.write()

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -54,13 +52,13 @@ func tokenCreate(e *env) (c *cobra.Command) {
 			}
 			entry.Roles, entry.Person, entry.Tenant = old[0].Roles, old[0].Person, old[0].Tenant
 		}
-		if entry.Subject == "" || entry.Subject == identity.LocalSubject || len(entry.Roles) == 0 || slices.Contains(entry.Roles, "") {
-			return nil, usage(errors.New("a token needs a subject, other than local, and roles\nhint: --subject agent-7 --roles researcher"))
-		}
 		if expires > 0 {
 			entry.Expires = time.Now().Add(expires).UTC().Truncate(time.Second)
 		}
-		made := makeToken(entry)
+		if err := app.CheckToken(entry); err != nil {
+			return nil, usage(fmt.Errorf("%w%s--subject agent-7 --roles researcher", err, hintMark))
+		}
+		made := app.MakeToken(entry)
 		made.Replace = old
 		return made, nil
 	})
@@ -71,20 +69,6 @@ func tokenCreate(e *env) (c *cobra.Command) {
 	f.DurationVar(&expires, "expires", 0, "`DURATION` for which the token lasts, such as 720h (default: for ever)")
 	f.DurationVar(&overlap, "overlap", 0, "make another token of the subject, and let the present ones end after this `DURATION`, such as 24h")
 	return c
-}
-
-// newToken is the report of token create.
-type newToken struct {
-	Token   string         `json:"token"` // shown this once
-	Entry   config.Token   `json:"entry"`
-	Replace []config.Token `json:"replace,omitempty"` // the present entries, with the time at which they end
-}
-
-// makeToken makes a token for an entry, which gets its hash.
-func makeToken(entry config.Token) newToken {
-	token := "tg_" + rand.Text()
-	entry.SHA256 = identity.HashToken(token)
-	return newToken{Token: token, Entry: entry}
 }
 
 func tokenList(e *env) *cobra.Command {
