@@ -34,6 +34,14 @@ func TestMain(m *testing.M) {
 // patience bounds what a test waits for.
 const patience = 30 * time.Second
 
+// shortOrSoak returns few, or many with TOOLGATE_SOAK=1.
+func shortOrSoak(few, many int) int {
+	if os.Getenv("TOOLGATE_SOAK") != "" {
+		return many
+	}
+	return few
+}
+
 // world is one state directory with a trail.
 type world struct {
 	t   testing.TB

@@ -41,7 +41,7 @@ func TestKill(t *testing.T) {
 		closeDB()
 	}
 	var waiting []*audit.Record
-	for range 12 {
+	for range shortOrSoak(5, 12) {
 		for range 700 {
 			w.any(r, l)
 		}
@@ -83,7 +83,7 @@ func TestRebuild(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 7))
 	x, stop := w.begin()
 	l := w.chain(audit.Options{})
-	for range 30 {
+	for range shortOrSoak(10, 30) { // more than are merged at once
 		for range r.IntN(200) {
 			w.any(r, l)
 		}
@@ -353,6 +353,9 @@ func TestFollow(t *testing.T) {
 	for c, err := range all {
 		if err != nil {
 			t.Fatal(err)
+		}
+		if c.Outcome == "" { // it was read between its records, and comes again
+			continue
 		}
 		if got = append(got, c.ID); len(got) == len(want) {
 			break
