@@ -2,9 +2,11 @@ package console
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,7 +18,10 @@ import (
 
 const (
 	callsPath   = "/console/calls"
+	callEvents  = callsPath + "/events"
 	listedCalls = 50
+	// liveEvery is how often an open list of calls shows what has come.
+	liveEvery = time.Second
 )
 
 // callPages are the pages of the index of calls.
@@ -24,6 +29,7 @@ func (c *Console) callPages() map[string]map[string]handler {
 	return map[string]map[string]handler{
 		callsPath:           {http.MethodGet: c.visit(c.callsPage)},
 		callsPath + "/{id}": {http.MethodGet: c.visit(c.callPage)},
+		callEvents:          {http.MethodGet: c.visit(c.followCalls)},
 	}
 }
 
@@ -34,6 +40,8 @@ type callsPageData struct {
 	Narrow  bool   // a filter is set that is not always shown
 	Reads   bool   // the visitor may search in arguments
 	Older   string // address of the next page, "" = there is none
+	Events  string // address of the calls that come, "" = they are not shown
+	Now     string // address that shows them, of a list that was to stay as it is
 }
 
 // A searchField is a field that narrows a list.
@@ -48,22 +56,26 @@ const (
 	ofArguments  = 2 // the last of them
 )
 
-// callsPage lists calls that the address selects, the newest first.
-func (c *Console) callsPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	given := r.URL.Query()
+// pageQuery reads the address of a list of calls: what it asks for, as it is given, and whether calls that come
+// are to be shown, which they are unless the address says no.
+func (c *Console) pageQuery(u *url.URL) (q index.Query, given url.Values, live bool, err error) {
+	given = u.Query()
 	for name, values := range given {
 		if strings.Join(values, "") == "" { // as forms send empty fields
 			delete(given, name)
 		}
 	}
-	q, follow, err := c.callQuery(&url.URL{RawQuery: given.Encode()})
-	if err == nil && follow {
-		err = badRequest("a page does not follow calls", "load it again, or GET /v1/calls?follow=true")
-	}
+	q, live, err = c.callQuery(&url.URL{RawQuery: given.Encode()})
+	q.Limit = listedCalls
+	return q, given, live || !given.Has("follow"), err
+}
+
+// callsPage lists calls that the address selects, the newest first.
+func (c *Console) callsPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+	q, given, live, err := c.pageQuery(r.URL)
 	if err != nil {
 		return err
 	}
-	q.Limit = listedCalls
 	if err := c.searching(r, v.Principal, "session", &q); err != nil {
 		return err
 	}
@@ -82,11 +94,122 @@ func (c *Console) callsPage(w http.ResponseWriter, r *http.Request, v visitor) e
 		d.Filters = append(d.Filters, searchField{f.Name, f.Label, given.Get(f.Name)})
 		d.Narrow = d.Narrow || len(d.Filters) > usualFilters && given.Get(f.Name) != ""
 	}
+	given.Del("follow")
+	if first := q.Cursor == "" && q.Until.IsZero(); first && live {
+		d.Events, d.Follows = callEvents+"?"+given.Encode(), true
+	} else if first {
+		d.Now = callsPath + "?" + given.Encode()
+	}
 	if d.Next != "" {
 		given.Set("cursor", d.Next)
 		d.Older = callsPath + "?" + given.Encode()
 	}
 	return render(w, appCSP, http.StatusOK, callListView(d))
+}
+
+// followCalls sends an open list of calls anew when calls of it have come, as server-sent events. It begins with
+// a search, so that nothing is missed that came after the page did or while the browser was away.
+// The visitor is identified, and asked for rights, before each list. A reader that falls behind is dropped, and
+// its browser comes again.
+func (c *Console) followCalls(w http.ResponseWriter, r *http.Request, v visitor) error {
+	q, given, _, err := c.pageQuery(r.URL)
+	if err == nil && (q.Cursor != "" || !q.Until.IsZero()) {
+		err = badRequest("a list that has an end does not follow calls", "leave out cursor and until")
+	}
+	if err == nil {
+		err = c.searching(r, v.Principal, "session", &q)
+	}
+	if err != nil {
+		return err
+	}
+	ctx, stop := c.untilClosed(r.Context())
+	calls, wait := feedOf(ctx, c, c.opts.Calls.Follow(ctx, q)) // from here on nothing is missed
+	defer wait()
+	defer stop()
+	page, err := c.opts.Calls.Search(ctx, q)
+	if err != nil {
+		return ofIndex(err)
+	}
+	given.Set("follow", "false")
+	list := openList{c: c, v: v, query: q, still: callsPath + "?" + given.Encode(), calls: page.Calls}
+	list.send(ctx, w, calls)
+	return nil
+}
+
+// An openList is a list of calls that a page shows while calls come.
+type openList struct {
+	c     *Console
+	v     visitor
+	query index.Query
+	still string // address of the list that stays as it is
+	calls []index.Call
+}
+
+// send sends the list, and again after calls have come, until ctx or the feed ends or the visitor may not see it.
+func (l *openList) send(ctx context.Context, w http.ResponseWriter, coming <-chan index.Call) {
+	out := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "text/event-stream")
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for due := time.After(0); ; {
+		text := []byte(": still here\n")
+		select {
+		case <-ctx.Done():
+			return
+		case k, ok := <-coming:
+			if !ok {
+				return
+			}
+			if l.add(k); due == nil {
+				due = time.After(liveEvery)
+			}
+			continue
+		case <-beat.C:
+		case <-due:
+			text, due = nil, nil
+		}
+		if !l.mayGo(ctx) {
+			return
+		}
+		if text == nil {
+			text = l.event(ctx)
+		}
+		if writeLine(w, out, text) != nil {
+			return
+		}
+	}
+}
+
+// mayGo reports whether the visitor may still see the list, of which it leaves what the visitor may see.
+func (l *openList) mayGo(ctx context.Context) bool {
+	var err error
+	if l.v, err = l.c.identifyAgain(ctx, l.v); err != nil || l.c.narrow(ctx, l.v.Principal, &l.query) != nil {
+		return false
+	}
+	if may := l.query.Decidable; may != nil {
+		l.calls = slices.DeleteFunc(l.calls, func(k index.Call) bool { return !may(k.Ticket) })
+	}
+	return true
+}
+
+// add adds a call to the list, in the place of what was known of it before; the oldest one leaves.
+func (l *openList) add(k index.Call) {
+	i := slices.IndexFunc(l.calls, func(o index.Call) bool { return o.ID == k.ID })
+	switch {
+	case i >= 0 && l.calls[i].Outcome == "":
+		l.calls[i] = k
+	case i < 0:
+		i, _ = slices.BinarySearchFunc(l.calls, k, func(a, b index.Call) int { return b.Time.Compare(a.Time) })
+		l.calls = slices.Insert(l.calls, i, k)
+		l.calls = l.calls[:min(len(l.calls), listedCalls)]
+	}
+}
+
+// event is the list as a server-sent event.
+func (l *openList) event(ctx context.Context) []byte {
+	var body bytes.Buffer
+	_ = comingCalls(l.calls, l.still).Render(ctx, &body) // a buffer takes all
+	return []byte("data: " + strings.NewReplacer("\r", " ", "\n", "\ndata: ").Replace(body.String()) + "\n")
 }
 
 type callPageData struct {

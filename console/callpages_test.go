@@ -35,7 +35,7 @@ func TestCallPages(t *testing.T) {
 		}
 	}
 	page("t-audit", "/console/calls?x=1", 400)
-	page("t-audit", "/console/calls?follow=true", 400)
+	page("t-audit", "/console/calls?follow=maybe", 400)
 	page("t-eve", "/console/calls", 403)
 	page("t-ann", "/console/calls?text=word", 403)
 	if text := page("t-ann", "/console/calls", 200); strings.Contains(text, `name="argument"`) {

@@ -49,7 +49,7 @@ func frame(s shell) templ.Component {
 				}()
 			}
 			ctx = templ.InitializeContext(ctx)
-			if s.live() {
+			if s.moves() {
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString("<meta name=\"htmx-config\" content='{\"history\":false,\"includeIndicatorCSS\":false,\"noSwap\":[\"204\",\"304\",\"4xx\",\"5xx\"],\"extensions\":\"sse\",\"sse\":{\"pauseOnBackground\":false}}'>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
@@ -137,7 +137,7 @@ func frame(s shell) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		if s.live() {
+		if s.moves() {
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(" <script src=\"/console/htmx-4.0.1.js\"></script> <script src=\"/console/hx-sse-4.0.1.js\"></script>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err

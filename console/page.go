@@ -58,6 +58,7 @@ type shell struct {
 	Enter         bool   // the page offers to sign in
 	Alone         bool   // nobody has to sign in, and nobody decides
 	InForce       []stop.Stop
+	Follows       bool // the page follows a feed of its own, and not tickets
 	Refresh       bool // the page shows work that goes on: a browser fetches it again
 	Awaiting      int  // tickets that wait for the visitor's vote
 }
@@ -73,8 +74,11 @@ func (c *Console) outside(title string) shell {
 	return shell{Title: title, Environment: Visible(c.opts.Environment), InForce: c.banner()}
 }
 
-// live reports whether the page has scripts.
+// live reports whether the page follows tickets.
 func (s *shell) live() bool { return s.Subject != "" && !s.Alone && s.Path != "" }
+
+// moves reports whether the page follows anything, for which it needs scripts.
+func (s *shell) moves() bool { return s.live() || s.Follows }
 
 // windowTitle names the page, after the number of tickets that wait.
 func (s *shell) windowTitle() string {

@@ -16,8 +16,8 @@ import (
 var ErrSlow = errors.New("the reader does not keep up with new calls")
 
 const (
-	feedRoom = 1024
-	oldCall  = time.Hour // a call from before is not new, whenever it comes into the index
+	feedRoom = 2 * maxRows // the calls of a second come at once
+	oldCall  = time.Hour   // a call from before is not new, whenever it comes into the index
 )
 
 // A feed reads what comes into the index, once for all who follow it. It runs while somebody does.
