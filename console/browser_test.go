@@ -216,6 +216,8 @@ func TestInABrowser(t *testing.T) {
 		"local times":           localTimes,
 		"first page":            firstPage,
 		"a client arrives":      clientArrives,
+		"a call's questions":    callQuestions,
+		"calls come":            callsCome,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, browser) })
 	}

@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/index"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -216,7 +218,16 @@ type callPageData struct {
 	shell
 	WholeCall
 	Decided, Ended audit.Record // as far as the trail at hand has them
-	Operates       bool         // the visitor may ask the policy
+	Steps          []callStep
+	Operates       bool // the visitor may ask the policy
+	Tries          bool // and try another one
+}
+
+// A callStep is something that a record has the time of.
+type callStep struct {
+	Name, Who string
+	At        time.Time
+	After     time.Duration // since the step before
 }
 
 // callPage shows one call whole: who, what, why, as whom, and what came of it.
@@ -233,6 +244,10 @@ func (c *Console) callPage(w http.ResponseWriter, r *http.Request, v visitor) er
 			}
 		}
 	}
+	if d.Steps, err = d.steps(); err != nil {
+		return err
+	}
+	d.Tries = d.Operates && c.mayTry(r, v.Principal) == nil
 	if d.shell, err = c.shell(r.Context(), v, "Call of "+Visible(d.Call.Tool), callsPath, ""); err != nil {
 		return err
 	}
@@ -267,16 +282,77 @@ func indented(text json.RawMessage) string {
 	return visibleLines(out.String())
 }
 
-// about asks the policy about the same call.
-func (d *callPageData) about() string {
-	query := url.Values{"tool": {d.Call.Tool}, "subject": {d.Call.Principal}}
+// steps returns what the records have the times of, the oldest first.
+func (d *callPageData) steps() (all []callStep, err error) {
+	add := func(name, who string, at time.Time) {
+		if !at.IsZero() {
+			all = append(all, callStep{Name: name, Who: who, At: at})
+		}
+	}
+	if !d.Ended.Time.IsZero() {
+		add("arrived", "", d.Ended.Time.Add(-time.Duration(d.Call.DurationMS*float64(time.Millisecond))))
+	}
+	add(strings.TrimSpace("judged "+d.Decided.Policy.Effect), "", d.Decided.Time)
+	for _, line := range d.Changes {
+		var change audit.Record
+		if err := json.Unmarshal(line, &change); err != nil {
+			return nil, err
+		}
+		if k := change.Change; k != nil && k.From == k.To {
+			add("vote", k.Who, change.Time)
+		} else if k != nil {
+			add("ticket "+k.To, k.Who, change.Time)
+		}
+	}
+	word, _ := verdictOf(d.Call)
+	add("answered: "+word, "", d.Ended.Time)
+	slices.SortStableFunc(all, func(a, b callStep) int { return a.At.Compare(b.At) })
+	for i := 1; i < len(all); i++ {
+		all[i].After = all[i].At.Sub(all[i-1].At).Round(time.Microsecond)
+	}
+	return all, nil
+}
+
+// maxAsked bounds the arguments in an address that asks about a call, in bytes.
+const maxAsked = 4096
+
+// about asks the policy about the same call: why, and what would be allowed.
+func (d *callPageData) about() (why, allowed string) {
+	call, cell := url.Values{"tool": {d.Call.Tool}, "subject": {d.Call.Principal}}, url.Values{"tool": {d.Call.Tool}}
 	if len(d.Call.Roles) > 0 {
-		query.Set("role", d.Call.Roles[0])
+		call.Set("role", d.Call.Roles[0])
+		cell.Set("role", d.Call.Roles[0])
+	} else {
+		cell.Set("subject", d.Call.Principal)
 	}
-	if text := d.judgedBy().Arguments; len(text) > 0 {
-		query.Set("arguments", string(text))
+	if text := cmp.Or(string(d.Decided.Arguments), string(d.Ended.Arguments)); text != "" && len(text) <= maxAsked {
+		call.Set("arguments", text)
 	}
-	return askPath + "?" + query.Encode()
+	return askPath + "?" + call.Encode(), matrixPath + "?" + cell.Encode()
+}
+
+// whyText asks why the policy decided so on a call.
+func whyText(k index.Call) string {
+	word := map[string]string{string(policy.Allow): "allowed", string(policy.Hold): "held", string(policy.Deny): "refused"}[k.Effect]
+	if word == "" {
+		return "Ask the policy about this"
+	}
+	return "Why was this " + word + "?"
+}
+
+// ofID is the address of the calls with an ID: of a signal, a trace or a request.
+func ofID(id string) string { return callsPath + "?" + url.Values{"id": {id}}.Encode() }
+
+// resultText says what the result was, as far as the record has it.
+func resultText(r audit.Record) string {
+	said := []string{text.Count(r.ResultBytes, "byte"), "about " + text.Count(r.ResultTokens, "token")}
+	if r.Replayed {
+		said = append(said, "stored by an earlier run")
+	}
+	if len(r.Hidden) > 0 {
+		said = append(said, "with hidden characters: "+strings.Join(r.Hidden, ", "))
+	}
+	return strings.Join(said, ", ")
 }
 
 // verdictOf says in a word what became of a call, and how it looks.

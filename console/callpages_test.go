@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"context"
 	"net/url"
 	"strings"
 	"testing"
@@ -8,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/audit/index"
+	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/policy"
 )
 
 // The pages of calls have what the address asks for, and nothing that the visitor may not see.
@@ -53,4 +56,21 @@ func TestCallPages(t *testing.T) {
 	page("t-ann", "/console/calls/dec_1", 404)
 	page("t-eve", "/console/calls/dec_1", 403)
 	page("t-audit", "/console/calls/dec_2", 404)
+}
+
+// The page of a call has the times of its records, and leads to the answers that its visitor may have.
+func TestPageOfACall(t *testing.T) {
+	l := whole(t)
+	path := "/console/calls/dec_01M8MDDY6SZVKW3C6JEN40SF87"
+	why, allowed, try := "/console/policy/ask?arguments=", `href="/console/policy/matrix?role=treasurer&amp;tool=wallet__manage_wallet"`, `href="/console/policy/try"`
+	steps := []string{"arrived", "judged hold", "ticket proposed by ada", "<td>1.5s</td>", "ticket denied by ada", "answered: denied", "<td>1s</td>", `<td>3.25ms</td>`}
+	newBrowser(l).signIn("t-audit").shows(path, append(steps, "1234 bytes, about 309 tokens, with hidden characters: bidi", "send less than 100 USD", "/console/calls?id=4bf92f3577b34da6a3ce929d0e0e4736"), []string{why, allowed, try})
+	l, _ = stopped(t, func(o *console.Options) {
+		says := talker{adviser: new(adviser)}
+		o.Policy, o.Judge, o.Calls = says, says, says
+		o.TrailRight = func(context.Context, policy.Principal) (policy.TrailRight, error) { return policy.TrailAll, nil }
+		o.May = func(context.Context, policy.Principal, policy.Right) (bool, error) { return true, nil }
+	})
+	oda := newBrowser(l).signIn("t-oda")
+	oda.shows(path, []string{"Why was this refused?", why, allowed, try}, nil)
 }

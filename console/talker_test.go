@@ -114,12 +114,25 @@ func (k talker) Call(context.Context, string) (index.Whole, error) {
 	if r.Arguments, err = json.Marshal(map[string]string{k.or("amount"): k.or("450")}); err != nil {
 		return w, err
 	}
+	r.CallID, r.ParentID, r.Policy.Remedy, r.Time = "sig_01M8MDDY6SZVKW3C6JEN40SF80", k.or("sig_01M8MDDY6SZVKW3C6JEN40SF79"), k.or("ask ada, or send less than 100 USD"), w.Call.Time
 	if w.Decision, err = json.Marshal(r); err != nil {
 		return w, err
 	}
+	for i, to := range []string{"proposed", "denied"} {
+		c := audit.Record{Kind: audit.KindTicket, Time: r.Time.Add(time.Duration(i+1) * 1500 * time.Millisecond), Change: &audit.Change{To: to, Who: k.or("ada")}}
+		line, err := json.Marshal(c)
+		if err != nil {
+			return w, err
+		}
+		w.Changes = append(w.Changes, line)
+	}
+	r.Time, r.ResultBytes, r.ResultTokens, r.Warnings, r.Hidden = r.Time.Add(4*time.Second), 1234, 309, []string{k.or("the result breaks the schema of the tool")}, []string{"bidi"}
+	w.Call.DurationMS = 4003.25
 	r.Kind, r.Outcome, r.Stage, r.Error = audit.KindOutcome, audit.Denied, k.or("approve"), k.or("a person said no: not the account of Northwind")
 	w.Outcome, err = json.Marshal(r)
 	return w, err
 }
 
-func (k talker) Follow(context.Context, index.Query) iter.Seq2[index.Call, error] { return nil }
+func (k talker) Follow(ctx context.Context, _ index.Query) iter.Seq2[index.Call, error] {
+	return func(func(index.Call, error) bool) { <-ctx.Done() }
+}
