@@ -218,6 +218,7 @@ func TestInABrowser(t *testing.T) {
 		"a client arrives":      clientArrives,
 		"a call's questions":    callQuestions,
 		"calls come":            callsCome,
+		"a large company":       hugeCompany,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, browser) })
 	}

@@ -36,6 +36,7 @@ type scene struct {
 	status   console.Status
 	activity func(since time.Time, buckets int) ([]console.Bucket, error)
 	set      func(l *listener, held *heldStops)
+	options  func(*console.Options) // that it has in the place of the usual ones
 }
 
 var scenes = []scene{
@@ -104,6 +105,9 @@ func stage(t *testing.T, s scene) (*listener, string) {
 		}
 		o.Activity = func(_ context.Context, since time.Time, buckets int) ([]console.Bucket, error) {
 			return s.activity(since, buckets)
+		}
+		if s.options != nil {
+			s.options(o)
 		}
 	})
 	l.status = s.status

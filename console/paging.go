@@ -36,11 +36,24 @@ func (p *paging) parameters(known map[string]func(string) error) map[string]func
 // pageOf sorts all by their keys, which differ, and returns the answer with the part that p asks
 // for under a name. It has the member next where there are more.
 func pageOf[T any](p paging, name string, all []T, key func(T) string) map[string]any {
-	slices.SortFunc(all, func(a, b T) int { return cmp.Compare(key(a), key(b)) })
-	part := slices.DeleteFunc(all, func(one T) bool { return p.after != "" && key(one) <= p.after })
-	out := map[string]any{name: append([]T{}, part[:min(len(part), p.limit)]...)}
+	type keyed struct {
+		key string
+		one T
+	}
+	part := make([]keyed, 0, len(all))
+	for _, one := range all {
+		if k := key(one); k > p.after || p.after == "" {
+			part = append(part, keyed{k, one})
+		}
+	}
+	slices.SortFunc(part, func(a, b keyed) int { return cmp.Compare(a.key, b.key) })
+	shown := make([]T, 0, p.limit)
+	for _, k := range part[:min(len(part), p.limit)] {
+		shown = append(shown, k.one)
+	}
+	out := map[string]any{name: shown}
 	if len(part) > p.limit {
-		out["next"] = base64.RawURLEncoding.EncodeToString([]byte(key(part[p.limit-1])))
+		out["next"] = base64.RawURLEncoding.EncodeToString([]byte(part[p.limit-1].key))
 	}
 	return out
 }

@@ -437,7 +437,7 @@ func serverView(d serversPage) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = quarantine(d.One.Upstream).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = quarantine(d.One.Upstream, defaultListed).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
