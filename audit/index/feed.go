@@ -2,8 +2,10 @@ package index
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"iter"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -129,32 +131,33 @@ func (x *Index) runFeed(ctx context.Context, done chan struct{}, seen map[string
 	}
 }
 
-// feedNew gives the calls that came into the index after seen to the readers.
+// feedNew gives the calls that came into the index after seen to the readers. It reads in one transaction: a block
+// that is merged meanwhile would be empty. After an error, calls may come again.
 func (x *Index) feedNew(ctx context.Context, db *store.DB, seen map[string]int64) error {
 	type row struct {
 		id, added int64
 		owner     string
 	}
-	blocks, err := store.Select(ctx, db.Read, func(r *row) []any { return []any{&r.id, &r.added, &r.owner} }, "SELECT id, added, owner FROM call_blocks ORDER BY added")
-	if err != nil {
-		return err
-	}
 	latest := map[string]int64{}
-	for _, b := range blocks {
-		if b.added <= seen[b.owner] {
-			continue
+	err := db.View(ctx, func(tx *sql.Tx) error {
+		blocks, err := store.Select(ctx, tx, func(r *row) []any { return []any{&r.id, &r.added, &r.owner} }, "SELECT id, added, owner FROM call_blocks ORDER BY added")
+		for _, b := range blocks {
+			if b.added <= seen[b.owner] {
+				continue
+			}
+			entries, err := load(ctx, tx, b.id)
+			if err != nil {
+				return err
+			}
+			latest[b.owner] = max(latest[b.owner], b.added)
+			x.feed.give(slices.DeleteFunc(entries, func(e *entry) bool { return e.added <= seen[b.owner] }))
 		}
-		entries, err := load(ctx, db.Read, b.id)
-		if err != nil {
-			return err
-		}
-		latest[b.owner] = max(latest[b.owner], b.added)
-		x.feed.give(slices.DeleteFunc(entries, func(e *entry) bool { return e.added <= seen[b.owner] }))
+		return err
+	})
+	if err == nil {
+		maps.Copy(seen, latest)
 	}
-	for owner, added := range latest {
-		seen[owner] = added
-	}
-	return nil
+	return err
 }
 
 func (f *feed) give(entries []*entry) {

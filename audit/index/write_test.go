@@ -3,6 +3,7 @@ package index_test
 import (
 	"context"
 	"errors"
+	"iter"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -380,6 +381,41 @@ func TestFollow(t *testing.T) {
 		if !errors.Is(err, index.ErrQuery) {
 			t.Error(err)
 		}
+	}
+}
+
+// A reader that does not keep up is dropped, and keeps no call from the others.
+func TestSlowReader(t *testing.T) {
+	w := newWorld(t)
+	l := w.chain(audit.Options{})
+	x, _ := w.begin(func(o *index.Options) { o.Now = func() time.Time { return epoch.Add(time.Minute) } })
+	w.call(l, nil)
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if page, err := x.Search(t.Context(), index.Query{}); err == nil && len(page.Calls) == 1 {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	slow := x.Follow(t.Context(), index.Query{})
+	next, stop := iter.Pull2(x.Follow(t.Context(), index.Query{}))
+	defer stop()
+	for range 5 {
+		for range 2000 {
+			w.call(l, func(r *audit.Record) { r.Outcome = audit.Denied })
+		}
+		for range 2000 {
+			if c, err, ok := next(); !ok || err != nil || c.Outcome != "denied" {
+				t.Fatal(c, err, ok)
+			}
+		}
+	}
+	n, last := 0, error(nil)
+	for _, err := range slow {
+		n, last = n+1, err
+	}
+	if !errors.Is(last, index.ErrSlow) || n >= 10_000 {
+		t.Errorf("the slow reader got %d calls, then %v", n, last)
 	}
 }
 
