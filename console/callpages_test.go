@@ -73,4 +73,12 @@ func TestPageOfACall(t *testing.T) {
 	})
 	oda := newBrowser(l).signIn("t-oda")
 	oda.shows(path, []string{"Why was this refused?", why, allowed, try}, nil)
+	x := new(calls)
+	l = newListener(t, func(o *console.Options) {
+		says := talker{adviser: new(adviser)}
+		o.Policy, o.Judge, o.Calls = says, says, x
+		o.May = func(context.Context, policy.Principal, policy.Right) (bool, error) { return true, nil }
+	})
+	x.ticket = l.hold(`{}`).ID
+	newBrowser(l).signIn("t-ann").shows("/console/calls/dec_1", []string{"What would be allowed?"}, []string{try}) // who does not read the whole trail
 }

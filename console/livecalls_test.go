@@ -84,6 +84,16 @@ func (p *pane) shows(t *testing.T, words string) {
 	}
 }
 
+// ends waits until nothing more comes.
+func (p *pane) ends(t *testing.T) {
+	t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(10 * time.Second):
+		t.Errorf("the stream does not end: %s", p.text())
+	}
+}
+
 // The calls that come are shown to those who may list them, once in their last state.
 func TestOpenListOfCalls(t *testing.T) {
 	right := policy.TrailAll
@@ -141,7 +151,7 @@ func TestOpenListOfCalls(t *testing.T) {
 	right = policy.TrailNone
 	mu.Unlock()
 	x.coming <- index.Call{ID: "dec_3", Principal: "secret"}
-	<-p.ended
+	p.ends(t)
 	if strings.Contains(p.text(), "secret") {
 		t.Error("a reader without a right got a call")
 	}
@@ -157,7 +167,7 @@ func TestOpenListOfCalls(t *testing.T) {
 	}
 	ann.do("POST", "/console/logout", ann.form("/console/approvals"))
 	x.coming <- index.Call{ID: "dec_6", Ticket: x.ticket, Time: l.Now()}
-	<-p.ended
+	p.ends(t)
 	if strings.Contains(p.text(), "dec_6") {
 		t.Error("who signed out got a call")
 	}
