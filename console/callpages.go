@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -103,10 +104,16 @@ func (c *Console) callsPage(w http.ResponseWriter, r *http.Request, v visitor) e
 		d.Now = callsPath + "?" + given.Encode()
 	}
 	if d.Next != "" {
-		given.Set("cursor", d.Next)
-		d.Older = callsPath + "?" + given.Encode()
+		d.Older = callsAt(given, "cursor", d.Next)
 	}
 	return render(w, appCSP, http.StatusOK, callListView(d))
+}
+
+// callsAt is the address of a list of calls with one more parameter.
+func callsAt(given url.Values, name, value string) string {
+	query := maps.Clone(given)
+	query.Set(name, value)
+	return callsPath + "?" + query.Encode()
 }
 
 // followCalls sends an open list of calls anew when calls of it have come, as server-sent events. It begins with
@@ -128,12 +135,15 @@ func (c *Console) followCalls(w http.ResponseWriter, r *http.Request, v visitor)
 	calls, wait := feedOf(ctx, c, c.opts.Calls.Follow(ctx, q)) // from here on nothing is missed
 	defer wait()
 	defer stop()
+	if err := c.narrow(ctx, v.Principal, &q); err != nil { // what is asked of tickets is not for two goroutines
+		return err
+	}
 	page, err := c.opts.Calls.Search(ctx, q)
 	if err != nil {
 		return ofIndex(err)
 	}
-	given.Set("follow", "false")
-	list := openList{c: c, v: v, query: q, still: callsPath + "?" + given.Encode(), calls: page.Calls}
+	given.Del("follow")
+	list := openList{c: c, v: v, query: q, given: given, calls: page.Calls, more: page.Next != ""}
 	list.send(ctx, w, calls)
 	return nil
 }
@@ -143,8 +153,9 @@ type openList struct {
 	c     *Console
 	v     visitor
 	query index.Query
-	still string // address of the list that stays as it is
+	given url.Values
 	calls []index.Call
+	more  bool // there are older ones
 }
 
 // send sends the list, and again after calls have come, until ctx or the feed ends or the visitor may not see it.
@@ -203,14 +214,20 @@ func (l *openList) add(k index.Call) {
 	case i < 0:
 		i, _ = slices.BinarySearchFunc(l.calls, k, func(a, b index.Call) int { return b.Time.Compare(a.Time) })
 		l.calls = slices.Insert(l.calls, i, k)
-		l.calls = l.calls[:min(len(l.calls), listedCalls)]
+		if len(l.calls) > listedCalls {
+			l.calls, l.more = l.calls[:listedCalls], true
+		}
 	}
 }
 
 // event is the list as a server-sent event.
 func (l *openList) event(ctx context.Context) []byte {
 	var body bytes.Buffer
-	_ = comingCalls(l.calls, l.still).Render(ctx, &body) // a buffer takes all
+	older := ""
+	if l.more && len(l.calls) > 0 {
+		older = callsAt(l.given, "cursor", index.CursorAfter(l.calls[len(l.calls)-1]))
+	}
+	_ = comingCalls(l.calls, callsAt(l.given, "follow", "false"), older).Render(ctx, &body) // a buffer takes all
 	return []byte("data: " + strings.NewReplacer("\r", " ", "\n", "\ndata: ").Replace(body.String()) + "\n")
 }
 

@@ -144,7 +144,7 @@ func TestOpenListOfCalls(t *testing.T) {
 	}
 	p.shows(t, `id="dec_159"`)
 	lists := strings.Split(p.text(), "<table")
-	if last := lists[len(lists)-1]; strings.Count(last, "<tr id=") != 50 || strings.Contains(last, `"dec_109"`) || strings.Index(last, `"dec_159"`) > strings.Index(last, `"dec_158"`) || strings.Contains(p.text(), "late") {
+	if last := lists[len(lists)-1]; strings.Count(last, "<tr id=") != 50 || strings.Contains(last, `"dec_109"`) || strings.Index(last, `"dec_159"`) > strings.Index(last, `"dec_158"`) || strings.Contains(p.text(), "late") || !strings.Contains(last, "?cursor="+index.CursorAfter(index.Call{ID: "dec_110", Time: l.Now().Add(10 * time.Second)})+"&amp;tool=t") {
 		t.Errorf("the last list: %s", last)
 	}
 	mu.Lock()

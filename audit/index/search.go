@@ -101,8 +101,9 @@ func (q *Query) after() (*entry, error) {
 	return &entry{Call: Call{Time: time.Unix(0, n).UTC(), ID: id}}, nil
 }
 
-func cursorAfter(e *entry) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(e.Time.UnixNano(), 10) + " " + e.ID))
+// CursorAfter returns the cursor of what comes after a call.
+func CursorAfter(c Call) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(c.Time.UnixNano(), 10) + " " + c.ID))
 }
 
 // A Page is an answer to a Query, the newest call first.
@@ -134,7 +135,7 @@ func (x *Index) Search(ctx context.Context, q Query) (page Page, err error) {
 			return err
 		}
 		if len(found) > limit {
-			page.Next, found = cursorAfter(found[limit-1]), found[:limit]
+			page.Next, found = CursorAfter(found[limit-1].Call), found[:limit]
 		}
 		page.Calls = make([]Call, 0, len(found))
 		for _, e := range found {
