@@ -65,7 +65,7 @@ func huge(t *testing.T) (*listener, string) {
 	t.Helper()
 	s := scene{name: "huge", status: console.Status{Ready: true, Revision: "sha256:4f2a9c03b7d14c7c8f60b3c7d0e1a5f2"}, activity: counts(4000), options: func(o *console.Options) {
 		k := crowd{talker{adviser: new(adviser)}}
-		o.Calls, o.Tools, o.Sessions = k, k, crowdedRooms{guests{k.talker}}
+		o.Calls, o.Tools, o.Sessions = k, k, crowdedRooms{guests(k)}
 	}}
 	for i := range hugeServers {
 		u := server(fmt.Sprintf("server-%02d", i), "ready")
