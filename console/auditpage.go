@@ -66,7 +66,7 @@ func (c *Console) verificationPage(w http.ResponseWriter, r *http.Request, v vis
 	if d.shell, err = c.shell(r.Context(), v, "Verification", auditPath, ""); err != nil {
 		return err
 	}
-	d.Refresh = d.State == jobRunning
+	d.Refresh = d.State == JobRunning
 	if found, ok := d.Result.(audit.Verified); ok {
 		d.Found = &found
 	}

@@ -15,7 +15,7 @@ import (
 // ended. It lives in the memory of one process: a restart forgets it.
 type Job struct {
 	ID      string    `json:"id"`
-	State   string    `json:"state"` // running, done, failed or cancelled
+	State   string    `json:"state"` // one of the constants
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended,omitzero"`
 	Progress
@@ -34,12 +34,12 @@ type Progress struct {
 	All   int64  `json:"all,omitempty"` // that Done comes to at the end, 0 = unknown
 }
 
-// The states of a job.
+// The states of a [Job].
 const (
-	jobRunning   = "running"
-	jobDone      = "done"
-	jobFailed    = "failed"
-	jobCancelled = "cancelled"
+	JobRunning   = "running"
+	JobDone      = "done"
+	JobFailed    = "failed"
+	JobCancelled = "cancelled"
 )
 
 // keptJobs is how many ended jobs of a kind are kept.
@@ -69,7 +69,7 @@ func (j *jobs) start(kind string, by Person, work func(ctx context.Context, repo
 	for i := len(j.all) - 1; i >= 0; i-- {
 		switch old := j.all[i]; {
 		case old.kind != kind:
-		case old.State == jobRunning:
+		case old.State == JobRunning:
 			return Job{}, jobBusy
 		default:
 			if ended++; ended >= keptJobs {
@@ -78,7 +78,7 @@ func (j *jobs) start(kind string, by Person, work func(ctx context.Context, repo
 		}
 	}
 	ctx, cancel := context.WithCancel(j.ctx)
-	job := &Job{ID: rand.Text(), State: jobRunning, Started: j.now().UTC(), kind: kind, by: by, cancel: cancel}
+	job := &Job{ID: rand.Text(), State: JobRunning, Started: j.now().UTC(), kind: kind, by: by, cancel: cancel}
 	j.all = append(j.all, job)
 	j.wait.Go(func() {
 		defer cancel()
@@ -102,11 +102,11 @@ func (j *jobs) end(ctx context.Context, job *Job, result any, err error) {
 	job.Ended = j.now().UTC()
 	switch {
 	case err == nil:
-		job.State, job.Result = jobDone, result
+		job.State, job.Result = JobDone, result
 	case ctx.Err() != nil:
-		job.State = jobCancelled
+		job.State = JobCancelled
 	default:
-		job.State, job.Error = jobFailed, Visible(err.Error())
+		job.State, job.Error = JobFailed, Visible(err.Error())
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -79,32 +78,33 @@ func (c *Console) limitsFor(ctx context.Context, p policy.Principal, kind, princ
 	return found, whole, err
 }
 
-// readLimits reads a query for a list of limits.
-func readLimits(u *url.URL) (part paging, kind, principal, tool string, err error) {
-	err = readQuery(u, part.parameters(map[string]func(string) error{
-		"principal": anyText(&principal), "tool": anyText(&tool),
+// askLimits returns the limits for which r asks, as p may see them.
+func (c *Console) askLimits(r *http.Request, p policy.Principal) (d limitsPage, err error) {
+	var part paging
+	if err := readQuery(r.URL, part.parameters(map[string]func(string) error{
+		"principal": anyText(&d.Principal), "tool": anyText(&d.Tool),
 		"kind": func(value string) error {
-			if kind = value; value != "" && !slices.Contains(limitKinds, value) {
+			if d.Kind = value; value != "" && !slices.Contains(limitKinds, value) {
 				return badRequest("kind is rate, refused or meter", "")
 			}
 			return nil
 		},
-	}))
-	return part, kind, principal, tool, err
+	})); err != nil {
+		return d, err
+	}
+	found, whole, err := c.limitsFor(r.Context(), p, d.Kind, d.Principal, d.Tool)
+	d.listPart, d.Cut = partOf(r.URL, part, found, Limit.order), !whole
+	c.showLimits(r.Context(), p, d.All)
+	return d, err
 }
 
 func (c *Console) listLimits(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	part, kind, principal, tool, err := readLimits(r.URL)
+	d, err := c.askLimits(r, p)
 	if err != nil {
 		return err
 	}
-	found, whole, err := c.limitsFor(r.Context(), p, kind, principal, tool)
-	if err != nil {
-		return err
-	}
-	page := pageOf(part, "limits", found, Limit.order)
-	c.showLimits(r.Context(), p, page["limits"].([]Limit))
-	if !whole {
+	page := d.object("limits")
+	if d.Cut {
 		page["cut"] = true
 	}
 	return answer(w, page)
@@ -126,25 +126,17 @@ const limitsPath = "/console/limits"
 
 type limitsPage struct {
 	shell
+	listPart[Limit]
 	Kind, Principal, Tool string // that were asked for, "" = all
-	All                   []Limit
-	Next                  string // address of more
 	Cut                   bool   // not all are known
 }
 
 // limitsPage shows what is used of limits.
 func (c *Console) limitsPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	part, kind, principal, tool, err := readLimits(r.URL)
+	d, err := c.askLimits(r, v.Principal)
 	if err != nil {
 		return err
 	}
-	found, whole, err := c.limitsFor(r.Context(), v.Principal, kind, principal, tool)
-	if err != nil {
-		return err
-	}
-	d := limitsPage{Kind: kind, Principal: principal, Tool: tool, Cut: !whole}
-	d.All, d.Next = shownPart(r.URL, part, found, Limit.order)
-	c.showLimits(r.Context(), v.Principal, d.All)
 	if d.shell, err = c.shell(r.Context(), v, "Limits", limitsPath, ""); err != nil {
 		return err
 	}

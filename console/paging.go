@@ -33,40 +33,47 @@ func (p *paging) parameters(known map[string]func(string) error) map[string]func
 	return known
 }
 
-// pageOf sorts all by their keys, which differ, and returns the answer with the part that p asks
-// for under a name. It has the member next where there are more.
-func pageOf[T any](p paging, name string, all []T, key func(T) string) map[string]any {
+// A listPart is the part of a list that somebody asked for.
+type listPart[T any] struct {
+	All  []T
+	Next string // address of more, "" = that is all
+
+	cursor string // in Next
+}
+
+// partOf sorts all by their keys, which differ, and returns the part that p asks for. The list is at an address.
+func partOf[T any](at *url.URL, p paging, all []T, key func(T) string) (part listPart[T]) {
 	type keyed struct {
 		key string
 		one T
 	}
-	part := make([]keyed, 0, len(all))
+	rest := make([]keyed, 0, len(all))
 	for _, one := range all {
 		if k := key(one); k > p.after || p.after == "" {
-			part = append(part, keyed{k, one})
+			rest = append(rest, keyed{k, one})
 		}
 	}
-	slices.SortFunc(part, func(a, b keyed) int { return cmp.Compare(a.key, b.key) })
-	shown := make([]T, 0, p.limit)
-	for _, k := range part[:min(len(part), p.limit)] {
-		shown = append(shown, k.one)
+	slices.SortFunc(rest, func(a, b keyed) int { return cmp.Compare(a.key, b.key) })
+	part.All = make([]T, 0, p.limit)
+	for _, k := range rest[:min(len(rest), p.limit)] {
+		part.All = append(part.All, k.one)
 	}
-	out := map[string]any{name: shown}
-	if len(part) > p.limit {
-		out["next"] = base64.RawURLEncoding.EncodeToString([]byte(part[p.limit-1].key))
+	if len(rest) > p.limit {
+		part.cursor = base64.RawURLEncoding.EncodeToString([]byte(rest[p.limit-1].key))
+		query := at.Query()
+		query.Set("cursor", part.cursor)
+		part.Next = at.Path + "?" + query.Encode()
 	}
-	return out
+	return part
 }
 
-// shownPart is pageOf for a page at an address: it returns the part, and the address of more, "" for none.
-func shownPart[T any](at *url.URL, p paging, all []T, key func(T) string) (part []T, next string) {
-	page := pageOf(p, "", all, key)
-	if cursor, more := page["next"].(string); more {
-		query := at.Query()
-		query.Set("cursor", cursor)
-		next = at.Path + "?" + query.Encode()
+// object is the answer with the part under a name. It has the member next where there are more.
+func (l listPart[T]) object(name string) map[string]any {
+	out := map[string]any{name: l.All}
+	if l.cursor != "" {
+		out["next"] = l.cursor
 	}
-	return page[""].([]T), next
+	return out
 }
 
 // anyText reads any text into s.

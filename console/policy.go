@@ -43,19 +43,22 @@ var ErrBadCall = errors.New("this call cannot be judged")
 
 // PolicyState is the policy that serves.
 type PolicyState struct {
-	Revision string          `json:"revision"` // "sha256:<hex>"
-	Roles    []string        `json:"roles"`
-	Findings []PolicyFinding `json:"findings"` // of what lies at the path of the policy now
-	Shadow   string          `json:"shadow,omitempty"`
+	Revision string    `json:"revision"` // "sha256:<hex>"
+	Roles    []string  `json:"roles"`
+	Findings []Finding `json:"findings"` // of what lies at the path of the policy now
+	Shadow   string    `json:"shadow,omitempty"`
 }
 
-// A PolicyFinding is a fault, a warning or a note about a policy.
-type PolicyFinding struct {
-	Level   string `json:"level"` // error, warning or note
-	Code    string `json:"code,omitempty"`
-	Where   string `json:"where,omitempty"` // file:row, or the tool that it is about
+// A Finding is something that an operator or the author of a policy should look at.
+type Finding struct {
+	Level   string `json:"level"`          // error, warning or note
+	Code    string `json:"code,omitempty"` // its kind, by which a warning is accepted
+	Where   string `json:"where"`          // file:line:column and key of the configuration, or the part that it is about
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
+
+	File string `json:"-"` // of Where; "" = unknown
+	Row  int    `json:"-"` // in File, from 1; 0 = unknown
 }
 
 // A MatrixQuery selects cells: all roles, or one subject with its roles, and tools in the order of
@@ -121,7 +124,7 @@ type Candidate struct {
 // A PolicyTrial is what a candidate would change.
 type PolicyTrial struct {
 	Revision string                 `json:"revision,omitempty"` // "" = it could not serve: Findings say why
-	Findings []PolicyFinding        `json:"findings"`
+	Findings []Finding              `json:"findings"`
 	Tests    *workbench.TestReport  `json:"tests,omitempty"`
 	Matrix   []workbench.CellChange `json:"matrix,omitempty"`
 	Replay   *replay.Report         `json:"replay,omitempty"`

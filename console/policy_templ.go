@@ -145,7 +145,7 @@ func policyView(d policyStatePage) templ.Component {
 	})
 }
 
-func findings(all []PolicyFinding, none string) templ.Component {
+func findings(all []Finding, none string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {

@@ -226,7 +226,7 @@ func (c *Console) trialPage(w http.ResponseWriter, r *http.Request, v visitor) (
 	if d.shell, err = c.policyShell(r.Context(), v, "Trial"); err != nil {
 		return err
 	}
-	d.Refresh = d.State == jobRunning
+	d.Refresh = d.State == JobRunning
 	if t, ok := d.Result.(PolicyTrial); ok {
 		d.Trial = &t
 	}

@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	"net/http"
-	"net/url"
 	"slices"
 	"time"
 
@@ -82,22 +81,23 @@ func (s ClientSession) shown() ClientSession {
 // order returns a key that sorts sessions by principal.
 func (s ClientSession) order() string { return s.Principal + "\x00" + s.ID }
 
-// readSessions reads a query for a list of sessions.
-func readSessions(u *url.URL) (part paging, principal, server string, err error) {
-	err = readQuery(u, part.parameters(map[string]func(string) error{"principal": anyText(&principal), "server": anyText(&server)}))
-	return part, principal, server, err
+// askSessions returns the sessions for which r asks, and p may see.
+func (c *Console) askSessions(r *http.Request, p policy.Principal) (d clientSessionsPage, err error) {
+	var part paging
+	if err := readQuery(r.URL, part.parameters(map[string]func(string) error{"principal": anyText(&d.Principal), "server": anyText(&d.Server)})); err != nil {
+		return d, err
+	}
+	found, err := c.clientSessionsFor(r.Context(), p, d.Principal, d.Server)
+	d.listPart = partOf(r.URL, part, found, ClientSession.order)
+	return d, err
 }
 
 func (c *Console) listClientSessions(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	part, principal, server, err := readSessions(r.URL)
+	d, err := c.askSessions(r, p)
 	if err != nil {
 		return err
 	}
-	found, err := c.clientSessionsFor(r.Context(), p, principal, server)
-	if err != nil {
-		return err
-	}
-	return answer(w, pageOf(part, "sessions", found, ClientSession.order))
+	return answer(w, d.object("sessions"))
 }
 
 // endSessionFor ends a session for p, and returns it as it was. It is recorded first.
@@ -136,23 +136,16 @@ const sessionsPath = "/console/sessions"
 
 type clientSessionsPage struct {
 	shell
+	listPart[ClientSession]
 	Principal, Server string // that were asked for, "" = all
-	All               []ClientSession
-	Next              string // address of more
 }
 
 // clientSessionsPage lists sessions of clients.
 func (c *Console) clientSessionsPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	part, principal, server, err := readSessions(r.URL)
+	d, err := c.askSessions(r, v.Principal)
 	if err != nil {
 		return err
 	}
-	found, err := c.clientSessionsFor(r.Context(), v.Principal, principal, server)
-	if err != nil {
-		return err
-	}
-	d := clientSessionsPage{Principal: principal, Server: server}
-	d.All, d.Next = shownPart(r.URL, part, found, ClientSession.order)
 	if d.shell, err = c.shell(r.Context(), v, "Sessions", sessionsPath, ""); err != nil {
 		return err
 	}

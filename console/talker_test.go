@@ -34,7 +34,7 @@ func (k talker) or(usual string) string {
 func (k talker) State(context.Context) (console.PolicyState, error) {
 	s := console.PolicyState{Revision: "sha256:4f2a9c03b7d14c7c8f60b3c7d0e1a5f2", Roles: []string{k.or("researcher"), k.or("treasurer")}, Shadow: k.or("3 of 812 decisions differ")}
 	if k.text != "" || k.adviser != nil {
-		s.Findings = []console.PolicyFinding{{Level: "warning", Code: "useless-tool", Where: k.or("tool search__old"), Message: k.or("researcher can see it, and every call is denied"), Hint: k.or("let visible be false for callers who are always denied")},
+		s.Findings = []console.Finding{{Level: "warning", Code: "useless-tool", Where: k.or("tool search__old"), Message: k.or("researcher can see it, and every call is denied"), Hint: k.or("let visible be false for callers who are always denied")},
 			{Level: "note", Where: k.or("toolgate.rego:12"), Message: k.or("a rule that decides has no METADATA with labels.rule")}}
 	}
 	return s, nil
@@ -74,7 +74,7 @@ func (k talker) Explain(context.Context, console.SupposedCall) (console.PolicyEx
 func (k talker) Try(context.Context, console.Candidate, func(console.Progress)) (console.PolicyTrial, error) {
 	turn := replay.Turn{Was: judgement.Verdict{Effect: policy.Allow, Rule: k.or("transfer")}, Now: judgement.Verdict{Effect: policy.Hold, Rule: k.or("transfer_over_threshold")}, Count: 41,
 		Examples: []replay.Example{{DecisionID: k.or("dec_01M8MDDY6SZVKW3C6JEN40SF87"), Time: time.Unix(1772359200, 0), Principal: k.or("payroll-agent"), Tool: k.or("wallet__manage_wallet"), Arguments: k.or(`{"action": "transfer", "amount": 75, "asset": "USD"}`), Was: k.text, Now: k.text}}}
-	return console.PolicyTrial{Revision: "sha256:2", Findings: []console.PolicyFinding{{Level: "note", Message: k.or("a rule that decides has no METADATA with labels.rule")}},
+	return console.PolicyTrial{Revision: "sha256:2", Findings: []console.Finding{{Level: "note", Message: k.or("a rule that decides has no METADATA with labels.rule")}},
 		Tests:  &workbench.TestReport{Cases: []workbench.TestCase{{Name: k.or("data.toolgate.test_little"), File: k.or("toolgate_test.rego"), Row: 7, Outcome: workbench.Failed, Message: k.or("want allow, got hold")}}},
 		Matrix: []workbench.CellChange{{Caller: k.or("treasurer"), Tool: k.or("wallet__manage_wallet"), Was: []string{k.or("held for approver when amount > 100 USD")}, Now: []string{k.or("held for approver when amount > 50 USD")}}},
 		Replay: &replay.Report{Judged: 1204, Changed: replay.Changes{Count: 41, Rules: []replay.Turn{turn}}, Unjudged: []replay.Cause{{Cause: k.or("its arguments were masked"), Count: 12}}}}, nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -70,22 +69,23 @@ func (c *Console) tokensFor(ctx context.Context, p policy.Principal, subject str
 // order returns a key that sorts tokens by subject.
 func (t Token) order() string { return t.Subject + "\x00" + t.ID }
 
-// readTokens reads a query for a list of tokens.
-func readTokens(u *url.URL) (part paging, subject string, err error) {
-	err = readQuery(u, part.parameters(map[string]func(string) error{"subject": anyText(&subject)}))
-	return part, subject, err
+// askTokens returns the tokens for which r asks, and p may see.
+func (c *Console) askTokens(r *http.Request, p policy.Principal) (d accessPage, err error) {
+	var part paging
+	if err := readQuery(r.URL, part.parameters(map[string]func(string) error{"subject": anyText(&d.Asked)})); err != nil {
+		return d, err
+	}
+	found, err := c.tokensFor(r.Context(), p, d.Asked)
+	d.listPart = partOf(r.URL, part, found, Token.order)
+	return d, err
 }
 
 func (c *Console) listTokens(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	part, subject, err := readTokens(r.URL)
+	d, err := c.askTokens(r, p)
 	if err != nil {
 		return err
 	}
-	found, err := c.tokensFor(r.Context(), p, subject)
-	if err != nil {
-		return err
-	}
-	return answer(w, pageOf(part, "tokens", found, Token.order))
+	return answer(w, d.object("tokens"))
 }
 
 // makeFor makes a token for p that lasts for within, a duration, or "" = for ever. It is recorded first.
@@ -173,24 +173,18 @@ const accessPath = "/console/access"
 
 type accessPage struct {
 	shell
+	listPart[Token]
 	Asked       string // subject that was asked for, "" = all
-	All         []Token
-	Next        string // address of more
 	Connections bool   // there are connections of people
 }
 
 // accessPage lists the tokens of the configuration.
 func (c *Console) accessPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	part, subject, err := readTokens(r.URL)
+	d, err := c.askTokens(r, v.Principal)
 	if err != nil {
 		return err
 	}
-	found, err := c.tokensFor(r.Context(), v.Principal, subject)
-	if err != nil {
-		return err
-	}
-	d := accessPage{Asked: subject, Connections: c.opts.Connections != nil && len(c.opts.Connections.Services()) > 0}
-	d.All, d.Next = shownPart(r.URL, part, found, Token.order)
+	d.Connections = c.opts.Connections != nil && len(c.opts.Connections.Services()) > 0
 	if d.shell, err = c.shell(r.Context(), v, "Access", accessPath, ""); err != nil {
 		return err
 	}

@@ -47,28 +47,21 @@ func (c *Console) toolPages() map[string]map[string]handler {
 
 type toolsPage struct {
 	shell
+	listPart[Tool]
 	Choice  toolChoice
 	Servers []string
-	All     []Tool
-	Next    string // address of more
 }
 
 // toolsPage lists tools.
 func (c *Console) toolsPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	part, choice, err := readTools(r.URL)
+	d, err := c.askTools(r, v.Principal)
 	if err != nil {
 		return err
 	}
-	found, err := c.toolsFor(r.Context(), v.Principal, choice)
-	if err != nil {
-		return err
-	}
-	d := toolsPage{Choice: choice}
-	d.All, d.Next = shownPart(r.URL, part, found, Tool.order)
 	for _, u := range c.opts.Status().Upstreams {
 		d.Servers = append(d.Servers, u.Name)
 	}
-	if d.shell, err = c.shell(r.Context(), v, "Tools", toolsPath, r.URL.RequestURI()); err != nil {
+	if d.shell, err = c.shell(r.Context(), v, "Tools", toolsPath, ""); err != nil {
 		return err
 	}
 	return render(w, appCSP, http.StatusOK, toolsView(d))

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -182,30 +181,31 @@ func (t Tool) inState(state string) bool {
 	return state == "" || t.State == state || state == unserved && slices.Contains(toolStates[2:], t.State)
 }
 
-// readTools reads a query for a list of tools.
-func readTools(u *url.URL) (part paging, choice toolChoice, err error) {
-	err = readQuery(u, part.parameters(map[string]func(string) error{
-		"server": anyText(&choice.Server), "text": anyText(&choice.Text),
+// askTools returns the tools for which r asks, and p may see.
+func (c *Console) askTools(r *http.Request, p policy.Principal) (d toolsPage, err error) {
+	var part paging
+	if err := readQuery(r.URL, part.parameters(map[string]func(string) error{
+		"server": anyText(&d.Choice.Server), "text": anyText(&d.Choice.Text),
 		"state": func(value string) error {
-			if choice.State = value; value != "" && !slices.Contains(toolStates, value) {
+			if d.Choice.State = value; value != "" && !slices.Contains(toolStates, value) {
 				return badRequest("state is served, unserved, withheld or quarantined", "")
 			}
 			return nil
 		},
-	}))
-	return part, choice, err
+	})); err != nil {
+		return d, err
+	}
+	found, err := c.toolsFor(r.Context(), p, d.Choice)
+	d.listPart = partOf(r.URL, part, found, Tool.order)
+	return d, err
 }
 
 func (c *Console) listTools(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	part, choice, err := readTools(r.URL)
+	d, err := c.askTools(r, p)
 	if err != nil {
 		return err
 	}
-	found, err := c.toolsFor(r.Context(), p, choice)
-	if err != nil {
-		return err
-	}
-	return answer(w, pageOf(part, "tools", found, Tool.order))
+	return answer(w, d.object("tools"))
 }
 
 // order returns a key that sorts tools by server and name.

@@ -297,7 +297,7 @@ func jobView(j Job, path, secret string) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		if j.State == jobRunning {
+		if j.State == JobRunning {
 			var templ_7745c5c3_Var16 string
 			templ_7745c5c3_Var16, templ_7745c5c3_Err = templ.JoinStringErrs(Visible(j.Doing))
 			if templ_7745c5c3_Err != nil {
@@ -339,7 +339,7 @@ func jobView(j Job, path, secret string) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		if j.State == jobRunning {
+		if j.State == JobRunning {
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString("<progress max=\"100\" value=\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err

@@ -76,8 +76,8 @@ func (d *Desk) State(ctx context.Context) (console.PolicyState, error) {
 }
 
 // findings returns what is wrong with the policy that serves, and with what lies at its place now.
-func (d *Desk) findings(ctx context.Context, engine *rego.Engine, tools []policy.Tool) ([]console.PolicyFinding, error) {
-	found := []console.PolicyFinding{}
+func (d *Desk) findings(ctx context.Context, engine *rego.Engine, tools []policy.Tool) ([]console.Finding, error) {
+	found := []console.Finding{}
 	checked, slips, err := rego.Check(ctx, d.o.Source())
 	switch {
 	case ctx.Err() != nil:
@@ -87,7 +87,7 @@ func (d *Desk) findings(ctx context.Context, engine *rego.Engine, tools []policy
 	default:
 		found = append(found, slipsOf(slips)...)
 		if checked.Revision() != engine.Revision() {
-			found = append(found, console.PolicyFinding{Level: string(rego.LevelWarning), Code: "not-serving", Message: "the policy at its path is another one, which does not serve yet", Hint: "reload, or see why the last reload was refused"})
+			found = append(found, console.Finding{Level: string(rego.LevelWarning), Code: "not-serving", Message: "the policy at its path is another one, which does not serve yet", Hint: "reload, or see why the last reload was refused"})
 		}
 	}
 	surveying, stop := context.WithTimeout(ctx, surveyTime)
@@ -95,16 +95,16 @@ func (d *Desk) findings(ctx context.Context, engine *rego.Engine, tools []policy
 	return append(found, doubtsOf(workbench.SurveyOf(surveying, engine, callers(d.o.Roles()), tools, nil))...), ctx.Err()
 }
 
-func slipsOf(slips []rego.Finding) (found []console.PolicyFinding) {
+func slipsOf(slips []rego.Finding) (found []console.Finding) {
 	for _, s := range slips {
-		found = append(found, console.PolicyFinding{Level: string(s.Level), Code: s.Code, Where: s.Where(), Message: s.Message, Hint: s.Hint})
+		found = append(found, console.Finding{Level: string(s.Level), Code: s.Code, Where: s.Where(), Message: s.Message, Hint: s.Hint})
 	}
 	return found
 }
 
-func doubtsOf(s workbench.Survey) (found []console.PolicyFinding) {
+func doubtsOf(s workbench.Survey) (found []console.Finding) {
 	for _, d := range s.Doubts {
-		f := console.PolicyFinding{Level: string(d.Level), Code: d.Code, Message: d.Message, Hint: d.Hint}
+		f := console.Finding{Level: string(d.Level), Code: d.Code, Message: d.Message, Hint: d.Hint}
 		if d.Tool != "" {
 			f.Where = "tool " + d.Tool
 		}

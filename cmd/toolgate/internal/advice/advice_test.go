@@ -143,7 +143,7 @@ func TestState(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return slices.ContainsFunc(s.Findings, func(f console.PolicyFinding) bool { return f.Code == code && f.Where == where })
+		return slices.ContainsFunc(s.Findings, func(f console.Finding) bool { return f.Code == code && f.Where == where })
 	}
 	if !has("uncovered-tool", "tool read") || has("uncovered-tool", "tool pay") || has("not-serving", "") {
 		t.Error("findings of the policy that serves")
@@ -154,7 +154,7 @@ func TestState(t *testing.T) {
 			t.Fatal(err)
 		}
 		s, err := other.State(t.Context())
-		if err != nil || !slices.ContainsFunc(s.Findings, func(f console.PolicyFinding) bool { return f.Code == code }) {
+		if err != nil || !slices.ContainsFunc(s.Findings, func(f console.Finding) bool { return f.Code == code }) {
 			t.Errorf("%s: %+v, %v", code, s, err)
 		}
 	}

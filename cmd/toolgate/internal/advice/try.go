@@ -135,11 +135,11 @@ func writeFiles(dir string, files map[string][]byte) error {
 }
 
 // refused returns why a policy cannot serve.
-func refused(err error) []console.PolicyFinding {
+func refused(err error) []console.Finding {
 	if faults := rego.Faults(nil); errors.As(err, &faults) {
 		return slipsOf(faults)
 	}
-	return []console.PolicyFinding{{Level: string(rego.LevelError), Message: err.Error()}}
+	return []console.Finding{{Level: string(rego.LevelError), Message: err.Error()}}
 }
 
 var (

@@ -21,9 +21,6 @@ func (a *App) entries() (address string, all []console.Client) {
 		if err != nil {
 			continue // it calls no servers
 		}
-		if at.Token != "" && c.HoldsToken() { // it expands no variables: the bridge does
-			entry = map[string]any{"command": at.Command, "args": []string{"stdio", "--connect", at.URL}}
-		}
 		var text []byte
 		value, err := json.Marshal(entry)
 		if err == nil {

@@ -82,16 +82,7 @@ func (a *App) status() console.Status {
 }
 
 // A Finding is something that an operator or the author of a policy should look at.
-type Finding struct {
-	Level   string `json:"level"`          // error, warning or note
-	Code    string `json:"code,omitempty"` // its kind, by which a warning is accepted
-	Where   string `json:"where"`          // file:line:column and key of the configuration, or the part that it is about
-	Message string `json:"message"`
-	Hint    string `json:"hint,omitempty"`
-
-	File string `json:"-"` // of Where; "" = unknown
-	Row  int    `json:"-"` // in File, from 1; 0 = unknown
-}
+type Finding = console.Finding
 
 // warning returns a warning of a kind. Kinds are in docs/reference.md.
 func warning(code, where, message, hint string) Finding {

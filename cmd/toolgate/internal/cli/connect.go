@@ -137,9 +137,7 @@ func entryName(f *clientFlags) string {
 	return "toolgate"
 }
 
-// connectEdits returns the edits that enter toolgate into a client's file. A client that
-// expands no variables gets the bridge, which takes the token from its environment, unless
-// the token itself is asked for.
+// connectEdits returns the edits that enter toolgate into a client's file.
 func (e *env) connectEdits(c clients.Client, f *clientFlags) (edits []clientfile.Edit, notes []string, err error) {
 	a, variable, err := e.reach(f)
 	if err != nil {
@@ -162,7 +160,6 @@ func (e *env) connectEdits(c clients.Client, f *clientFlags) (edits []clientfile
 		return nil, nil, err
 	}
 	if variable != "" && c.HoldsToken() && !f.literal {
-		entry = map[string]any{"command": a.Command, "args": []string{"stdio", "--connect", a.URL}}
 		notes = append(notes, fmt.Sprintf("%s expands no variables: start it with TOOLGATE_TOKEN in its environment, or write the token into its file with --token-literal", c.Name))
 	} else if variable != "" && !f.literal {
 		note := c.Name + " takes the token from " + tokenSource(c, variable)

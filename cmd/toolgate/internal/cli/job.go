@@ -34,7 +34,7 @@ func (e *env) runJob(ctx context.Context, path, query string, in, result any) er
 	at := path + "/" + url.PathEscape(job.ID)
 	bar := e.progress(false)
 	defer bar.End()
-	for job.State == "running" {
+	for job.State == console.JobRunning {
 		bar.Update(job.Done, job.All, func() string { return job.Doing })
 		err := errInterrupted
 		if wait.For(ctx, jobBeat) {
@@ -46,7 +46,7 @@ func (e *env) runJob(ctx context.Context, path, query string, in, result any) er
 			return errors.Join(err, e.fetch(after, peopleListener, http.MethodDelete, at, nil, &job))
 		}
 	}
-	if job.State != "done" {
+	if job.State != console.JobDone {
 		return fmt.Errorf("the job at %s has %s: %s", at, job.State, job.Error)
 	}
 	return json.Unmarshal(job.Result, result)

@@ -19,16 +19,19 @@ type Connect struct {
 type Address struct {
 	URL     string // of the route, such as http://127.0.0.1:8787/mcp
 	Command string // path of the toolgate binary, for clients that only start commands
-	Token   string // the token that agents show; "" = none is needed
-	Literal bool   // write Token itself, also where the client expands variables
+	Token   string // what stands for the token that agents show; "" = none is needed
+	Literal bool   // Token is the token itself: write it, also where the client expands variables
 }
 
 // Entry returns the entry for toolgate in the client's own keys. Clients that
-// expand variables get a reference to TOOLGATE_TOKEN; see HoldsToken for the others.
-// The error is for clients that call no servers.
+// expand variables get a reference to TOOLGATE_TOKEN. The others get the bridge, which takes the
+// token from its environment, unless a.Literal is set. The error is for clients that call no servers.
 func (c Client) Entry(a Address) (map[string]any, error) {
 	if c.Connect == nil {
 		return nil, fmt.Errorf("%s calls no servers: there is nothing to connect", c.Name)
+	}
+	if a.Token != "" && !a.Literal && c.HoldsToken() {
+		return map[string]any{"command": a.Command, "args": []string{"stdio", "--connect", a.URL}}, nil
 	}
 	entry := maps.Clone(c.Connect.Entry)
 	if a.Token != "" {

@@ -179,12 +179,12 @@ func entryOf(c clients.Client, a clients.Address) ([]byte, error) {
 func TestEntry(t *testing.T) {
 	a := clients.Address{URL: "http://127.0.0.1:8787/mcp", Command: "/usr/bin/toolgate", Token: "t0k"}
 	for id, want := range map[string]string{
-		"claude-desktop": `{"args":["stdio","--connect","http://127.0.0.1:8787/mcp"],"command":"/usr/bin/toolgate","env":{"TOOLGATE_TOKEN":"t0k"}}`,
+		"claude-desktop": `{"args":["stdio","--connect","http://127.0.0.1:8787/mcp"],"command":"/usr/bin/toolgate"}`,
 		"claude-code":    `{"headers":{"Authorization":"Bearer ${TOOLGATE_TOKEN}"},"type":"http","url":"http://127.0.0.1:8787/mcp"}`,
 		"vscode":         `{"headers":{"Authorization":"Bearer ${input:toolgate-token}"},"type":"http","url":"http://127.0.0.1:8787/mcp"}`,
 		"windsurf":       `{"headers":{"Authorization":"Bearer ${env:TOOLGATE_TOKEN}"},"serverUrl":"http://127.0.0.1:8787/mcp"}`,
 		"codex":          `{"bearer_token_env_var":"TOOLGATE_TOKEN","url":"http://127.0.0.1:8787/mcp"}`,
-		"zed":            `{"headers":{"Authorization":"Bearer t0k"},"url":"http://127.0.0.1:8787/mcp"}`,
+		"zed":            `{"args":["stdio","--connect","http://127.0.0.1:8787/mcp"],"command":"/usr/bin/toolgate"}`,
 	} {
 		c, _ := clients.Lookup(id)
 		got, err := entryOf(c, a)
