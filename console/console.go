@@ -122,6 +122,8 @@ type Options struct {
 	// Policy and Judge are two sides of the policy that serves; nil = nobody asks about it.
 	Policy PolicyReader
 	Judge  PolicyJudge
+	// TrialText returns a trial as Markdown for a pull request, without arguments of calls; nil = nobody does.
+	TrialText func(t PolicyTrial) string
 	// Verify verifies the trail, and returns what it found. Export returns the lines of records, an
 	// error for a query that cannot be read. Nil = nobody does.
 	Verify func(ctx context.Context, report func(Progress)) (audit.Verified, error)

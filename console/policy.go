@@ -143,6 +143,7 @@ const (
 // policyRoutes are the routes of the policy.
 func (c *Console) policyRoutes() map[string]map[string]handler {
 	routes := c.jobRoutes(policyTryPath, tryKind, c.tryPolicy)
+	routes[policyTryPath+"/{id}"][http.MethodGet] = c.as(c.showTrial)
 	routes["/v1/policy"] = map[string]handler{http.MethodGet: c.as(c.showPolicy)}
 	routes["/v1/policy/matrix"] = map[string]handler{http.MethodGet: c.as(c.policyMatrix)}
 	routes["/v1/policy/can-i"] = map[string]handler{http.MethodPost: c.as(c.canI)}
@@ -275,6 +276,28 @@ func (c *Console) try(r *http.Request, p policy.Principal, credential string, ca
 	return c.jobs.start(tryKind, personOf(p), func(ctx context.Context, report func(Progress)) (any, error) {
 		return c.opts.Judge.Try(ctx, candidate, report)
 	})
+}
+
+var notTried = problem{Status: http.StatusConflict, Code: "NOT_DONE", Detail: "the trial has no result", Hint: "ask for application/json: it says how far the trial is"}
+
+// showTrial shows a trial as a job, or to those who accept that first, its result as Markdown.
+func (c *Console) showTrial(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	job, err := c.jobs.find(tryKind, r.PathValue("id"), personOf(p), false)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Vary", "Accept")
+	first, _, _ := strings.Cut(r.Header.Get("Accept"), ",")
+	if kind, _, _ := mime.ParseMediaType(first); kind != "text/markdown" || c.opts.TrialText == nil {
+		return answer(w, job)
+	}
+	trial, done := job.Result.(PolicyTrial)
+	if !done {
+		return notTried
+	}
+	w.Header().Set("Content-Type", "text/markdown; charset=utf-8")
+	_, _ = io.WriteString(w, c.opts.TrialText(trial)) // a reader that went away needs no answer
+	return nil
 }
 
 // moment reads a time: RFC 3339, or how long ago.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -248,6 +249,34 @@ func TestCandidates(t *testing.T) {
 	l.ask("POST", tryPath, someFiles, as("t-oda")...)
 	if <-a.begun; a.candidate.Arguments {
 		t.Error("examples show arguments to somebody without the right")
+	}
+}
+
+// A trial is Markdown for those who accept that first, once it is done, and only for whoever began it.
+func TestTrialAsMarkdown(t *testing.T) {
+	l, a := advisedBy(t, func(o *console.Options) {
+		o.TrialText = func(t console.PolicyTrial) string { return "### " + t.Revision + "</textarea>" }
+	})
+	at := l.ask("POST", tryPath, someFiles, as("t-oda")...).Header().Get("Location")
+	<-a.begun
+	get := func(accept string) *httptest.ResponseRecorder {
+		return l.ask("GET", at, "", append(as("t-oda"), "Accept", accept)...)
+	}
+	refused(t, get("text/markdown"), 409, "NOT_DONE")
+	a.release <- nil
+	for accepted(t, get("*/*"))["state"] != console.JobDone { // the job ends by itself
+	}
+	for accept, want := range map[string]string{
+		"text/markdown": "### sha256:2</textarea>", "text/markdown;q=0.9, */*": "### sha256:2</textarea>", "application/json, text/markdown": `"state":"done"`, "": `"state":"done"`,
+	} {
+		if w := get(accept); w.Code != 200 || !strings.Contains(w.Body.String(), want) || strings.HasPrefix(want, "#") != (w.Header().Get("Content-Type") == "text/markdown; charset=utf-8") {
+			t.Errorf("%q: %d %v %s", accept, w.Code, w.Header(), w.Body)
+		}
+	}
+	refused(t, l.ask("GET", at, "", append(as("t-audit"), "Accept", "text/markdown")...), 404, "NO_JOB")
+	page := newBrowser(l).signIn("t-oda").do("GET", strings.Replace(at, "/v1/", "/console/", 1), nil).Body.String()
+	if !strings.Contains(page, "### sha256:2&lt;/textarea&gt;</textarea>") {
+		t.Error("the page has no Markdown: " + page)
 	}
 }
 

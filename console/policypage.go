@@ -215,6 +215,7 @@ type trialPage struct {
 	shell
 	Job
 	Trial *PolicyTrial // nil = there is none yet
+	Text  string       // of Trial, as Markdown; "" = nobody writes it
 }
 
 // trialPage shows how far a trial is, or what it came to.
@@ -228,7 +229,9 @@ func (c *Console) trialPage(w http.ResponseWriter, r *http.Request, v visitor) (
 	}
 	d.Refresh = d.State == JobRunning
 	if t, ok := d.Result.(PolicyTrial); ok {
-		d.Trial = &t
+		if d.Trial = &t; c.opts.TrialText != nil {
+			d.Text = c.opts.TrialText(t)
+		}
 	}
 	return render(w, appCSP, http.StatusOK, trialView(d))
 }

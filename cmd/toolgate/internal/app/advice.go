@@ -28,7 +28,7 @@ func (a *App) withAdvice(opts *console.Options) {
 		Roles: func() []string { return RolesOf(a.Config(), a.policy.current(), a.options.Role) },
 		Trail: trail.Dir(a.Config().State),
 	})
-	opts.Policy, opts.Judge, opts.Verify = desk, desk, a.verifyTrail
+	opts.Policy, opts.Judge, opts.TrialText, opts.Verify = desk, desk, a.options.TrialText, a.verifyTrail
 	opts.Export = func(ctx context.Context, q console.ExportQuery) (iter.Seq2[[]byte, error], error) {
 		s := trail.Selection{Since: q.Since, Until: q.Until}
 		for _, member := range []struct {

@@ -38,6 +38,7 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet/valkey"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
+	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/internal/share"
@@ -66,6 +67,8 @@ type Options struct {
 	Log     hclog.Logger // nil = nothing is logged
 	Calls   hclog.Logger // gets one line at info for each call; nil = calls are not logged
 
+	// TrialText is console.Options.TrialText.
+	TrialText func(console.PolicyTrial) string
 	// Draining is called once, when toolgate begins to stop; nil = nobody has to know.
 	Draining func()
 }

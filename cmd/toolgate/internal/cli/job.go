@@ -60,7 +60,7 @@ func (t tried) Page() *replayPage {
 	if t.Replay == nil {
 		return nil
 	}
-	return &replayPage{t.Replay}
+	return &replayPage{t.Replay, true}
 }
 
 // Untested reports whether some test of the policy did not pass.

@@ -104,14 +104,17 @@ func (flags *replayFlags) replay(ctx context.Context, e *env, name, difference s
 			}
 		}
 	}
-	if err := e.Print(name, replayPage{rep}); err != nil || !rep.Differs() {
+	if err := e.Print(name, replayPage{Report: rep}); err != nil || !rep.Differs() {
 		return err
 	}
 	return &exit{code: exitDiffer, err: errors.New(difference)}
 }
 
 // replayPage is a report as its templates read it.
-type replayPage struct{ *replay.Report }
+type replayPage struct {
+	*replay.Report
+	Bare bool // Markdown has no arguments of calls
+}
 
 // replayPart is one group of changes under its name.
 type replayPart struct {

@@ -33,6 +33,7 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/progress"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
+	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/guardian"
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/policy/rejudge/replay"
@@ -308,6 +309,7 @@ func (e *env) logger() hclog.Logger {
 // appOptions are what the flags say to a toolgate that this command opens.
 func (e *env) appOptions() app.Options {
 	o := app.Options{Role: e.role, Version: version, Log: e.logger()}
+	o.TrialText = func(t console.PolicyTrial) string { return reports().Render("tried.markdown", tried{&t}, false) }
 	if e.logCalls { // each line counts, so that none is folded
 		o.Calls = hclog.New(&hclog.LoggerOptions{Name: "toolgate", Output: e.err, JSONFormat: e.logFormat == "json"})
 	}
