@@ -20,6 +20,7 @@ import (
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/policy/rejudge/shadow"
 	"github.com/toolgate/toolgate/policy/stop"
 )
 
@@ -122,6 +123,9 @@ type Options struct {
 	// Policy and Judge are two sides of the policy that serves; nil = nobody asks about it.
 	Policy PolicyReader
 	Judge  PolicyJudge
+	// Shadow returns what shadow policies would have decided otherwise; its error may wrap
+	// shadow.ErrNoCandidate. Nil = nobody sees it.
+	Shadow func(ctx context.Context, q ShadowQuery) (shadow.Report, error)
 	// TrialText returns a trial as Markdown for a pull request, without arguments of calls; nil = nobody does.
 	TrialText func(t PolicyTrial) string
 	// Verify verifies the trail, and returns what it found. Export returns the lines of records, an
@@ -270,6 +274,9 @@ func (c *Console) allRoutes() map[string]map[string]handler {
 	if c.opts.Policy != nil && c.opts.Judge != nil {
 		maps.Copy(routes, c.policyRoutes())
 		maps.Copy(routes, c.policyPages())
+		if c.opts.Shadow != nil {
+			maps.Copy(routes, c.shadowRoutes())
+		}
 	}
 	if c.opts.Verify != nil && c.opts.Export != nil {
 		maps.Copy(routes, c.trailRoutes())

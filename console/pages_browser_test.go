@@ -97,7 +97,7 @@ func stage(t *testing.T, s scene) (*listener, string) {
 		o.Policy, o.Judge, o.Verify, o.Calls = says, says, says.verify, says
 		o.Tools = says
 		o.Sessions, o.Limits, o.Tokens = guests{says}, says.limits, pouch{says}
-		o.Clients = says.clients
+		o.Clients, o.Shadow = says.clients, says.shadow
 		o.Export = func(context.Context, console.ExportQuery) (iter.Seq2[[]byte, error], error) { return nil, nil }
 		o.Restart = func(_ context.Context, name string) (console.Upstream, error) { return server(name, "ready"), nil }
 		o.Stderr = func(string) []string {
@@ -171,7 +171,7 @@ func (p *person) looks(scene, page, axe string) {
 // addresses are the pages for oda, one of each kind.
 func (l *listener) addresses() []string {
 	all := []string{"/console/", "/console/approvals", "/console/approvals?view=team", "/console/approvals?view=history", "/console/servers", "/console/stop", "/connections", "/connections/github", "/console/nothing", "/console/servers/nothing"}
-	all = append(all, "/console/policy", "/console/policy/matrix", "/console/policy/ask?role=treasurer&tool=wallet__manage_wallet", "/console/policy/try", "/console/audit", "/console/calls", "/console/calls?tool=wallet__manage_wallet&outcome=denied", "/console/calls/dec_1")
+	all = append(all, "/console/policy", "/console/policy/matrix", "/console/policy/ask?role=treasurer&tool=wallet__manage_wallet", "/console/policy/try", "/console/policy/shadow", "/console/audit", "/console/calls", "/console/calls?tool=wallet__manage_wallet&outcome=denied", "/console/calls/dec_1")
 	all = append(all, "/console/tools", "/console/tools?state=unserved&server=payments", "/console/tools/payments/transfer", "/console/tools/payments/transfer?principal=payroll-agent", "/console/tools/web/search", "/console/sessions", "/console/limits", "/console/access", "/console/connect", "/console/connect?client=cursor")
 	for path, body := range map[string]string{tryPath: someFiles, verifyPath: ""} {
 		at := l.ask("POST", path, body, as("t-oda")...).Header().Get("Location")

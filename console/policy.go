@@ -47,6 +47,14 @@ type PolicyState struct {
 	Roles    []string  `json:"roles"`
 	Findings []Finding `json:"findings"` // of what lies at the path of the policy now
 	Shadow   string    `json:"shadow,omitempty"`
+	// Revisions are the last policies that served this state, the latest first.
+	Revisions []ServedPolicy `json:"revisions"`
+}
+
+// A ServedPolicy is a policy that serves or served.
+type ServedPolicy struct {
+	Revision string    `json:"revision"`
+	Since    time.Time `json:"since"`
 }
 
 // A Finding is something that an operator or the author of a policy should look at.

@@ -89,7 +89,7 @@ func advisedBy(t *testing.T, change func(*console.Options), withheld ...policy.R
 			}
 			return policy.TrailDecides, nil
 		}
-		o.Policy, o.Judge = a, a
+		o.Policy, o.Judge, o.Shadow = a, a, talker{}.shadow
 		o.Verify = func(ctx context.Context, report func(console.Progress)) (audit.Verified, error) {
 			_, err := a.Try(ctx, console.Candidate{}, report)
 			return audit.Verified{OK: true}, err
@@ -135,6 +135,11 @@ func TestWhoAsksAboutThePolicy(t *testing.T) {
 		{"POST", tryPath, someFiles, "t-bob", "", nil, 403, "NOT_AUDITOR", console.ActPolicyTried},
 		{"POST", tryPath, someFiles, "t-audit", "", nil, 403, "NOT_OPERATOR", console.ActPolicyTried},
 		{"POST", tryPath, someFiles, "t-oda", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", console.ActPolicyTried},
+		{"GET", "/v1/policy/shadow", "", "t-oda", "", nil, 200, "", console.ActTrailRead},
+		{"GET", "/v1/policy/shadow?candidate=none", "", "t-oda", "", nil, 404, "NOT_FOUND", console.ActTrailRead},
+		{"GET", "/v1/policy/shadow", "", "t-oda", policy.Operates, nil, 403, "NOT_OPERATOR", console.ActTrailRead},
+		{"GET", "/v1/policy/shadow", "", "t-bob", "", nil, 403, "NOT_AUDITOR", console.ActTrailRead},
+		{"GET", "/v1/policy/shadow", "", "t-oda", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", console.ActTrailRead},
 		{"POST", verifyPath, "", "t-audit", "", nil, 202, "", console.ActTrailVerified},
 		{"POST", verifyPath, "", "t-ann", "", nil, 403, "NOT_AUDITOR", console.ActTrailVerified},
 		{"POST", verifyPath, "", "t-audit", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", console.ActTrailVerified},
@@ -174,7 +179,7 @@ func TestQuestions(t *testing.T) {
 		!cmp.Equal(a.export, console.ExportQuery{Format: "csv", Since: l.Now().Add(-24 * time.Hour), Until: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), Kind: "k", Outcome: "o", Principal: "p", Tool: "w*", Ticket: "x"}) {
 		t.Errorf("%d, %+v", code, a.export)
 	}
-	for _, path := range []string{"/v1/policy/matrix?x=1", "/v1/policy/matrix?limit=501", "/v1/audit/export?x=1", "/v1/audit/export?format=xml", "/v1/audit/export?since=-1h", "/v1/audit/export?tool=["} {
+	for _, path := range []string{"/v1/policy/matrix?x=1", "/v1/policy/matrix?limit=501", "/v1/policy/shadow?x=1", "/v1/policy/shadow?limit=1001", "/v1/audit/export?x=1", "/v1/audit/export?format=xml", "/v1/audit/export?since=-1h", "/v1/audit/export?tool=["} {
 		refused(t, l.ask("GET", path, "", as("t-oda")...), 400, "BAD_REQUEST")
 	}
 	for _, body := range []string{`{"tool":"t"}`, `{"roles":["r"]}`, `{"tool":"t","roles":["r"],"x":1}`, `{"tool":"t","tool":"u","roles":["r"]}`} {

@@ -48,7 +48,8 @@ func (c *Console) policyShell(ctx context.Context, v visitor, title string) (she
 type policyStatePage struct {
 	shell
 	PolicyState
-	Try bool // the visitor may try policies
+	Try  bool // the visitor may try policies
+	Asks bool // and see what a shadow policy would decide
 }
 
 // policyPage shows the policy that serves and what is wrong with it.
@@ -61,6 +62,7 @@ func (c *Console) policyPage(w http.ResponseWriter, r *http.Request, v visitor) 
 		return err
 	}
 	d.Try = c.mayTry(r, v.Principal) == nil
+	d.Asks = d.Try && c.opts.Shadow != nil
 	return render(w, appCSP, http.StatusOK, policyView(d))
 }
 

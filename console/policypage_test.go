@@ -45,13 +45,13 @@ func TestHostilePolicies(t *testing.T) {
 		o.Verify, o.Calls = h.verify, h
 		o.Tools = h
 		o.Sessions, o.Limits, o.Tokens = guests{h}, h.limits, pouch{h}
-		o.Clients = h.clients
+		o.Clients, o.Shadow = h.clients, h.shadow
 	})
 	oda := newBrowser(l).signIn("t-oda")
 	csrf := oda.form("/console/policy/try").Get("csrf")
 	trial := oda.multipartForm("/console/policy/try", map[string]string{"csrf": csrf, "since": "24h", "file:p.rego": "package toolgate"}, nil).Header().Get("Location")
 	verified := oda.do("POST", "/console/audit/verify", oda.form("/console/audit")).Header().Get("Location")
-	for _, path := range []string{"/console/policy", "/console/policy/matrix", "/console/policy/ask?tool=t&role=r", "/console/policy/try", trial, "/console/audit", verified, "/console/calls", "/console/calls/dec_1", "/console/tools", "/console/tools/payments/transfer?principal=p", "/console/sessions", "/console/limits", "/console/access", "/console/connect"} {
+	for _, path := range []string{"/console/policy", "/console/policy/matrix", "/console/policy/ask?tool=t&role=r", "/console/policy/try", "/console/policy/shadow", trial, "/console/audit", verified, "/console/calls", "/console/calls/dec_1", "/console/tools", "/console/tools/payments/transfer?principal=p", "/console/sessions", "/console/limits", "/console/access", "/console/connect"} {
 		page := ""
 		for page == "" || strings.Contains(page, `http-equiv="refresh"`) {
 			w := oda.do("GET", path, nil)

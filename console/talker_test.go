@@ -13,6 +13,7 @@ import (
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/rejudge/replay"
+	"github.com/toolgate/toolgate/policy/rejudge/shadow"
 	"github.com/toolgate/toolgate/policy/workbench"
 )
 
@@ -32,7 +33,8 @@ func (k talker) or(usual string) string {
 }
 
 func (k talker) State(context.Context) (console.PolicyState, error) {
-	s := console.PolicyState{Revision: "sha256:4f2a9c03b7d14c7c8f60b3c7d0e1a5f2", Roles: []string{k.or("researcher"), k.or("treasurer")}, Shadow: k.or("3 of 812 decisions differ")}
+	s := console.PolicyState{Revision: "sha256:4f2a9c03b7d14c7c8f60b3c7d0e1a5f2", Roles: []string{k.or("researcher"), k.or("treasurer")}, Shadow: k.or("3 of 812 decisions differ"),
+		Revisions: []console.ServedPolicy{{Revision: k.or("sha256:4f2a9c03b7d14c7c8f60b3c7d0e1a5f2"), Since: time.Unix(1772359200, 0)}, {Revision: "sha256:1c81c83b7d14c7c8f60b3c7d0e1a5f24", Since: time.Unix(1771359200, 0)}}}
 	if k.text != "" || k.adviser != nil {
 		s.Findings = []console.Finding{{Level: "warning", Code: "useless-tool", Where: k.or("tool search__old"), Message: k.or("researcher can see it, and every call is denied"), Hint: k.or("let visible be false for callers who are always denied")},
 			{Level: "note", Where: k.or("toolgate.rego:12"), Message: k.or("a rule that decides has no METADATA with labels.rule")}}
@@ -78,6 +80,17 @@ func (k talker) Try(context.Context, console.Candidate, func(console.Progress)) 
 		Tests:  &workbench.TestReport{Cases: []workbench.TestCase{{Name: k.or("data.toolgate.test_little"), File: k.or("toolgate_test.rego"), Row: 7, Outcome: workbench.Failed, Message: k.or("want allow, got hold")}}},
 		Matrix: []workbench.CellChange{{Caller: k.or("treasurer"), Tool: k.or("wallet__manage_wallet"), Was: []string{k.or("held for approver when amount > 100 USD")}, Now: []string{k.or("held for approver when amount > 50 USD")}}},
 		Replay: &replay.Report{Judged: 1204, Changed: replay.Changes{Count: 41, Rules: []replay.Turn{turn}}, Unjudged: []replay.Cause{{Cause: k.or("its arguments were masked"), Count: 12}}}}, nil
+}
+
+func (k talker) shadow(_ context.Context, q console.ShadowQuery) (shadow.Report, error) {
+	if q.Candidate == "none" {
+		return shadow.Report{}, shadow.ErrNoCandidate
+	}
+	at := time.Unix(1772359200, 0)
+	all := []shadow.Total{{Candidate: k.or("sha256:7777f2a9c03b7d14c7c8f60b3c7d0e1a"), First: at.Add(-time.Hour), Last: at, Counts: shadow.Counts{Same: 809, Changed: 3}}, {Candidate: "sha256:1111f2a9c03b7d14c7c8f60b3c7d0e1a", First: at, Last: at}}
+	return shadow.Report{Candidates: all, Asked: &all[0], Disagreements: []shadow.Disagreement{
+		{Candidate: all[0].Candidate, DecisionID: "dec_01M8MDDY6SZVKW3C6JEN40SF87", At: at, Serving: "sha256:4f2a", Principal: k.or("payroll-agent"), Tool: k.or("wallet__manage_wallet"), Difference: judgement.ByEffect,
+			Was: judgement.Verdict{Effect: policy.Allow, Rule: k.or("transfer")}, Now: judgement.Verdict{Effect: policy.Hold, Rule: k.or("transfer_over_threshold")}, Reason: k.or("above 50 USD")}}}, nil
 }
 
 func (k talker) verify(context.Context, func(console.Progress)) (audit.Verified, error) {

@@ -51,7 +51,7 @@ var mayImport = map[string][]string{
 	"proxy/ndjson":          {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
 	"proxy/rest":            {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry", "docs/schemas"},
 	"docs/schemas":          {},
-	"console":               {"policy", "policy/approval", "policy/stop", "policy/workbench", "policy/rejudge/replay", "audit", "audit/index", "docs/schemas"}, // their types: what it asks for it declares itself
+	"console":               {"policy", "policy/approval", "policy/stop", "policy/workbench", "policy/rejudge/replay", "policy/rejudge/shadow", "audit", "audit/index", "docs/schemas"}, // their types: what it asks for it declares itself
 	"tools":                 {"signal", "registry/contract", "tools/..."},
 	"tools/search":          {"signal", "registry/contract"},
 	"tools/service":         {},

@@ -3,7 +3,10 @@ package shadow
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
@@ -144,6 +147,40 @@ func List(ctx context.Context, db *store.DB, candidate string, since time.Time, 
 		return nil, fmt.Errorf("reading disagreements: %w", err)
 	}
 	return all, nil
+}
+
+// Report is what is known of shadow policies.
+type Report struct {
+	Candidates    []Total        `json:"candidates"`    // the latest first
+	Disagreements []Disagreement `json:"disagreements"` // of Asked, the latest first
+	Asked         *Total         `json:"-"`             // one of Candidates; nil = there is none
+}
+
+// ErrNoCandidate reports a revision that no candidate has.
+var ErrNoCandidate = errors.New("no policy with this revision was asked")
+
+// ReportOf returns what is known, with at most most disagreements since then, of the candidate whose
+// revision begins so, with or without "sha256:"; "" = the latest. The error is ErrNoCandidate or of the store.
+func ReportOf(ctx context.Context, db *store.DB, revision string, since time.Time, most int) (r Report, err error) {
+	r.Candidates, r.Disagreements = []Total{}, []Disagreement{}
+	all, err := Totals(ctx, db)
+	if err != nil {
+		return r, err
+	}
+	r.Candidates = append(r.Candidates, all...)
+	i := slices.IndexFunc(all, func(t Total) bool {
+		return strings.HasPrefix(t.Candidate, revision) || strings.HasPrefix(t.Candidate, "sha256:"+revision)
+	})
+	switch {
+	case i >= 0:
+		r.Asked = &r.Candidates[i]
+		all, err := List(ctx, db, r.Asked.Candidate, since, most)
+		r.Disagreements = append(r.Disagreements, all...)
+		return r, err
+	case revision != "":
+		return r, ErrNoCandidate
+	}
+	return r, nil
 }
 
 func (d *Disagreement) fields() []any {

@@ -33,6 +33,7 @@ type Options struct {
 	Tools  func() []policy.Tool  // that servers list, in the order of their exposed names
 	Roles  func() []string       // that callers may have
 	Shadow func() string         // counts of the shadow policy; "" = there is none
+	Served func() []console.ServedPolicy
 	Usage  *limit.Usage
 	Trail  string // directory
 }
@@ -71,7 +72,7 @@ func (d *Desk) State(ctx context.Context) (console.PolicyState, error) {
 		d.state, d.about = console.PolicyState{Revision: engine.Revision(), Roles: engine.Roles(), Findings: findings}, about
 	}
 	state := d.state
-	state.Shadow = d.o.Shadow()
+	state.Shadow, state.Revisions = d.o.Shadow(), d.o.Served()
 	return state, nil
 }
 

@@ -71,7 +71,7 @@ func desk(t *testing.T, tools ...string) (d *advice.Desk, path string) {
 			}
 			return all
 		},
-		Roles: func() []string { return []string{"payer", "reader"} }, Shadow: func() string { return "" }, Usage: limit.NewUsage(db, nil), Trail: t.TempDir(),
+		Roles: func() []string { return []string{"payer", "reader"} }, Shadow: func() string { return "" }, Served: func() []console.ServedPolicy { return nil }, Usage: limit.NewUsage(db, nil), Trail: t.TempDir(),
 	}), path
 }
 

@@ -14,12 +14,13 @@ import (
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/limit"
+	"github.com/toolgate/toolgate/policy/rejudge/shadow"
 )
 
 // withAdvice adds what people ask about the policy and the trail.
 func (a *App) withAdvice(opts *console.Options) {
 	desk := advice.New(advice.Options{
-		Engine: a.policy.current, Source: a.policy.options, Config: a.Config, Shadow: a.shadow.line, Usage: limit.NewUsage(a.state.db, nil),
+		Engine: a.policy.current, Source: a.policy.options, Config: a.Config, Shadow: a.shadow.line, Served: a.servedPolicies, Usage: limit.NewUsage(a.state.db, nil),
 		Tools: func() []policy.Tool {
 			tools := PolicyTools(a.upstreams.Catalogue().Tools(""))
 			slices.SortFunc(tools, func(a, b policy.Tool) int { return strings.Compare(a.Exposed, b.Exposed) })
@@ -29,6 +30,9 @@ func (a *App) withAdvice(opts *console.Options) {
 		Trail: trail.Dir(a.Config().State),
 	})
 	opts.Policy, opts.Judge, opts.TrialText, opts.Verify = desk, desk, a.options.TrialText, a.verifyTrail
+	opts.Shadow = func(ctx context.Context, q console.ShadowQuery) (shadow.Report, error) {
+		return shadow.ReportOf(ctx, a.state.db, q.Candidate, q.Since, q.Limit)
+	}
 	opts.Export = func(ctx context.Context, q console.ExportQuery) (iter.Seq2[[]byte, error], error) {
 		s := trail.Selection{Since: q.Since, Until: q.Until}
 		for _, member := range []struct {

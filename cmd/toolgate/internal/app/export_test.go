@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -47,3 +48,9 @@ var ReleaseProgram = releaseProgram
 
 // GroupMemory returns the memory limit that a process sees in root.
 var GroupMemory = groupMemory
+
+// Served is served.
+var Served = served
+
+// ServedPolicies is servedPolicies.
+func (a *App) ServedPolicies() []console.ServedPolicy { return a.servedPolicies() }

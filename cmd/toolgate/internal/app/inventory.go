@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
@@ -33,9 +34,9 @@ func (a *App) recordInventory() {
 		things = append(things, "server "+s.Name)
 	}
 	slices.Sort(things)
-	path := filepath.Join(a.state.ledger, "inventory.json")
 	now := map[string][]string{audit.EventConfiguration: things, audit.EventPolicy: {"policy " + a.Revision()}}
 	var before map[string][]string
+	path := filepath.Join(a.state.ledger, inventoryName)
 	text, err := os.ReadFile(path)
 	known := err == nil
 	if known && json.Unmarshal(text, &before) != nil {
@@ -47,6 +48,7 @@ func (a *App) recordInventory() {
 			a.recordEvent(e)
 		}
 	}
+	now[servedPolicies] = served(before[servedPolicies], a.Revision(), time.Now())
 	if known || errors.Is(err, fs.ErrNotExist) {
 		text, _ = json.Marshal(now)
 		err = files.Replace(path, text, 0o600)
@@ -54,6 +56,38 @@ func (a *App) recordInventory() {
 	if err != nil {
 		a.log.Error("noting what serves", "error", err)
 	}
+}
+
+const (
+	inventoryName  = "inventory.json"
+	servedPolicies = "served_policies" // member of the inventory: "<time> <revision>", the latest last
+	keptRevisions  = 50
+)
+
+// served returns all with the policy that serves now, unless it is the last of them.
+func served(all []string, revision string, now time.Time) []string {
+	if len(all) == 0 || !strings.HasSuffix(all[len(all)-1], " "+revision) {
+		all = append(all, now.UTC().Format(time.RFC3339)+" "+revision)
+	}
+	return all[max(0, len(all)-keptRevisions):]
+}
+
+// servedPolicies returns the last policies that served this state, the latest first.
+func (a *App) servedPolicies() []console.ServedPolicy {
+	all := []console.ServedPolicy{}
+	var known map[string][]string
+	text, err := os.ReadFile(filepath.Join(a.state.ledger, inventoryName))
+	if err != nil || json.Unmarshal(text, &known) != nil {
+		return all // recordInventory has logged the cause
+	}
+	for _, line := range slices.Backward(known[servedPolicies]) {
+		at, revision, _ := strings.Cut(line, " ")
+		since, err := time.Parse(time.RFC3339, at)
+		if err == nil {
+			all = append(all, console.ServedPolicy{Revision: revision, Since: since})
+		}
+	}
+	return all
 }
 
 // without returns the things that are not among others.

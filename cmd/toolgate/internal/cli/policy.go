@@ -255,19 +255,9 @@ func policyShadow(e *env) *cobra.Command {
 		if most < 1 {
 			return nil, usage(fmt.Errorf("--limit %d lists nothing\nhint: give a number above 0", most))
 		}
-		return ofStore(ctx, e, func(ctx context.Context, db *store.DB) (r shadowReport, err error) {
-			r.Disagreements = []shadow.Disagreement{}
-			if r.Candidates, err = shadow.Totals(ctx, db); err != nil {
-				return r, err
-			}
-			i := slices.IndexFunc(r.Candidates, func(t shadow.Total) bool {
-				return strings.HasPrefix(t.Candidate, candidate) || strings.HasPrefix(t.Candidate, "sha256:"+candidate)
-			})
-			switch {
-			case i >= 0:
-				r.Asked = &r.Candidates[i]
-				r.Disagreements, err = shadow.List(ctx, db, r.Asked.Candidate, since, most)
-			case candidate != "":
+		return ofStore(ctx, e, func(ctx context.Context, db *store.DB) (shadow.Report, error) {
+			r, err := shadow.ReportOf(ctx, db, candidate, since, most)
+			if errors.Is(err, shadow.ErrNoCandidate) {
 				err = usage(fmt.Errorf("no policy with the revision %s was asked\nhint: without --candidate it is the one that was asked last", candidate))
 			}
 			return r, err
@@ -277,11 +267,4 @@ func policyShadow(e *env) *cobra.Command {
 	c.Flags().StringVar(&candidate, "candidate", "", "only those of the policy whose `REVISION` begins so (default: of the one that was asked last)")
 	c.Flags().IntVar(&most, "limit", 50, "`COUNT` of decisions to list")
 	return c
-}
-
-// shadowReport is what policy shadow prints.
-type shadowReport struct {
-	Candidates    []shadow.Total        `json:"candidates"`
-	Disagreements []shadow.Disagreement `json:"disagreements"`
-	Asked         *shadow.Total         `json:"-"` // the candidate of Disagreements; nil = none was asked
 }

@@ -16,7 +16,9 @@ func TestAReplayReportTellsTextFromMarkup(t *testing.T) {
 	const code = "```x`\\|``<img src=x>@everyone \\u001b[2J[a](javascript:b)```"
 	const plain = "x\\`\\|\\`\\`\\<img src=x\\>\\@everyone \\\\u001b\\[2J\\[a\\]\\(javascript:b\\)"
 	replayText := func(rep *replay.Report) string { return reports().Render("replay", replayPage{Report: rep}, false) }
-	replayMarkdown := func(rep *replay.Report) string { return reports().Render("replay.markdown", replayPage{Report: rep}, false) }
+	replayMarkdown := func(rep *replay.Report) string {
+		return reports().Render("replay.markdown", replayPage{Report: rep}, false)
+	}
 	page := replayMarkdown(named(evil))
 	rest := strings.NewReplacer(code, "", plain, "").Replace(page)
 	for _, bad := range []string{"<img", "@everyone", "javascript", "\x1b"} {

@@ -1,0 +1,94 @@
+package console
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/rejudge/shadow"
+)
+
+// A ShadowQuery selects disagreements of shadow policies.
+type ShadowQuery struct {
+	Candidate string    // beginning of its revision, "" = of the latest
+	Since     time.Time // zero = all
+	Limit     int
+}
+
+const (
+	shadowPath   = policyPath + "/shadow"
+	disagreeings = 50 // in one list, unless asked for otherwise
+)
+
+// shadowRoutes are the routes of shadow policies.
+func (c *Console) shadowRoutes() map[string]map[string]handler {
+	return map[string]map[string]handler{
+		shadowPath:          {http.MethodGet: c.visit(c.shadowPage)},
+		"/v1/policy/shadow": {http.MethodGet: c.as(c.showShadow)},
+	}
+}
+
+var noCandidate = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "no policy with this revision was asked", Hint: "without candidate it is the one that was asked last"}
+
+// shadowFor returns what shadow policies would have decided otherwise. That is of recorded calls: p sees it
+// with the rights to try policies, and reading it is recorded first.
+func (c *Console) shadowFor(r *http.Request, p policy.Principal, credential string) (found shadow.Report, err error) {
+	q := ShadowQuery{Limit: disagreeings}
+	if err := readQuery(r.URL, map[string]func(string) error{
+		"candidate": anyText(&q.Candidate), "since": c.moment(&q.Since), "limit": number(&q.Limit, 1, maxListed, fmt.Sprintf("limit is a number from 1 to %d", maxListed)),
+	}); err != nil {
+		return found, err
+	}
+	act := Act{Name: ActTrailRead, Principal: p, Credential: credential, Query: "disagreements of the shadow policy"}
+	if err := c.mayTry(r, p); err != nil {
+		act.Reason = problemOf(err).Code
+		_ = c.record(r, act) // the log has the cause
+		return found, err
+	}
+	if err := c.record(r, act); err != nil {
+		return found, err
+	}
+	if found, err = c.opts.Shadow(r.Context(), q); errors.Is(err, shadow.ErrNoCandidate) {
+		err = noCandidate
+	}
+	for i := range found.Disagreements {
+		d := &found.Disagreements[i]
+		d.Principal, d.Tool, d.Reason = Visible(d.Principal), Visible(d.Tool), Visible(d.Reason)
+		d.Was.Rule, d.Now.Rule = Visible(d.Was.Rule), Visible(d.Now.Rule)
+	}
+	return found, err
+}
+
+func (c *Console) showShadow(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	found, err := c.shadowFor(r, p, "bearer")
+	if err != nil {
+		return err
+	}
+	return answer(w, found)
+}
+
+type shadowPage struct {
+	shell
+	shadow.Report
+	Calls bool // there are pages of calls
+}
+
+// shadowPage shows what shadow policies would have decided otherwise.
+func (c *Console) shadowPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+	d := shadowPage{Calls: c.opts.Calls != nil}
+	if d.Report, err = c.shadowFor(r, v.Principal, "session"); err != nil {
+		return err
+	}
+	if d.shell, err = c.policyShell(r.Context(), v, "Shadow policy"); err != nil {
+		return err
+	}
+	return render(w, appCSP, http.StatusOK, shadowView(d))
+}
+
+// shadowAt returns the address of the page about one candidate.
+func shadowAt(candidate string) string {
+	return shadowPath + "?" + url.Values{"candidate": {candidate}}.Encode()
+}
