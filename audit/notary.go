@@ -25,6 +25,7 @@ type Anchor interface {
 // Anchoring is an Anchor of a Log.
 type Anchoring struct {
 	Anchor
+	Kind  string        // directory, witness, webhook or store, for people
 	Name  string        // for messages
 	Every time.Duration // least time between two checkpoints; 0 = as they come
 }
@@ -34,6 +35,16 @@ type Signing struct {
 	Signer  note.Signer // nil = no checkpoints
 	Ledger  Ledger      // receives every checkpoint
 	Anchors []Anchoring
+}
+
+// AnchorState says what an Anchor of a Log has of its chain.
+type AnchorState struct {
+	Kind string    `json:"kind"`
+	Name string    `json:"name"`
+	Seq  uint64    `json:"seq,omitempty"` // number of the record at its last checkpoint, 0 = it has none
+	Last time.Time `json:"last,omitzero"` // when that checkpoint was made
+	// Fault says why it does not have the last checkpoint that it was given, "" = it has it.
+	Fault string `json:"fault,omitempty"`
 }
 
 // publishTimeout bounds one call of an Anchor, the last ones of a chain included.
@@ -51,7 +62,7 @@ type notary struct {
 	failed        func(doing string, cause error)
 	heads         *mailbox[Checkpoint]
 	anchors       []*mailbox[signedCheckpoint]
-	refused       []atomic.Pointer[error] // by each anchor, the last time; nil = it has the checkpoint
+	states        []atomic.Pointer[AnchorState] // of each anchor
 	running       sync.WaitGroup
 	fault         atomic.Pointer[error] // of the last checkpoint; nil = it was signed and kept
 }
@@ -65,8 +76,9 @@ func newNotary(s Signing, dir, instance string, failed func(string, error)) *not
 	if s.Signer == nil {
 		return nil
 	}
-	n := &notary{Signing: s, dir: dir, instance: instance, failed: failed, heads: newMailbox[Checkpoint](), refused: make([]atomic.Pointer[error], len(s.Anchors))}
-	for range s.Anchors {
+	n := &notary{Signing: s, dir: dir, instance: instance, failed: failed, heads: newMailbox[Checkpoint](), states: make([]atomic.Pointer[AnchorState], len(s.Anchors))}
+	for i, a := range s.Anchors {
+		n.states[i].Store(&AnchorState{Kind: a.Kind, Name: a.Name})
 		n.anchors = append(n.anchors, newMailbox[signedCheckpoint]())
 	}
 	return n
@@ -75,7 +87,7 @@ func newNotary(s Signing, dir, instance string, failed func(string, error)) *not
 // start signs what is offered until close.
 func (n *notary) start() {
 	for i, a := range n.Anchors {
-		n.running.Go(func() { n.publish(a, n.anchors[i], &n.refused[i]) })
+		n.running.Go(func() { n.publish(a, n.anchors[i], &n.states[i]) })
 	}
 	n.running.Go(func() {
 		for c := range n.heads.values {
@@ -132,7 +144,7 @@ func (n *notary) sign(c Checkpoint) (err error) {
 
 // publish gives checkpoints to one anchor, at the pace of the anchor: the newest one, again
 // after a failure, and the last one in any case.
-func (n *notary) publish(a Anchoring, box *mailbox[signedCheckpoint], refused *atomic.Pointer[error]) {
+func (n *notary) publish(a Anchoring, box *mailbox[signedCheckpoint], state *atomic.Pointer[AnchorState]) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	var newest *signedCheckpoint // nil = the anchor has it
@@ -151,7 +163,7 @@ func (n *notary) publish(a Anchoring, box *mailbox[signedCheckpoint], refused *a
 			case <-ready:
 			}
 		}
-		if n.give(a, newest, refused) || !open {
+		if n.give(a, newest, state) || !open {
 			newest = nil
 			pause.Reset(a.Every)
 		} else {
@@ -161,17 +173,19 @@ func (n *notary) publish(a Anchoring, box *mailbox[signedCheckpoint], refused *a
 }
 
 // give gives a checkpoint to an anchor, and reports whether the anchor has it.
-func (n *notary) give(a Anchoring, c *signedCheckpoint, refused *atomic.Pointer[error]) bool {
+func (n *notary) give(a Anchoring, c *signedCheckpoint, state *atomic.Pointer[AnchorState]) bool {
 	ctx, stop := context.WithTimeout(context.Background(), publishTimeout)
 	defer stop()
 	err := a.Publish(ctx, c.Checkpoint, c.note)
+	now := *state.Load() // only this goroutine writes it
 	if err == nil {
-		refused.Store(nil)
+		now.Seq, now.Last, now.Fault = c.Seq, c.Time, ""
+		state.Store(&now)
 		return true
 	}
-	err = fmt.Errorf("%s: %w", a.Name, err)
-	refused.Store(&err)
-	n.failed("anchoring a checkpoint", err)
+	now.Fault = err.Error()
+	state.Store(&now)
+	n.failed("anchoring a checkpoint", fmt.Errorf("%s: %w", a.Name, err))
 	return false
 }
 
@@ -201,16 +215,15 @@ func (l *Log) Unsigned() error {
 	return nil
 }
 
-// Unanchored returns why anchors do not have the last checkpoint that they were given.
-// Calls go on meanwhile, and the anchors are given the newest checkpoint again.
-func (l *Log) Unanchored() (faults []error) {
+// Anchors returns what each anchor has of the chain. Calls go on while one has a fault, and it is
+// given the newest checkpoint again.
+func (l *Log) Anchors() []AnchorState {
 	if l.notary == nil {
 		return nil
 	}
-	for i := range l.notary.refused {
-		if fault := l.notary.refused[i].Load(); fault != nil {
-			faults = append(faults, *fault)
-		}
+	all := make([]AnchorState, len(l.notary.states))
+	for i := range all {
+		all[i] = *l.notary.states[i].Load()
 	}
-	return faults
+	return all
 }

@@ -25,16 +25,17 @@ func (c *Console) auditPages() map[string]map[string]handler {
 
 type auditPageData struct {
 	shell
+	evidence
 	Jobs   []Job
 	Export bool // the visitor may export
 }
 
 // auditPage is where the trail is verified and exported, for those who read it whole.
 func (c *Console) auditPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
-	if c.trailRight(r.Context(), v.Principal) != policy.TrailAll {
-		return notAuditor
-	}
 	d := auditPageData{Jobs: c.jobs.list(verifyKind, personOf(v.Principal)), Export: c.may(r.Context(), v.Principal, policy.Exports)}
+	if d.evidence, err = c.evidenceFor(r.Context(), v.Principal); err != nil {
+		return err
+	}
 	if d.shell, err = c.shell(r.Context(), v, "Audit", auditPath, ""); err != nil {
 		return err
 	}

@@ -132,6 +132,9 @@ type Options struct {
 	// error for a query that cannot be read. Nil = nobody does.
 	Verify func(ctx context.Context, report func(Progress)) (audit.Verified, error)
 	Export func(ctx context.Context, q ExportQuery) (iter.Seq2[[]byte, error], error)
+	// Anchors returns what receives the signed checkpoints of this process, and why the last one was not signed
+	// or kept, nil for no reason. Required with Verify.
+	Anchors func() (all []audit.AnchorState, unsigned error)
 	// Calls is the search index of calls; nil = there is none.
 	Calls Calls
 	// Tools are the tools of all servers; nil = nobody sees or judges them.
@@ -278,7 +281,7 @@ func (c *Console) allRoutes() map[string]map[string]handler {
 			maps.Copy(routes, c.shadowRoutes())
 		}
 	}
-	if c.opts.Verify != nil && c.opts.Export != nil {
+	if c.opts.Verify != nil && c.opts.Export != nil && c.opts.Anchors != nil {
 		maps.Copy(routes, c.trailRoutes())
 		maps.Copy(routes, c.auditPages())
 	}

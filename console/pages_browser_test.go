@@ -97,7 +97,7 @@ func stage(t *testing.T, s scene) (*listener, string) {
 		o.Policy, o.Judge, o.Verify, o.Calls = says, says, says.verify, says
 		o.Tools = says
 		o.Sessions, o.Limits, o.Tokens = guests{says}, says.limits, pouch{says}
-		o.Clients, o.Shadow = says.clients, says.shadow
+		o.Clients, o.Shadow, o.Anchors = says.clients, says.shadow, says.anchors
 		o.Export = func(context.Context, console.ExportQuery) (iter.Seq2[[]byte, error], error) { return nil, nil }
 		o.Restart = func(_ context.Context, name string) (console.Upstream, error) { return server(name, "ready"), nil }
 		o.Stderr = func(string) []string {

@@ -89,7 +89,7 @@ func advisedBy(t *testing.T, change func(*console.Options), withheld ...policy.R
 			}
 			return policy.TrailDecides, nil
 		}
-		o.Policy, o.Judge, o.Shadow = a, a, talker{}.shadow
+		o.Policy, o.Judge, o.Shadow, o.Anchors = a, a, talker{}.shadow, talker{}.anchors
 		o.Verify = func(ctx context.Context, report func(console.Progress)) (audit.Verified, error) {
 			_, err := a.Try(ctx, console.Candidate{}, report)
 			return audit.Verified{OK: true}, err
@@ -140,6 +140,8 @@ func TestWhoAsksAboutThePolicy(t *testing.T) {
 		{"GET", "/v1/policy/shadow", "", "t-oda", policy.Operates, nil, 403, "NOT_OPERATOR", console.ActTrailRead},
 		{"GET", "/v1/policy/shadow", "", "t-bob", "", nil, 403, "NOT_AUDITOR", console.ActTrailRead},
 		{"GET", "/v1/policy/shadow", "", "t-oda", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", console.ActTrailRead},
+		{"GET", "/v1/audit/anchors", "", "t-audit", "", nil, 200, "", ""},
+		{"GET", "/v1/audit/anchors", "", "t-ann", "", nil, 403, "NOT_AUDITOR", ""},
 		{"POST", verifyPath, "", "t-audit", "", nil, 202, "", console.ActTrailVerified},
 		{"POST", verifyPath, "", "t-ann", "", nil, 403, "NOT_AUDITOR", console.ActTrailVerified},
 		{"POST", verifyPath, "", "t-audit", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", console.ActTrailVerified},

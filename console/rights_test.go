@@ -30,7 +30,7 @@ func whole(t *testing.T) *listener {
 		o.Connections, o.Connector = a, a
 		o.Policy, o.Judge, o.Verify, o.Calls, o.Tools = says, says, says.verify, says, says
 		o.Sessions, o.Limits, o.Tokens, o.Clients = guests{says}, says.limits, pouch{says}, says.clients
-		o.Shadow = says.shadow
+		o.Shadow, o.Anchors = says.shadow, says.anchors
 		o.Export = func(context.Context, console.ExportQuery) (iter.Seq2[[]byte, error], error) {
 			return func(func([]byte, error) bool) {}, nil
 		}

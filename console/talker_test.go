@@ -3,6 +3,7 @@ package console_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"iter"
 	"strconv"
 	"time"
@@ -91,6 +92,15 @@ func (k talker) shadow(_ context.Context, q console.ShadowQuery) (shadow.Report,
 	return shadow.Report{Candidates: all, Asked: &all[0], Disagreements: []shadow.Disagreement{
 		{Candidate: all[0].Candidate, DecisionID: "dec_01M8MDDY6SZVKW3C6JEN40SF87", At: at, Serving: "sha256:4f2a", Principal: k.or("payroll-agent"), Tool: k.or("wallet__manage_wallet"), Difference: judgement.ByEffect,
 			Was: judgement.Verdict{Effect: policy.Allow, Rule: k.or("transfer")}, Now: judgement.Verdict{Effect: policy.Hold, Rule: k.or("transfer_over_threshold")}, Reason: k.or("above 50 USD")}}}, nil
+}
+
+func (k talker) anchors() ([]audit.AnchorState, error) {
+	var unsigned error
+	if k.text != "" {
+		unsigned = errors.New(k.text)
+	}
+	at := time.Unix(1772359200, 0)
+	return []audit.AnchorState{{Kind: "witness", Name: k.or("/srv/witness"), Seq: 48211, Last: at, Fault: k.text}, {Kind: "webhook", Name: "webhook", Seq: 48100, Last: at, Fault: k.or("posting checkpoint: no answer")}, {Kind: "directory", Name: "/mnt/anchor"}}, unsigned
 }
 
 func (k talker) verify(context.Context, func(console.Progress)) (audit.Verified, error) {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -32,8 +33,43 @@ var (
 // trailRoutes are the routes that verify and export the trail.
 func (c *Console) trailRoutes() map[string]map[string]handler {
 	routes := c.jobRoutes(verifyPath, verifyKind, c.beginVerifying)
+	routes["/v1/audit/anchors"] = map[string]handler{http.MethodGet: c.as(c.showAnchors)}
 	routes["/v1/audit/export"] = map[string]handler{http.MethodGet: c.as(c.export)}
 	return routes
+}
+
+// An evidence is where the trail of this process is witnessed.
+type evidence struct {
+	Anchors []audit.AnchorState `json:"anchors"`
+	// Unsigned says why the last checkpoint was not signed or kept, "" = it was.
+	Unsigned string `json:"unsigned,omitempty"`
+}
+
+// evidenceFor returns where the trail is witnessed, for those who may read it whole.
+func (c *Console) evidenceFor(ctx context.Context, p policy.Principal) (e evidence, err error) {
+	if c.trailRight(ctx, p) != policy.TrailAll {
+		return e, notAuditor
+	}
+	all, unsigned := c.opts.Anchors()
+	e.Anchors = append([]audit.AnchorState{}, all...)
+	for i := range e.Anchors {
+		e.Anchors[i].Fault = Visible(e.Anchors[i].Fault)
+	}
+	if unsigned != nil {
+		e.Unsigned = Visible(unsigned.Error())
+	}
+	return e, nil
+}
+
+func (c *Console) showAnchors(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	if err := readQuery(r.URL, nil); err != nil {
+		return err
+	}
+	e, err := c.evidenceFor(r.Context(), p)
+	if err != nil {
+		return err
+	}
+	return answer(w, e)
 }
 
 // beginVerifying begins to verify the trail, for those who may read it whole.

@@ -33,6 +33,7 @@ func (a *App) withAdvice(opts *console.Options) {
 	opts.Shadow = func(ctx context.Context, q console.ShadowQuery) (shadow.Report, error) {
 		return shadow.ReportOf(ctx, a.state.db, q.Candidate, q.Since, q.Limit)
 	}
+	opts.Anchors = func() ([]audit.AnchorState, error) { return a.state.trail.Anchors(), a.state.trail.Unsigned() }
 	opts.Export = func(ctx context.Context, q console.ExportQuery) (iter.Seq2[[]byte, error], error) {
 		s := trail.Selection{Since: q.Since, Until: q.Until}
 		for _, member := range []struct {

@@ -42,8 +42,10 @@ func (a *App) status() console.Status {
 		s.Warnings = append(s.Warnings, space.String())
 	}
 	s.Warnings = append(s.Warnings, a.shared.Warnings()...)
-	for _, fault := range a.state.trail.Unanchored() {
-		s.Warnings = append(s.Warnings, fmt.Sprintf("toolgate.audit.anchors: the last checkpoint is not anchored: %v", fault))
+	for _, anchor := range a.state.trail.Anchors() {
+		if anchor.Fault != "" {
+			s.Warnings = append(s.Warnings, fmt.Sprintf("toolgate.audit.anchors: the last checkpoint is not anchored: %s: %s", anchor.Name, anchor.Fault))
+		}
 	}
 	for _, u := range a.upstreams.Status() {
 		s.Upstreams = append(s.Upstreams, console.Upstream(u))

@@ -128,7 +128,7 @@ func AnchoredInStore(db *store.DB) []audit.Anchoring {
 	if db == nil || !db.Shared() {
 		return nil
 	}
-	return []audit.Anchoring{{Anchor: storeAnchor{db}, Name: "the store", Every: anchorEvery}}
+	return []audit.Anchoring{{Anchor: storeAnchor{db}, Kind: "store", Name: "the store", Every: anchorEvery}}
 }
 
 // Publish implements audit.Anchor. A chain never goes back. One that continues is not retired.

@@ -32,7 +32,7 @@ func Open(cfg *config.Config, k *keys.Dir, db *store.DB, o audit.Options) (*audi
 		return nil, err
 	}
 	for _, a := range cfg.Audit.Anchors {
-		anchoring := audit.Anchoring{Anchor: audit.DirectoryAnchor(a.Directory), Name: a.Directory}
+		anchoring := audit.Anchoring{Anchor: audit.DirectoryAnchor(a.Directory), Kind: "directory", Name: a.Directory}
 		switch {
 		case a.Witness != "":
 			witness := notary.WitnessAnchor{DirectoryAnchor: audit.DirectoryAnchor(a.Directory), URL: a.Witness}
@@ -43,9 +43,9 @@ func Open(cfg *config.Config, k *keys.Dir, db *store.DB, o audit.Options) (*audi
 				}
 				witness.Verifiers = []note.Verifier{v}
 			}
-			anchoring.Anchor, anchoring.Every = witness, time.Minute
+			anchoring.Anchor, anchoring.Kind, anchoring.Every = witness, "witness", time.Minute
 		case a.Webhook != "":
-			anchoring = audit.Anchoring{Anchor: notary.WebhookAnchor(a.Webhook), Name: "webhook", Every: time.Minute}
+			anchoring = audit.Anchoring{Anchor: notary.WebhookAnchor(a.Webhook), Kind: "webhook", Name: "webhook", Every: time.Minute}
 		}
 		sign.Anchors = append(sign.Anchors, anchoring)
 	}
