@@ -112,6 +112,8 @@ type Options struct {
 	May func(ctx context.Context, p policy.Principal, right policy.Right) (bool, error)
 	// Stderr returns the last lines of a server's processes on stderr, without secrets; nil = none are kept.
 	Stderr func(server string) []string
+	// Latency returns how long the last calls of a server took, nil before the first; a nil Latency = nobody knows.
+	Latency func(server string) *Latency
 	// Restart restarts a server that Status lists, and returns its state when it has
 	// answered, failed or taken long. Nil = there is no such server.
 	Restart func(ctx context.Context, server string) (Upstream, error)

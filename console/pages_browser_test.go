@@ -103,6 +103,7 @@ func stage(t *testing.T, s scene) (*listener, string) {
 		o.Stderr = func(string) []string {
 			return []string{"listening on stdio", "a line that is longer than a phone is wide, because programs write such lines", s.status.Revision + hostile}
 		}
+		o.Latency = func(string) *console.Latency { return &console.Latency{Calls: 512, MedianMS: 12.4, P99MS: 1830} }
 		o.Activity = func(_ context.Context, since time.Time, buckets int) ([]console.Bucket, error) {
 			return s.activity(since, buckets)
 		}

@@ -3,9 +3,11 @@ package console
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
+	"time"
 
 	"github.com/toolgate/toolgate/policy"
 )
@@ -28,7 +30,55 @@ func (c *Console) may(ctx context.Context, p policy.Principal, right policy.Righ
 // Server is an upstream as those who operate servers see it.
 type Server struct {
 	Upstream
-	Stderr []string `json:"stderr,omitempty"` // its last lines
+	Latency *Latency `json:"latency,omitempty"` // nil = not known
+	Stderr  []string `json:"stderr,omitempty"`  // its last lines
+}
+
+// Latency says how long the last calls of a server took, from handing them to it to its answers.
+type Latency struct {
+	Calls    int     `json:"calls"` // that it is about
+	MedianMS float64 `json:"median_ms"`
+	P99MS    float64 `json:"p99_ms"` // 99 of 100 took at most so long
+}
+
+// String gives both times as people read them, "" for what is not known.
+func (l *Latency) String() string {
+	if l == nil {
+		return ""
+	}
+	short := func(ms float64) time.Duration {
+		d := time.Duration(ms * float64(time.Millisecond))
+		if d > 100*time.Millisecond {
+			return d.Round(time.Millisecond)
+		}
+		return d.Round(10 * time.Microsecond)
+	}
+	return fmt.Sprintf("%v, 99 %% within %v", short(l.MedianMS), short(l.P99MS))
+}
+
+// latency returns how long the last calls of a server took, nil where that is not known.
+func (c *Console) latency(server string) *Latency {
+	if c.opts.Latency == nil {
+		return nil
+	}
+	return c.opts.Latency(server)
+}
+
+// serversOf returns servers of which no more is known.
+func serversOf(all []Upstream) (servers []Server) {
+	for _, u := range all {
+		servers = append(servers, Server{Upstream: u})
+	}
+	return servers
+}
+
+// servers returns all servers, without their stderr.
+func (c *Console) servers() []Server {
+	all := append([]Server{}, serversOf(c.opts.Status().Upstreams)...)
+	for i := range all {
+		all[i].Latency = c.latency(all[i].Name)
+	}
+	return all
 }
 
 var noServer = problem{Status: http.StatusNotFound, Code: "NO_SERVER", Detail: "no server of this name runs", Hint: "toolgate server list"}
@@ -38,7 +88,7 @@ func (c *Console) listServers(w http.ResponseWriter, r *http.Request, p policy.P
 	if !c.may(r.Context(), p, policy.Operates) {
 		return notOperator
 	}
-	return answer(w, map[string][]Upstream{"servers": append([]Upstream{}, c.opts.Status().Upstreams...)})
+	return answer(w, map[string][]Server{"servers": c.servers()})
 }
 
 // server returns the server with a name, with the end of its stderr, for those whom the policy lets
@@ -52,7 +102,7 @@ func (c *Console) server(ctx context.Context, name string, p policy.Principal) (
 	if i < 0 {
 		return Server{}, noServer
 	}
-	found := Server{Upstream: all[i]}
+	found := Server{Upstream: all[i], Latency: c.latency(name)}
 	if c.opts.Stderr != nil {
 		found.Stderr = c.opts.Stderr(name)
 	}
@@ -105,7 +155,7 @@ func (c *Console) restartable(s Server) bool { return c.opts.Restart != nil && s
 // serversPage lists servers, or is about one of them.
 type serversPage struct {
 	shell
-	All         []Upstream
+	All         []Server
 	One         Server
 	Restartable bool
 	Tools       bool // the visitor may open the pages of tools
@@ -120,7 +170,7 @@ func (c *Console) serversPage(w http.ResponseWriter, r *http.Request, v visitor)
 	if err != nil {
 		return err
 	}
-	return render(w, appCSP, http.StatusOK, serversView(serversPage{shell: frame, All: c.opts.Status().Upstreams}))
+	return render(w, appCSP, http.StatusOK, serversView(serversPage{shell: frame, All: c.servers()}))
 }
 
 // serverPage shows the server that the path names.

@@ -37,9 +37,12 @@ func operated(t *testing.T, change func(*console.Options)) (*listener, *[]string
 func TestServers(t *testing.T) {
 	l, _ := operated(t, func(o *console.Options) {
 		o.Stderr = func(server string) []string { return []string{"no key for " + server} }
+		o.Latency = func(server string) *console.Latency {
+			return map[string]*console.Latency{"off": {Calls: 3, MedianMS: 1.5, P99MS: 1250}}[server]
+		}
 	})
 	for path, want := range map[string]string{
-		"/v1/servers":     `{"servers":[{"name":"web","state":"failed","tools":0,"quarantined":0,"transport":"","sessions":0},{"name":"off","state":"disabled","tools":0,"quarantined":0,"transport":"","sessions":0}]}`,
+		"/v1/servers":     `{"servers":[{"name":"web","state":"failed","tools":0,"quarantined":0,"transport":"","sessions":0},{"name":"off","state":"disabled","tools":0,"quarantined":0,"transport":"","sessions":0,"latency":{"calls":3,"median_ms":1.5,"p99_ms":1250}}]}`,
 		"/v1/servers/web": `{"name":"web","state":"failed","tools":0,"quarantined":0,"transport":"","sessions":0,"stderr":["no key for web"]}`,
 	} {
 		if w := l.ask("GET", path, "", as("t-oda")...); w.Code != http.StatusOK || strings.TrimSpace(w.Body.String()) != want {
@@ -47,6 +50,11 @@ func TestServers(t *testing.T) {
 		}
 		refused(t, l.ask("GET", path, "", as("t-ann")...), 403, "NOT_OPERATOR")
 		refused(t, l.ask("GET", path, "", as("t-nobody")...), 401, "UNAUTHENTICATED")
+	}
+	for path, want := range map[string]string{"/console/servers": "answers in 1.5ms, 99 % within 1.25s", "/console/servers/off": "1.5ms, 99 % within 1.25s, median of the last 3 calls"} {
+		if page := newBrowser(l).signIn("t-oda").do("GET", path, nil).Body.String(); !strings.Contains(page, want) {
+			t.Errorf("%s does not say %q: %s", path, want, page)
+		}
 	}
 	refused(t, l.ask("GET", "/v1/servers/other", "", as("t-oda")...), 404, "NO_SERVER")
 }

@@ -40,7 +40,8 @@ type metrics struct {
 	evaluation                                                         prometheus.Histogram
 	doubts                                                             prometheus.Counter
 
-	activity activity
+	activity  activity
+	latencies latencies
 }
 
 // callSeconds are the buckets of the time that calls take.
@@ -119,6 +120,7 @@ func (m *metrics) observe(o proxy.Observation) {
 	observeSeconds(m.seconds.WithLabelValues(o.Server), o.Duration, o.TraceID)
 	if o.Upstream > 0 {
 		observeSeconds(m.upstream.WithLabelValues(o.Server), o.Upstream, o.TraceID)
+		m.latencies.note(o.Server, o.Upstream)
 	}
 	if o.Limit != "" {
 		m.limited.WithLabelValues(ruleLabel(o.Limit)).Inc()

@@ -427,7 +427,7 @@ func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, 
 		},
 		Tools: toolDesk{a}, Sessions: sessionDesk{a, door}, Limits: a.limitsNow, Tokens: tokenDesk{a},
 		Clients: a.entries,
-		Stderr:  a.upstreams.Stderr, Activity: a.metrics.activity.since,
+		Stderr:  a.upstreams.Stderr, Latency: a.metrics.latencies.of, Activity: a.metrics.activity.since,
 		Restart: func(ctx context.Context, server string) (console.Upstream, error) {
 			after, err := a.upstreams.Restart(ctx, server)
 			return console.Upstream(after), err
