@@ -218,7 +218,9 @@ func TestDocumentForPeople(t *testing.T) {
 			return servers[0], nil
 		},
 		Connections: accounts, Calls: found{}, Policy: advisers, Judge: advisers, Verify: verifyUntilCancelled, Export: exportOne,
-		Stops: stops, Tools: tools, Sessions: sessions, Limits: weights.limits, Tokens: tokens, Clients: func() (string, []console.Client) {
+		Shadow: advisers.shadow, Anchors: anchorsNow, TrialText: func(console.PolicyTrial) string { return "" },
+		Latency: func(string) *console.Latency { return &console.Latency{Calls: 1, MedianMS: 1, P99MS: 2} },
+		Stops:   stops, Tools: tools, Sessions: sessions, Limits: weights.limits, Tokens: tokens, Clients: func() (string, []console.Client) {
 			return "http://gate/mcp", []console.Client{{ID: "c", Name: "C", Text: "{}"}}
 		},
 		Record: func(a console.Act) error {

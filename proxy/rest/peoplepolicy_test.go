@@ -12,6 +12,8 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/judgement"
+	"github.com/toolgate/toolgate/policy/rejudge/shadow"
 	"github.com/toolgate/toolgate/policy/workbench"
 )
 
@@ -22,7 +24,7 @@ func (a *adviser) State(context.Context) (console.PolicyState, error) {
 	if a.broken {
 		return console.PolicyState{}, errors.New("planted")
 	}
-	return console.PolicyState{Revision: "sha256:0", Roles: []string{"r"}, Findings: []console.PolicyFinding{{Level: "note", Message: "m"}}, Shadow: "none"}, nil
+	return console.PolicyState{Revision: "sha256:0", Roles: []string{"r"}, Findings: []console.Finding{{Level: "note", Message: "m"}}, Shadow: "none", Revisions: []console.ServedPolicy{{Revision: "sha256:0", Since: time.Unix(1e9, 0)}}}, nil
 }
 
 func (a *adviser) Files(context.Context) (map[string][]byte, error) { return nil, nil }
@@ -58,6 +60,19 @@ func (a *adviser) Try(ctx context.Context, _ console.Candidate, report func(cons
 	return console.PolicyTrial{}, ctx.Err()
 }
 
+func (a *adviser) shadow(_ context.Context, q console.ShadowQuery) (r shadow.Report, err error) {
+	if q.Candidate == "absent" {
+		return r, shadow.ErrNoCandidate
+	}
+	r.Candidates = []shadow.Total{{Candidate: "sha256:1"}}
+	r.Disagreements = []shadow.Disagreement{{Candidate: "sha256:1", DecisionID: "dec_1", Was: judgement.Verdict{Effect: policy.Allow}, Now: judgement.Verdict{Effect: policy.Deny, Rule: "r"}}}
+	return r, nil
+}
+
+func anchorsNow() ([]audit.AnchorState, error) {
+	return []audit.AnchorState{{Kind: "directory", Name: "/mnt/anchor", Seq: 7, Last: time.Unix(1e9, 0)}, {Kind: "webhook", Name: "webhook", Fault: "no answer"}}, errors.New("disk full")
+}
+
 func verifyUntilCancelled(ctx context.Context, _ func(console.Progress)) (audit.Verified, error) {
 	<-ctx.Done()
 	return audit.Verified{}, ctx.Err()
@@ -84,6 +99,11 @@ func policyProbes() (probes []probe) {
 	gets("/v1/policy/matrix?subject=broken", map[int]string{500: "oda"})
 	gets("/v1/audit/export?format=csv&since=24h", map[int]string{200: "oda", 401: "", 403: "ann", 503: "una"})
 	gets("/v1/audit/export?format=xml", map[int]string{400: "oda"})
+	gets("/v1/policy/shadow?candidate=1&since=24h&limit=2", map[int]string{200: "tom", 401: "", 403: "oda", 503: "una"})
+	gets("/v1/policy/shadow?candidate=absent", map[int]string{404: "tom"})
+	gets("/v1/policy/shadow?x=1", map[int]string{400: "tom"})
+	gets("/v1/audit/anchors", map[int]string{200: "tom", 401: "", 403: "oda"})
+	gets("/v1/audit/anchors?x=1", map[int]string{400: "tom"})
 	for _, path := range []string{"/v1/audit/verify", "/v1/policy/try"} {
 		gets(path, map[int]string{200: "tom", 401: ""})
 		gets(path+"/absent", map[int]string{404: "tom", 401: ""})
@@ -117,6 +137,12 @@ func checkJobs(t *testing.T, d *door, doc *document) {
 			}
 			if p.status == 202 {
 				location = got.head.Get("Location")
+				if path == "/v1/policy/try" {
+					early := d.do("tom", "GET", location, "", "Accept: text/markdown")
+					if err := doc.check("GET", location, early); err != nil || early.status != 409 {
+						t.Errorf("Markdown of a trial that goes on: status %d, want 409: %v", early.status, err)
+					}
+				}
 			}
 		}
 	}
