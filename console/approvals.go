@@ -69,6 +69,10 @@ type Ticket struct {
 	MayReconcile   bool            `json:"may_reconcile"` // likewise, once the outcome is unknown
 	Votes          []Ballot        `json:"votes,omitempty"`
 	History        []Change        `json:"history,omitempty"`
+
+	Tags     map[string]string `json:"tags,omitempty"`     // what the requester claims of the call: nothing vouches for it
+	Briefing *Briefing         `json:"briefing,omitempty"` // of one ticket that is asked for
+	Result   *Result           `json:"result,omitempty"`   // likewise; absent = there is none, or it was too large to keep
 }
 
 // An Account is what a call is made with at its server: a credential that its requester has there.
@@ -122,6 +126,12 @@ func view(k approval.Ticket, p policy.Principal) Ticket {
 	}
 	for _, actor := range k.Principal.Actors {
 		t.Actors = append(t.Actors, Visible(actor))
+	}
+	for name, claim := range k.Tags {
+		if t.Tags == nil {
+			t.Tags = make(map[string]string)
+		}
+		t.Tags[Visible(name)] = Visible(claim)
 	}
 	if json.Valid(k.Arguments) {
 		t.Arguments = k.Arguments
@@ -218,7 +228,11 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, p policy.Principa
 	if err != nil {
 		return err
 	}
-	return answer(w, view(k, p))
+	t, err := c.wholeTicket(r, k, p, "bearer")
+	if err != nil {
+		return err
+	}
+	return answer(w, t)
 }
 
 // visible returns the ticket that the path names. A ticket that p may not see

@@ -65,6 +65,8 @@ type Options struct {
 	Reconciler Reconciler
 	Feed       Feed
 	Archive    Archive
+	// Brief returns what else is known of a held call; nil = nothing is.
+	Brief func(ctx context.Context, k approval.Ticket) (Briefing, error)
 	// Store keeps the sessions of the pages, and Keys has the secret that authenticates
 	// them. Required.
 	Store *store.DB
@@ -154,7 +156,7 @@ type Options struct {
 	// Profiles reports whether a principal may take profiles of toolgate; nil = nobody.
 	Profiles func(p policy.Principal) bool
 	// Record records an act; nil = nothing is recorded. Without their record, nobody
-	// signs in, nobody reads the trail or arguments, no server is restarted, nothing stopped or resumed, no profile
+	// signs in, nobody reads the trail, arguments or results of others, no server is restarted, nothing stopped or resumed, no profile
 	// taken, no connection begun, made or revoked, no definition of a tool accepted or
 	// refused, no session of a client ended, and no token
 	// revoked.

@@ -65,6 +65,9 @@ func said(phrases []phrase) string {
 	return b.String()
 }
 
+// ResultOf is what is shown of a stored result.
+func ResultOf(stored []byte) Result { return resultOf(stored) }
+
 // Routes are the methods of each path.
 func (c *Console) Routes() map[string][]string {
 	all := map[string][]string{"/v1/openapi.json": {http.MethodGet}}

@@ -113,7 +113,18 @@ func describeState(k approval.Ticket) string {
 	if k.ToolFailed() {
 		return "ran; " + Visible(k.Note)
 	}
-	return strings.Replace(cmp.Or(standings[k.State], string(k.State)), "%", Visible(k.DecidedBy), 1)
+	return strings.Replace(cmp.Or(standings[k.State], string(k.State)), "%", Visible(decidedBy(k)), 1)
+}
+
+// decidedBy names who decided k: everybody who approved it, where the votes are known.
+func decidedBy(k approval.Ticket) string {
+	var names []string
+	for _, b := range k.Votes {
+		if b.Approve && k.State != approval.StateDenied {
+			names = append(names, b.Subject)
+		}
+	}
+	return cmp.Or(strings.Join(names, " and "), k.DecidedBy)
 }
 
 // timeLeft returns the time from now to t, coarsely.

@@ -44,7 +44,7 @@ func (c *Console) showTicket(w http.ResponseWriter, r *http.Request, v visitor, 
 	if err != nil {
 		return err
 	}
-	data, err := c.describe(r.Context(), k, v)
+	data, err := c.describe(r, k, v)
 	if err != nil {
 		return err
 	}
@@ -55,9 +55,13 @@ func (c *Console) showTicket(w http.ResponseWriter, r *http.Request, v visitor, 
 	return render(w, appCSP, status, ticketView(data))
 }
 
-func (c *Console) describe(ctx context.Context, k approval.Ticket, v visitor) (d ticketPage, err error) {
+func (c *Console) describe(r *http.Request, k approval.Ticket, v visitor) (d ticketPage, err error) {
+	ctx := r.Context()
 	d = ticketPage{
-		Ticket: view(k, v.Principal), face: c.face(k, v), Effect: effect(k), WhenRun: whenRun(k), Way: describeTransport(k), Session: Visible(k.Session),
+		face: c.face(k, v), Effect: effect(k), WhenRun: whenRun(k), Way: describeTransport(k), Session: Visible(k.Session),
+	}
+	if d.Ticket, err = c.wholeTicket(r, k, v.Principal, "session"); err != nil {
+		return d, err
 	}
 	if d.shell, err = c.shell(ctx, v, Visible(k.Exposed), approvalsPath, ticketPath(k.ID)); err != nil {
 		return d, err

@@ -296,6 +296,8 @@ type Filter struct {
 	State     State
 	States    []State          // any of these
 	Principal string           // the requester's subject
+	Server    string           // that has the tool
+	Tool      string           // as agents call it
 	Roles     []string         // tickets that an approver with one of these may decide
 	Viewer    policy.Principal // when valid: only what VisibleTo allows
 	Awaiting  policy.Principal // when valid: only what waits for its vote: proposed, its to decide, not yet voted on by its party

@@ -104,8 +104,10 @@ func (f Filter) where() (string, []any) {
 		}
 		add("state IN (SELECT value FROM json_each(?)) AND "+shownState+" IN (SELECT value FROM json_each(?))", jsonList(stored), jsonList(f.States))
 	}
-	if f.Principal != "" {
-		add("subject = ?", f.Principal)
+	for _, is := range []struct{ column, value string }{{"subject", f.Principal}, {"server", f.Server}, {"exposed", f.Tool}} {
+		if is.value != "" {
+			add(is.column+" = ?", is.value)
+		}
 	}
 	if f.Roles != nil {
 		add(hasRole, jsonList(f.Roles))

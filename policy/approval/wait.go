@@ -35,6 +35,14 @@ func (t *Tickets) Wait(ctx context.Context, id string) error {
 	}
 }
 
+// Waiting reports whether a call waits in this process, by Wait, for the decision on a ticket. What
+// waits in other processes is not known here.
+func (t *Tickets) Waiting(id string) bool {
+	t.waiters.mu.Lock()
+	defer t.waiters.mu.Unlock()
+	return len(t.waiters.of[id]) > 0
+}
+
 // awaitChange waits for a change in this process, or for as long as a change of another
 // process may go unseen. Its error is that of ctx.
 func awaitChange(ctx context.Context, changed <-chan struct{}, unseen time.Duration) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/apd/v3"
 
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy"
 )
 
 // A State is what is known of one bucket that is not full.
@@ -104,4 +105,34 @@ func (u *Usage) States(ctx context.Context) (all []MeterState, whole bool, err e
 		s.Sum = json.Number(plain(sums[i]))
 	}
 	return all, whole, nil
+}
+
+// A Budget is what one meter of a call reads: before the call, and with it.
+type Budget struct {
+	Meter        policy.Meter
+	Per          json.RawMessage // array of the values that are counted apart
+	Before, With policy.Reading
+}
+
+// Budgets returns what the meters that count a call read, in the order of the meters. A call that
+// cannot be counted has none.
+func (u *Usage) Budgets(ctx context.Context, use *Use) (all []Budget, err error) {
+	if use.fault != nil {
+		return nil, nil
+	}
+	before, err := u.Read(ctx, use)
+	for _, s := range use.shares {
+		if err != nil {
+			return nil, err
+		}
+		b := Budget{Meter: s.meter, Per: json.RawMessage(s.per), Before: before[s.meter.Name]}
+		b.With.Calls = b.Before.Calls + 1
+		var sum apd.Decimal
+		if _, _, err = exact.SetString(&sum, b.Before.Sum.String()); err == nil {
+			_, err = exact.Add(&sum, &sum, s.amount)
+		}
+		b.With.Sum = json.Number(plain(&sum))
+		all = append(all, b)
+	}
+	return all, err
 }

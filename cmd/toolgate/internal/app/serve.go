@@ -398,7 +398,7 @@ func agentHosts(cfg *config.Config) []string {
 func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, error) {
 	opts := console.Options{
 		URL: ConsoleURL(cfg), Session: cfg.Console.Session, Environment: cfg.Console.Environment,
-		Approvals: a.state.tickets, Reconciler: a.state.tickets, Feed: a.state.tickets, Archive: a.state.tickets, Status: a.status, Held: a.state.tickets.Held,
+		Approvals: a.state.tickets, Reconciler: a.state.tickets, Feed: a.state.tickets, Archive: a.state.tickets, Brief: a.brief, Status: a.status, Held: a.state.tickets.Held,
 		Store: a.state.db, Keys: a.state.keys, Throttle: a.callers.throttle,
 		Identify: func(ctx context.Context, bearer string) (policy.Principal, error) {
 			source, _ := ctx.Value(sourceKey{}).(string)

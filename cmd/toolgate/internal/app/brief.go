@@ -1,0 +1,74 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"math/big"
+
+	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/text"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/policy/fact"
+	"github.com/toolgate/toolgate/policy/limit"
+)
+
+// brief returns what people are told of a held call in addition to its ticket.
+func (a *App) brief(ctx context.Context, k approval.Ticket) (console.Briefing, error) {
+	b := console.Briefing{Waiting: a.state.tickets.Waiting(k.ID)}
+	for _, s := range a.Config().Servers {
+		if s.Name == k.Server {
+			b.Risk, b.Notice = s.Risk, s.Notice
+		}
+	}
+	for _, t := range a.upstreams.Catalogue().Definitions() {
+		if t.Server == k.Server && t.Name == k.Tool && t.Fingerprint == k.Fingerprint {
+			b.Offered = true
+			b.Description, _ = jsonrpc.TextAt(t.Definition, "description")
+		}
+	}
+	switch k.State {
+	case approval.StateProposed, approval.StateApproved, approval.StateNeedsConnection:
+		var err error
+		b.Budgets, err = a.budgets(ctx, k)
+		return b, err
+	}
+	return b, nil
+}
+
+// budgets returns what the meters of the present policy read before and with a held call.
+func (a *App) budgets(ctx context.Context, k approval.Ticket) (all []console.Budget, err error) {
+	engine := a.policy.current()
+	meters := engine.Meters(policy.Tool{Exposed: k.Exposed})
+	if len(meters) == 0 {
+		return nil, nil
+	}
+	use, err := limit.Measure(k.Principal, k.Exposed, k.Digest, k.Arguments, meters)
+	if err != nil {
+		return nil, nil // something other than toolgate changed the arguments, which the ticket says
+	}
+	found, err := limit.NewUsage(a.state.db, nil).Budgets(ctx, use)
+	for _, m := range found {
+		b := console.Budget{Meter: m.Meter.Name, Window: m.Meter.Window.String(), Adds: m.Meter.Sum, Before: m.Before, With: m.With}
+		var per []json.RawMessage
+		if json.Unmarshal(m.Per, &per) == nil && len(m.Meter.Per) > 0 {
+			b.Per, _ = json.Marshal(per[:len(m.Meter.Per)]) // what follows names a fact that is added up
+		}
+		if facts := engine.Facts(k.Exposed); facts.Declared(m.Meter.Sum).Kind == fact.Amount {
+			amount := facts.Declared(m.Meter.Sum)
+			b.Asset, _ = jsonrpc.TextAt(json.RawMessage(facts.Of(k.Arguments)), amount.Asset)
+			b.Before.Sum, b.With.Sum = whole(b.Before.Sum, amount.Decimals[b.Asset]), whole(b.With.Sum, amount.Decimals[b.Asset])
+		}
+		all = append(all, b)
+	}
+	return all, err
+}
+
+// whole returns a sum of smallest units in whole units of an asset.
+func whole(units json.Number, decimals int) json.Number {
+	if n, ok := new(big.Int).SetString(units.String(), 10); ok {
+		return json.Number(text.Decimal(n, decimals))
+	}
+	return units
+}

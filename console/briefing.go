@@ -1,0 +1,137 @@
+package console
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/text"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
+)
+
+// A Briefing is what helps to decide on a held call and is not in its ticket.
+type Briefing struct {
+	Offered     bool     `json:"offered"`               // the server offers the definition that was judged
+	Description string   `json:"description,omitempty"` // of that definition, in the words of the server
+	Risk        string   `json:"risk,omitempty"`        // of the server, as configured
+	Notice      string   `json:"notice,omitempty"`      // likewise
+	Waiting     bool     `json:"waiting"`               // a call waits for the decision in this process; false = of others it is not known
+	Budgets     []Budget `json:"budgets,omitempty"`     // while the call may still run
+}
+
+// A Budget is what one meter of the policy reads for a held call. A sum of amounts whose decimals are
+// known is in whole units of their asset.
+type Budget struct {
+	Meter  string          `json:"meter"`
+	Window string          `json:"window"`
+	Adds   string          `json:"adds,omitempty"` // pointer to the argument that is added up, or the name of the fact; "" = calls are counted
+	Asset  string          `json:"asset,omitempty"`
+	Per    json.RawMessage `json:"per,omitempty"` // array of the values that are counted apart
+	Before policy.Reading  `json:"before"`
+	With   policy.Reading  `json:"with"` // this call too
+}
+
+// A Result is the beginning of what an approved call came to.
+type Result struct {
+	Text     string `json:"text,omitempty"`     // visible, with real line breaks
+	Cut      int    `json:"cut,omitempty"`      // bytes of the whole that Text leaves out at the end
+	Withheld bool   `json:"withheld,omitempty"` // the policy does not let the reader read arguments and results of others
+}
+
+// wholeTicket returns k as p sees it, with everything that is known of it. Reading the result of
+// somebody else's call is recorded first.
+func (c *Console) wholeTicket(r *http.Request, k approval.Ticket, p policy.Principal, credential string) (t Ticket, err error) {
+	t = view(k, p)
+	if c.opts.Brief != nil {
+		b, err := c.opts.Brief(r.Context(), k)
+		if err != nil {
+			return t, err
+		}
+		t.Briefing = new(b.shown())
+	}
+	switch {
+	case k.Result == nil:
+		return t, nil
+	case p.Subject != k.Principal.Subject && !c.may(r.Context(), p, policy.ReadsArguments):
+		t.Result = &Result{Withheld: true}
+		return t, nil
+	case p.Subject != k.Principal.Subject:
+		err = c.record(r, Act{Name: ActArgumentsRead, Principal: p, Credential: credential, Call: Visible(k.DecisionID), Ticket: Visible(k.ID)})
+	}
+	t.Result = new(resultOf(k.Result))
+	return t, err
+}
+
+// shown returns b with its texts in their visible form.
+func (b Briefing) shown() Briefing {
+	b.Description, b.Risk, b.Notice = visibleLines(b.Description), Visible(b.Risk), visibleLines(b.Notice)
+	for i := range b.Budgets {
+		one := &b.Budgets[i]
+		one.Meter, one.Adds, one.Asset = Visible(one.Meter), Visible(one.Adds), Visible(one.Asset)
+	}
+	return b
+}
+
+const (
+	// resultBytes and resultLines bound what is shown of a result.
+	resultBytes = 4 << 10
+	resultLines = 40
+)
+
+// resultOf returns the beginning of a stored result: the texts of its content, with a word for each
+// block that is no text, or else the result as it is stored.
+func resultOf(stored json.RawMessage) (r Result) {
+	var said []string
+	if content, _ := jsonrpc.Get(stored, "content"); len(content) > 0 && content[0] == '[' {
+		for block := range jsonrpc.Elements(content) {
+			words, ok := jsonrpc.TextAt(block, "text")
+			if !ok {
+				kind, _ := jsonrpc.TextAt(block, "type")
+				words = fmt.Sprintf("(%s, %s)", cmp.Or(kind, "something"), text.Count(len(block), "byte"))
+			}
+			said = append(said, words)
+		}
+	}
+	whole := cmp.Or(strings.Join(said, "\n"), string(stored))
+	cut := min(len(whole), resultBytes)
+	for cut < len(whole) && !utf8.RuneStart(whole[cut]) {
+		cut--
+	}
+	lines := strings.SplitAfterN(whole[:cut], "\n", resultLines+1)
+	start := strings.Join(lines[:min(len(lines), resultLines)], "")
+	return Result{Text: visibleLines(start), Cut: len(whole) - len(start)}
+}
+
+// used says what a budget reads, in words.
+func (b *Budget) used(r policy.Reading) string {
+	calls := text.Count(int(r.Calls), "call")
+	if b.Adds == "" {
+		return calls
+	}
+	return r.Sum.String() + prefixed(" ", b.Asset) + " in " + calls
+}
+
+// apart names the values that a budget counts apart, "" for none.
+func (b *Budget) apart() string {
+	var values []json.RawMessage
+	_ = json.Unmarshal(b.Per, &values) // nil is no value
+	var said []string
+	for _, v := range values {
+		said = append(said, Visible(unquote(string(v))))
+	}
+	return strings.Join(said, ", ")
+}
+
+// startOf returns the beginning of a long text, and a short text whole.
+func startOf(s string) string {
+	start, _, _ := strings.Cut(s, "\n")
+	if utf8.RuneCountInString(s) > foldRunes || start != s && strings.Count(s, "\n") > 3 {
+		return text.Clip(start, foldRunes, "")
+	}
+	return s
+}
