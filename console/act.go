@@ -79,10 +79,10 @@ func (c *Console) record(r *http.Request, a Act) error {
 	return nil
 }
 
-// recordVote records a refused vote or finding on the ticket that the path names.
-func (c *Console) recordVote(r *http.Request, p policy.Principal, credential string, err error) {
+// recordVote records a refused vote or finding on a ticket.
+func (c *Console) recordVote(r *http.Request, p policy.Principal, credential, ticket string, err error) {
 	if err != nil {
-		_ = c.record(r, Act{Name: ActVoteRefused, Principal: p, Credential: credential, Ticket: Visible(r.PathValue("id")), Reason: problemOf(err).Code})
+		_ = c.record(r, Act{Name: ActVoteRefused, Principal: p, Credential: credential, Ticket: Visible(ticket), Reason: problemOf(err).Code})
 	}
 }
 

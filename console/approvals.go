@@ -181,24 +181,19 @@ func (c *Console) list(w http.ResponseWriter, r *http.Request, p policy.Principa
 // listFilter reads the query of a list by p.
 func listFilter(u *url.URL, p policy.Principal) (approval.Filter, error) {
 	f := approval.Filter{Viewer: p, Limit: defaultTickets}
-	err := readQuery(u, map[string]func(string) error{
-		"state": func(value string) (err error) {
-			f.States, err = states(value)
-			return err
-		},
-		"awaiting": func(value string) error {
-			if f.Awaiting = p; value != "me" {
-				return badRequest("awaiting is me: what waits for your vote", "")
-			}
-			return nil
-		},
-		"before": func(value string) error {
-			f.Before = value
-			return nil
-		},
-		"limit": number(&f.Limit, 1, maxTickets, fmt.Sprintf("limit is a number from 1 to %d", maxTickets)),
-	})
-	return f, err
+	known := ticketParameters(&f)
+	known["state"] = func(value string) (err error) {
+		f.States, err = states(value)
+		return err
+	}
+	known["awaiting"] = func(value string) error {
+		if f.Awaiting = p; value != "me" {
+			return badRequest("awaiting is me: what waits for your vote", "")
+		}
+		return nil
+	}
+	known["limit"] = number(&f.Limit, 1, maxTickets, fmt.Sprintf("limit is a number from 1 to %d", maxTickets))
+	return f, readQuery(u, known)
 }
 
 // states reads one or more, with commas between them; nothing is all.
@@ -235,14 +230,9 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, p policy.Principa
 	return answer(w, t)
 }
 
-// visible returns the ticket that the path names. A ticket that p may not see
-// is refused exactly like a missing one.
+// visible returns the ticket that the path names, if p may see it.
 func (c *Console) visible(r *http.Request, p policy.Principal) (approval.Ticket, error) {
-	k, err := c.opts.Approvals.Get(r.Context(), r.PathValue("id"))
-	if err == nil && !k.VisibleTo(p) {
-		err = notFound
-	}
-	return k, err
+	return c.ticketFor(r.Context(), r.PathValue("id"), p)
 }
 
 func (c *Console) decide(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
@@ -271,7 +261,7 @@ func (c *Console) settle(w http.ResponseWriter, r *http.Request, p policy.Princi
 		k, err = change(k.ID)
 	}
 	if err != nil {
-		c.recordVote(r, p, "bearer", err)
+		c.recordVote(r, p, "bearer", r.PathValue("id"), err)
 		return err
 	}
 	return answer(w, view(k, p))

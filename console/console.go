@@ -340,6 +340,7 @@ func (c *Console) routes() map[string]map[string]handler {
 		"/console/backchannel-logout":       {http.MethodPost: c.providerLogout},
 		"/console/logout":                   {http.MethodPost: c.submit(c.signOut)},
 		"/console/approvals":                {http.MethodGet: c.visit(c.inbox)},
+		denyPath:                            {http.MethodPost: c.submit(c.denySeveral)},
 		"/console/approvals/{id}":           {http.MethodGet: c.visit(c.ticketPage)},
 		"/console/approvals/{id}/arguments": {http.MethodGet: c.visit(c.arguments)},
 		"/console/approvals/{id}/vote":      {http.MethodPost: c.submit(c.vote)},

@@ -5,8 +5,10 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
@@ -44,28 +46,37 @@ func (c *Console) face(k approval.Ticket, v visitor) face {
 // item is a ticket in a list.
 type item struct {
 	face
-	ID      string
-	Created time.Time
+	ID, Digest string
+	Created    time.Time
 }
 
 // inboxPage is one list of tickets.
 type inboxPage struct {
 	shell
-	View           string // of lists
+	View           string          // of lists
+	Filter         approval.Filter // what was asked for
 	Items, Unclear []item
 	Older          string
+	DenyPath       string // where several can be denied at once; "" = there are not several
+	denials               // what became of that
 }
 
 // inbox lists tickets: ?view=mine, those that wait for the visitor, and those
 // of unknown outcome that it may settle; team, all that are under way and that
-// it may see; history, the others that it may see. ?before= pages.
+// it may see; history, the others that it may see. The parameters of
+// ticketParameters choose among them.
 func (c *Console) inbox(w http.ResponseWriter, r *http.Request, v visitor) error {
-	view, f, path, err := inboxQuery(r.URL, v)
+	return c.showInbox(w, r, v, http.StatusOK, denials{})
+}
+
+// showInbox is inbox after several were denied.
+func (c *Console) showInbox(w http.ResponseWriter, r *http.Request, v visitor, status int, denied denials) error {
+	view, f, err := inboxQuery(r.URL, v)
 	if err != nil {
 		return err
 	}
-	data := inboxPage{View: view}
-	if data.shell, err = c.shell(r.Context(), v, "Approvals", approvalsPath, path); err != nil {
+	data := inboxPage{View: view, Filter: f, denials: denied}
+	if data.shell, err = c.shell(r.Context(), v, "Approvals", approvalsPath, inboxPath(view, f)); err != nil {
 		return err
 	}
 	found, err := c.opts.Approvals.List(r.Context(), f)
@@ -73,29 +84,35 @@ func (c *Console) inbox(w http.ResponseWriter, r *http.Request, v visitor) error
 		return err
 	}
 	if len(found) == listed {
-		data.Older = inboxPath(view, found[len(found)-1].ID)
+		older := f
+		older.Before = found[len(found)-1].ID
+		data.Older = inboxPath(view, older)
 	}
 	data.Items = c.items(found, v)
+	if view == "mine" && len(data.Items) > 1 {
+		data.DenyPath = denyPath + "?" + inboxValues(view, f).Encode()
+	}
 	if view == "mine" && f.Before == "" {
-		if data.Unclear, err = c.unclear(r.Context(), v); err != nil {
+		f.Awaiting, f.Viewer, f.States = policy.Principal{}, v.Principal, []approval.State{approval.StateUnknown}
+		if data.Unclear, err = c.unclear(r.Context(), v, f); err != nil {
 			return err
 		}
 	}
-	return render(w, appCSP, http.StatusOK, inboxView(data))
+	return render(w, appCSP, status, inboxView(data))
 }
 
 func (c *Console) items(found []approval.Ticket, v visitor) (items []item) {
 	for _, k := range found {
 		if k.VisibleTo(v.Principal) {
-			items = append(items, item{face: c.face(k, v), ID: k.ID, Created: k.Created})
+			items = append(items, item{face: c.face(k, v), ID: k.ID, Digest: k.Digest, Created: k.Created})
 		}
 	}
 	return items
 }
 
-// unclear returns the tickets of unknown outcome that v may reconcile.
-func (c *Console) unclear(ctx context.Context, v visitor) ([]item, error) {
-	found, err := c.opts.Approvals.List(ctx, approval.Filter{States: []approval.State{approval.StateUnknown}, Viewer: v.Principal, Limit: listed})
+// unclear returns the tickets that f chooses and v may reconcile.
+func (c *Console) unclear(ctx context.Context, v visitor, f approval.Filter) ([]item, error) {
+	found, err := c.opts.Approvals.List(ctx, f)
 	var mine []approval.Ticket
 	for _, k := range found {
 		if k.MayDecide(v.Principal) {
@@ -106,13 +123,14 @@ func (c *Console) unclear(ctx context.Context, v visitor) ([]item, error) {
 }
 
 // inboxQuery reads what a list is asked for.
-func inboxQuery(u *url.URL, v visitor) (view string, f approval.Filter, path string, err error) {
-	query, err := url.ParseQuery(u.RawQuery)
-	if err != nil {
-		return "", f, "", badRequest("the query cannot be read", "")
+func inboxQuery(u *url.URL, v visitor) (view string, f approval.Filter, err error) {
+	f.Limit = listed
+	known := ticketParameters(&f)
+	known["view"] = anyText(&view)
+	if err := readQuery(u, known); err != nil {
+		return "", f, err
 	}
-	f = approval.Filter{Before: query.Get("before"), Limit: listed}
-	switch view = cmp.Or(query.Get("view"), "mine"); view {
+	switch view = cmp.Or(view, "mine"); view {
 	case "mine":
 		f.Awaiting = v.Principal
 	case "team":
@@ -121,20 +139,49 @@ func inboxQuery(u *url.URL, v visitor) (view string, f approval.Filter, path str
 		f.Viewer, f.States = v.Principal, []approval.State{approval.StateDenied, approval.StateExpired, approval.StateSuperseded,
 			approval.StateDone, approval.StateFailed, approval.StateUnknown}
 	default:
-		return "", f, "", badRequest("there is no such list", "mine, team and history are known")
+		return "", f, badRequest("there is no such list", "mine, team and history are known")
 	}
-	return view, f, inboxPath(view, f.Before), nil
+	return view, f, nil
 }
 
-func inboxPath(view, before string) string {
+// ticketParameters are the parameters of a query that choose tickets.
+func ticketParameters(f *approval.Filter) map[string]func(string) error {
+	return map[string]func(string) error{
+		"before": anyText(&f.Before), "server": anyText(&f.Server), "tool": anyText(&f.Tool), "principal": anyText(&f.Principal),
+		"role": func(value string) error {
+			if f.Roles = nil; value != "" {
+				f.Roles = []string{value}
+			}
+			return nil
+		},
+	}
+}
+
+// inboxValues are the parameters of a list.
+func inboxValues(view string, f approval.Filter) url.Values {
 	query := url.Values{}
-	if view != "mine" {
-		query.Set("view", view)
+	if view == "mine" {
+		view = ""
 	}
-	if before != "" {
-		query.Set("before", before)
+	for name, value := range map[string]string{
+		"view": view, "before": f.Before, "server": f.Server, "tool": f.Tool, "principal": f.Principal, "role": strings.Join(f.Roles, ""),
+	} {
+		if value != "" {
+			query.Set(name, value)
+		}
 	}
-	return (&url.URL{Path: approvalsPath, RawQuery: query.Encode()}).String()
+	return query
+}
+
+func inboxPath(view string, f approval.Filter) string {
+	return (&url.URL{Path: approvalsPath, RawQuery: inboxValues(view, f).Encode()}).String()
+}
+
+// to returns the first page of another list of the same choice.
+func (d *inboxPage) to(view string) string {
+	f := d.Filter
+	f.Before = ""
+	return inboxPath(view, f)
 }
 
 // ticketPath returns the path of the page of a ticket.

@@ -133,7 +133,7 @@ func (d *overviewPage) needs() (all []need) {
 		add(d.Held, approvalsPath, false, "call waits for a decision", "calls wait for a decision")
 	} else {
 		add(d.Awaiting, approvalsPath, false, "call waits for your decision", "calls wait for your decision")
-		add(d.Held-d.Awaiting, inboxPath("team", ""), false, "call waits for others", "calls wait for others")
+		add(d.Held-d.Awaiting, approvalsPath+"?view=team", false, "call waits for others", "calls wait for others")
 	}
 	var failed, quarantined int
 	for _, u := range d.Upstreams {

@@ -145,20 +145,13 @@ func (c *Console) arguments(w http.ResponseWriter, r *http.Request, v visitor) e
 	return nil
 }
 
-// vote takes the form of a ticket's page. A form without the digest of the
-// arguments that the page showed is as stale as one with another digest.
+// vote takes the form of a ticket's page.
 func (c *Console) vote(w http.ResponseWriter, r *http.Request, v visitor) error {
 	word := r.PostForm.Get("vote")
 	if word != "approve" && word != "deny" {
 		return badRequest("a vote is approve or deny", "")
 	}
-	digest := r.PostForm.Get("digest")
-	err := approval.ErrStaleDigest
-	if digest != "" {
-		_, err = c.opts.Approvals.Decide(r.Context(), approval.Vote{
-			ID: r.PathValue("id"), Approver: v.Principal, Approve: word == "approve", Reason: r.PostForm.Get("reason"), Digest: digest,
-		})
-	}
+	err := c.cast(r, v, r.PathValue("id"), r.PostForm.Get("digest"), approval.Vote{Approve: word == "approve", Reason: r.PostForm.Get("reason")})
 	return c.settled(w, r, v, err)
 }
 
@@ -171,6 +164,7 @@ func (c *Console) finding(w http.ResponseWriter, r *http.Request, v visitor) err
 	_, err := c.opts.Reconciler.Reconcile(r.Context(), approval.Finding{
 		ID: r.PathValue("id"), Approver: v.Principal, TookEffect: outcome == string(approval.StateDone), Reason: r.PostForm.Get("reason"),
 	})
+	c.recordVote(r, v.Principal, "session", r.PathValue("id"), err)
 	return c.settled(w, r, v, err)
 }
 
@@ -182,7 +176,6 @@ func (c *Console) settled(w http.ResponseWriter, r *http.Request, v visitor, err
 		http.Redirect(w, r, ticketPath(r.PathValue("id")), http.StatusSeeOther)
 		return nil
 	}
-	c.recordVote(r, v.Principal, "session", err)
 	p := problemOf(err)
 	if p.Status == http.StatusInternalServerError {
 		return err

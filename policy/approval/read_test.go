@@ -17,7 +17,10 @@ func TestList(t *testing.T) {
 	names := map[string]string{}
 	ask := func(name, subject, tenant string, roles ...string) string {
 		h := transfer(fmt.Sprintf(`{"name":%q}`, name))
-		h.Principal.Subject, h.Principal.Tenant, h.Approval.Roles, h.Approval.Quorum = subject, tenant, roles, 2
+		h.Tool, h.Principal.Subject, h.Principal.Tenant, h.Approval.Roles, h.Approval.Quorum = "raw_"+name, subject, tenant, roles, 2
+		if name == "b" || name == "d" {
+			h.Server, h.Exposed = "bank", "bank__pay"
+		}
 		id := w.claim(h, approval.Pending).ID
 		names[id] = name
 		return id
@@ -40,6 +43,11 @@ func TestList(t *testing.T) {
 		"a limit beyond reason":      {approval.Filter{Limit: 1 << 30}, "e d c b a"},
 		"a state":                    {approval.Filter{State: approval.StateDenied}, "c"},
 		"a requester":                {approval.Filter{Principal: "agent2"}, "b"},
+		"a server":                   {approval.Filter{Server: "bank"}, "d b"},
+		"a tool, as agents call it":  {approval.Filter{Tool: "bank__pay"}, "d b"},
+		"a tool, as its server does": {approval.Filter{Tool: "raw_b"}, ""},
+		"a server like SQL":          {approval.Filter{Server: "bank' OR 1 --"}, ""},
+		"a server and a requester":   {approval.Filter{Server: "bank", Principal: "agent2"}, "b"},
 		"a role":                     {approval.Filter{Roles: []string{"cfo"}}, "c b"},
 		"any of two roles":           {approval.Filter{Roles: []string{"cfo", "approver"}}, "e d c b a"},
 		"no role":                    {approval.Filter{Roles: []string{}}, ""},

@@ -35,9 +35,9 @@ func (t *Tickets) Wait(ctx context.Context, id string) error {
 	}
 }
 
-// Waiting reports whether a call waits in this process, by Wait, for the decision on a ticket. What
+// Awaited reports whether a call waits in this process, by Wait, for the decision on a ticket. What
 // waits in other processes is not known here.
-func (t *Tickets) Waiting(id string) bool {
+func (t *Tickets) Awaited(id string) bool {
 	t.waiters.mu.Lock()
 	defer t.waiters.mu.Unlock()
 	return len(t.waiters.of[id]) > 0

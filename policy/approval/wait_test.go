@@ -90,6 +90,9 @@ func TestAChangeWakesWhoWaitsForItsTicket(t *testing.T) {
 	if len(woken) != 1 {
 		t.Error("a change of the ticket woke nobody")
 	}
+	if !w.Awaited(k.ID) || w.Awaited(other.ID) {
+		t.Error("it is not known who is waited for")
+	}
 	before := w.Waiting()
 	if err := w.Wait(t.Context(), k.ID); err != nil {
 		t.Error(err)

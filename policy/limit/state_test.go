@@ -74,3 +74,31 @@ func TestUsageStates(t *testing.T) {
 		t.Errorf("when the first call has left the hour (-want +got):\n%s", diff)
 	}
 }
+
+// A budget is what a call's meters read, and what they will read with the call.
+func TestBudgets(t *testing.T) {
+	c := newCounter(t)
+	c.spends(hundred)
+	for arguments, want := range map[string]string{
+		`{"action":"transfer","asset":"USD","amount":0.5}`: `day ["USD"] 1,100 2,100.5; hour [] 1,0 2,0; `,
+		`{"action":"transfer","asset":"EUR","amount":7}`:   `day ["EUR"] 0,0 1,7; hour [] 1,0 2,0; `,
+		`{"action":"balance"}`:                             `hour [] 1,0 2,0; `,
+		`{"action":"transfer","asset":"USD","amount":"x"}`: "",
+	} {
+		all, err := c.Budgets(t.Context(), measure(t, who("ann"), arguments, spending))
+		got := ""
+		for _, b := range all {
+			got += fmt.Sprintf("%s %s %d,%s %d,%s; ", b.Meter.Name, b.Per, b.Before.Calls, b.Before.Sum, b.With.Calls, b.With.Sum)
+		}
+		if err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", arguments, got, err, want)
+		}
+	}
+	c.wants(hundred, "{day:{1,100},hour:{1,0}}")
+	if err := c.db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Budgets(t.Context(), measure(t, who("ann"), hundred, spending)); err == nil {
+		t.Error("no error without a store")
+	}
+}

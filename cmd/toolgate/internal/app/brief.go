@@ -16,7 +16,7 @@ import (
 
 // brief returns what people are told of a held call in addition to its ticket.
 func (a *App) brief(ctx context.Context, k approval.Ticket) (console.Briefing, error) {
-	b := console.Briefing{Waiting: a.state.tickets.Waiting(k.ID)}
+	b := console.Briefing{Waiting: a.state.tickets.Awaited(k.ID)}
 	for _, s := range a.Config().Servers {
 		if s.Name == k.Server {
 			b.Risk, b.Notice = s.Risk, s.Notice

@@ -1,0 +1,96 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
+)
+
+const (
+	denyPath = approvalsPath + "/deny"
+	// chosenPrefix begins the names of the fields that choose tickets to deny; the ID of the ticket
+	// follows, and the value is the digest of the arguments that the page showed.
+	chosenPrefix = "deny."
+)
+
+// denials are what became of the form that denies several calls.
+type denials struct {
+	Refused *problem          // why it denied none
+	Typed   string            // the reason that stood in it
+	Chosen  map[string]string // ID ⇒ digest
+	Denied  int
+	Failed  []failedDenial
+}
+
+// A failedDenial is a call that was chosen and could not be denied.
+type failedDenial struct {
+	ID string
+	problem
+}
+
+// denySeveral takes the form of the inbox that denies several calls for one reason. Each denial is a
+// vote of its own, with a record of its own: one that is refused changes nothing of the others.
+func (c *Console) denySeveral(w http.ResponseWriter, r *http.Request, v visitor) error {
+	view, f, err := inboxQuery(r.URL, v)
+	if err != nil {
+		return err
+	}
+	d := denials{Typed: strings.TrimSpace(r.PostForm.Get("reason")), Chosen: map[string]string{}}
+	var ids []string
+	for field, values := range r.PostForm {
+		if id, ok := strings.CutPrefix(field, chosenPrefix); ok {
+			d.Chosen[id], ids = values[0], append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	switch {
+	case len(ids) == 0 || len(ids) > listed:
+		d.Refused = &problem{Status: http.StatusUnprocessableEntity, Code: "NONE_CHOSEN", Detail: "choose from one to 25 calls"}
+	case d.Typed == "":
+		d.Refused = new(problemOf(approval.ErrReasonRequired))
+	}
+	if d.Refused != nil {
+		return c.showInbox(w, r, v, d.Refused.Status, d)
+	}
+	for _, id := range ids {
+		err := c.cast(r, v, id, d.Chosen[id], approval.Vote{Reason: d.Typed})
+		if err == nil {
+			d.Denied++
+			continue
+		}
+		d.Failed = append(d.Failed, failedDenial{ID: Visible(id), problem: c.problem(r, err)})
+	}
+	if d.Failed == nil {
+		http.Redirect(w, r, inboxPath(view, f), http.StatusSeeOther)
+		return nil
+	}
+	return c.showInbox(w, r, v, d.Failed[0].Status, d)
+}
+
+// cast casts the vote of a visitor on the ticket with an ID, for the arguments that a page showed. A
+// form without their digest is as stale as one with another. A refused vote is recorded.
+func (c *Console) cast(r *http.Request, v visitor, id, digest string, vote approval.Vote) error {
+	_, err := c.ticketFor(r.Context(), id, v.Principal)
+	if err == nil && digest == "" {
+		err = approval.ErrStaleDigest
+	}
+	if err == nil {
+		vote.ID, vote.Approver, vote.Digest = id, v.Principal, digest
+		_, err = c.opts.Approvals.Decide(r.Context(), vote)
+	}
+	c.recordVote(r, v.Principal, "session", id, err)
+	return err
+}
+
+// ticketFor returns a ticket. One that p may not see is refused exactly like a missing one.
+func (c *Console) ticketFor(ctx context.Context, id string, p policy.Principal) (approval.Ticket, error) {
+	k, err := c.opts.Approvals.Get(ctx, id)
+	if err == nil && !k.VisibleTo(p) {
+		err = notFound
+	}
+	return k, err
+}
