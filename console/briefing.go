@@ -107,6 +107,11 @@ func resultOf(stored json.RawMessage) (r Result) {
 	return Result{Text: visibleLines(start), Cut: len(whole) - len(start)}
 }
 
+// String says in words what b reads.
+func (b Budget) String() string {
+	return b.Meter + prefixed(" of ", b.apart()) + " in " + b.Window + ": " + b.used(b.Before) + " before this call, " + b.used(b.With) + " with it"
+}
+
 // used says what a budget reads, in words.
 func (b *Budget) used(r policy.Reading) string {
 	calls := text.Count(int(r.Calls), "call")

@@ -38,7 +38,7 @@ func TestBriefing(t *testing.T) {
 	b := newBrowser(l).signIn("t-ann")
 	b.shows("/console/approvals/"+k.ID, []string{
 		"the agent waits now", "Payments leave the house at once.", "<b>high</b>", "as configured for standard", "Sends money to an account.", "- no secrets",
-		"<b>spent_today</b> of USD in 24h0m0s: 290.5 USD in 7 calls before this call, 410.5 USD in 8 calls with it", "<b>transfers</b> in 1h0m0s: 1 call before this call, 2 calls with it",
+		"spent_today of USD in 24h0m0s: 290.5 USD in 7 calls before this call, 410.5 USD in 8 calls with it", "transfers in 1h0m0s: 1 call before this call, 2 calls with it",
 		`domain <b>pay\u202eroll</b>, urgency <b>high</b>`, "as the requester says", "Reason or comment",
 	}, []string{"does not offer", "\u202e"})
 	got := accepted(t, l.ask("GET", "/v1/approvals/"+k.ID, "", as("t-ann")...))

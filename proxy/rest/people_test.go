@@ -56,7 +56,18 @@ func (desk) Get(_ context.Context, id string) (approval.Ticket, error) {
 	if err := faults[id]; id == "apr_absent" || id == "apr_broken" {
 		return approval.Ticket{}, err
 	}
-	return ticketOf(id), nil
+	k := ticketOf(id)
+	if id == "apr_answered" {
+		k.State, k.Result, k.Tags = approval.StateDone, json.RawMessage(`{"content":[{"type":"text","text":"`+strings.Repeat("x", 9000)+`"}]}`), map[string]string{"urgency": "high"}
+	}
+	return k, nil
+}
+
+func brief(context.Context, approval.Ticket) (console.Briefing, error) {
+	used := policy.Reading{Calls: 1, Sum: "2.5"}
+	return console.Briefing{Offered: true, Description: "d", Risk: "high", Notice: "n", Waiting: true, Budgets: []console.Budget{
+		{Meter: "m", Window: "24h0m0s", Adds: "amount", Asset: "USD", Per: json.RawMessage(`["USD"]`), Before: used, With: used}, {Meter: "n", Window: "1h0m0s", Before: used, With: used},
+	}}, nil
 }
 
 func (desk) Decide(_ context.Context, v approval.Vote) (approval.Ticket, error) {
@@ -199,7 +210,7 @@ func TestDocumentForPeople(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	opts := console.Options{Version: "1.2.3", Store: db, Keys: keys.At(t.TempDir()), Approvals: desk{}, Reconciler: desk{}, Feed: desk{}, Archive: desk{}, Audit: tail, Status: func() console.Status { return console.Status{Upstreams: servers} },
+	opts := console.Options{Version: "1.2.3", Store: db, Keys: keys.At(t.TempDir()), Approvals: desk{}, Reconciler: desk{}, Feed: desk{}, Archive: desk{}, Brief: brief, Audit: tail, Status: func() console.Status { return console.Status{Upstreams: servers} },
 		Identify: func(_ context.Context, token string) (policy.Principal, error) {
 			if who, ok := people[token]; ok {
 				return who, nil
@@ -297,7 +308,8 @@ func consoleProbes() []probe {
 	}
 	probes = append(probes, probe{400, "ann", "GET", "/v1/approvals?x=1", "", nil}, probe{500, "ann", "GET", "/v1/approvals?limit=500", "", nil},
 		probe{400, "ann", "GET", "/v1/audit/tail?n=x", "", nil}, probe{403, "eve", "GET", "/v1/audit/tail", "", nil},
-		probe{400, "ann", "GET", "/v1/approvals/watch?after=x", "", nil}, probe{200, "ann", "GET", "/v1/approvals?state=denied,done&awaiting=me&before=apr_9&limit=1", "", nil},
+		probe{400, "ann", "GET", "/v1/approvals/watch?after=x", "", nil}, probe{200, "ann", "GET", "/v1/approvals?state=denied,done&awaiting=me&before=apr_9&limit=1&tool=t&server=s&principal=p&role=r", "", nil},
+		probe{200, "ann", "GET", "/v1/approvals/apr_answered", "", nil}, probe{200, "tom", "GET", "/v1/approvals/apr_answered", "", nil}, probe{503, "una", "GET", "/v1/approvals/apr_answered", "", nil},
 		probe{404, "ann", "GET", "/v1/approvals/apr_absent", "", nil}, probe{404, "eve", "GET", "/v1/approvals/apr_1", "", nil},
 		probe{500, "ann", "GET", "/v1/approvals/apr_broken", "", nil})
 	for _, action := range []string{"approve", "deny", "reconcile"} {

@@ -33,16 +33,15 @@ func approvalCommand(e *env) *cobra.Command {
 
 func approvalList(e *env) *cobra.Command {
 	var states []string
-	var before string
+	var before, server, tool, principal, role string
 	var mine bool
 	var limit int
 	c := e.printing("list", "list held calls, newest first", "tickets", func(ctx context.Context, _ []string) (any, error) {
 		query := url.Values{"limit": {strconv.Itoa(limit)}}
-		if len(states) > 0 {
-			query.Set("state", strings.Join(states, ","))
-		}
-		if before != "" {
-			query.Set("before", before)
+		for name, value := range map[string]string{"state": strings.Join(states, ","), "before": before, "server": server, "tool": tool, "principal": principal, "role": role} {
+			if value != "" {
+				query.Set(name, value)
+			}
 		}
 		if mine {
 			query.Set("awaiting", "me")
@@ -59,6 +58,10 @@ func approvalList(e *env) *cobra.Command {
 	})
 	c.Flags().StringSliceVar(&states, "state", nil, "only tickets in this `STATE`; may be repeated (default: all)")
 	c.Flags().BoolVar(&mine, "mine", false, "only what waits for your vote")
+	c.Flags().StringVar(&server, "server", "", "only calls of tools of this `SERVER`")
+	c.Flags().StringVar(&tool, "tool", "", "only calls of this `TOOL`, by the name that agents use")
+	c.Flags().StringVar(&principal, "principal", "", "only calls of this requester: a `SUBJECT`")
+	c.Flags().StringVar(&role, "role", "", "only calls on which this `ROLE` may decide")
 	c.Flags().StringVar(&before, "before", "", "only those older than this `TICKET`")
 	c.Flags().IntVar(&limit, "limit", 100, "at most this `COUNT` of tickets, up to 1000")
 	return c
