@@ -39,7 +39,7 @@ func TestBriefing(t *testing.T) {
 	b.shows("/console/approvals/"+k.ID, []string{
 		"the agent waits now", "Payments leave the house at once.", "<b>high</b>", "as configured for standard", "Sends money to an account.", "- no secrets",
 		"spent_today of USD in 24h0m0s: 290.5 USD in 7 calls before this call, 410.5 USD in 8 calls with it", "transfers in 1h0m0s: 1 call before this call, 2 calls with it",
-		`domain <b>pay\u202eroll</b>, urgency <b>high</b>`, "as the requester says", "Reason or comment",
+		`domain <b>pay\u202eroll</b>, urgency <b>high</b>`, "as the requester says", "needed to deny",
 	}, []string{"does not offer", "\u202e"})
 	got := accepted(t, l.ask("GET", "/v1/approvals/"+k.ID, "", as("t-ann")...))
 	brief, _ := got["briefing"].(map[string]any)
@@ -75,16 +75,28 @@ func TestBriefingOfAnotherDefinition(t *testing.T) {
 
 // answers gives a ticket whose call was made with a result.
 func (l *listener) answers(arguments, result, note string) approval.Ticket {
+	return l.runs(held(arguments), "", result, note)
+}
+
+// runs makes a call that bob approved with a comment, with a result.
+func (l *listener) runs(h approval.Held, comment, result, note string) approval.Ticket {
 	l.t.Helper()
-	k := l.hold(arguments)
-	l.approves(k.ID)
-	if c, err := l.tickets.Claim(l.t.Context(), held(arguments)); err != nil || c.Outcome != approval.Granted {
+	k := l.holds(h)
+	if _, err := l.tickets.Decide(l.t.Context(), approval.Vote{ID: k.ID, Approver: people["t-bob"], Approve: true, Reason: comment}); err != nil {
+		l.t.Fatal(err)
+	}
+	if c, err := l.tickets.Claim(l.t.Context(), h); err != nil || c.Outcome != approval.Granted {
 		l.t.Fatalf("%q, %v", c.Outcome, err)
 	}
 	if err := l.tickets.Finish(l.t.Context(), k.ID, approval.StateDone, []byte(result), note); err != nil {
 		l.t.Fatal(err)
 	}
 	return k
+}
+
+func textResult(says string) string {
+	text, _ := json.Marshal(says) // strings always marshal
+	return `{"content":[{"type":"text","text":` + string(text) + `}]}`
 }
 
 // TestResults holds that the requester reads the result, others with the right to read arguments, and that this is recorded.

@@ -205,6 +205,7 @@ func TestInABrowser(t *testing.T) {
 		"scripts in arguments":  scriptsInArguments,
 		"without scripts":       withoutScripts,
 		"stale pages":           stalePages,
+		"denying several":       denyingSeveral,
 		"open pages":            openPages,
 		"frames":                frames,
 		"unknown outcome":       unknownOutcome,

@@ -1,10 +1,15 @@
 package console_test
 
 import (
+	"context"
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/console"
@@ -186,4 +191,29 @@ func TestFormOfSeveral(t *testing.T) {
 	if w := ann.do("POST", "/console/approvals/deny", f); w.Code != 404 || strings.Contains(w.Body.String(), "<script>x") || strings.Contains(w.Body.String(), "\u202e") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
+}
+
+// denyingSeveral holds that the keyboard chooses calls and denies them, and that a list which moves on by
+// itself keeps what was chosen and typed.
+func denyingSeveral(t *testing.T, browser context.Context) {
+	l, base := seat(t)
+	first, second := l.holds(transfer("1.00", "acct-1")), l.holds(transfer("2.00", "acct-1"))
+	p := sitting(t, browser, base, phone)
+	p.signIn("t-ann", "/console/approvals")
+	box := func(k approval.Ticket) string { return fmt.Sprintf("[id='deny.%s']", k.ID) }
+	p.do(chromedp.Focus(box(first)), chromedp.KeyEvent(" "), chromedp.KeyEvent(kb.Tab+kb.Tab), chromedp.KeyEvent("not these"))
+	third := l.holds(transfer("3.00", "acct-1"))
+	p.titled("(3) Approvals · toolgate")
+	if _, err := chromedp.Run(p.ctx, chromedp.Poll[bool](fmt.Sprintf("!!document.querySelector(%q)", box(third)), chromedp.WithPollingTimeout(15*time.Second))); err != nil {
+		t.Fatal(err)
+	}
+	if got := ask[string](p, "[...document.querySelectorAll('.card input:checked')].map(e => e.id) + ' ' + document.querySelector('#reason').value"); got != "deny."+first.ID+" not these" {
+		t.Errorf("the form has %q", got)
+	}
+	p.do(chromedp.Focus(box(third)), chromedp.KeyEvent(" "), chromedp.Focus("#several button"))
+	p.shot("several")
+	p.press("#several button")
+	l.is(first.ID, approval.StateDenied)
+	l.is(second.ID, approval.StateProposed)
+	l.is(third.ID, approval.StateDenied)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/testkit/npm"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/stop"
 )
 
@@ -43,7 +44,9 @@ var scenes = []scene{
 	{name: "empty", activity: counts(0)},
 	{name: "normal", status: console.Status{Ready: true, Revision: "sha256:4f2a9c03b7d14c7c8f60b3c7d0e1a5f2", Upstreams: []console.Upstream{server("web", "ready"), server("payments", "ready")}}, activity: counts(7),
 		set: func(l *listener, _ *heldStops) {
-			l.holds(transfer("120.00", "acct-4471 Northwind Paper"))
+			l.runs(watched(transfer("80.00", "acct-4471 Northwind Paper")), "invoice 2026-117, checked", textResult("booked\nreference 2026-03-01/17\nbalance 8120.40 USD"), "")
+			l.holds(watched(transfer("120.00", "acct-4471 Northwind Paper")))
+			l.holds(watched(transfer("25000.00", "0x9f2cA41b77E6d0c18aD3e5F09B6c2C7e8D41aa90")))
 		}},
 	{name: "failing", status: failing("connecting to the server failed: connection refused"), activity: func(time.Time, int) ([]console.Bucket, error) { return nil, errors.New("the index is away") },
 		set: func(_ *listener, held *heldStops) {
@@ -51,11 +54,24 @@ var scenes = []scene{
 		}},
 	{name: "hostile", status: failing(hostile), activity: counts(3),
 		set: func(l *listener, held *heldStops) {
-			h := transfer("1.00", hostile)
+			h := watched(transfer("1.00", hostile))
 			h.Principal.Client, h.Rule, h.Reason, h.Server, h.Exposed = hostile, hostile, hostile, hostile, hostile
-			l.holds(h)
+			h.Tags = map[string]string{"urgency": hostile, hostile: "high"}
+			l.runs(h, hostile, textResult(hostile), approval.ToolError+": "+hostile)
+			h.TraceID, h.Reason = hostile, "another time"
+			for _, to := range []string{"1", "2"} {
+				other := transfer(to, hostile)
+				h.Arguments, h.Digest = other.Arguments, other.Digest
+				l.holds(h)
+			}
 			held.all = []stop.State{{Stop: stop.Stop{ID: "stp_1", Kind: stop.Tool, Name: hostile, Reason: hostile, By: hostile}, Waiting: []string{hostile}}}
 		}},
+}
+
+// watched is a call that operators decide on too.
+func watched(h approval.Held) approval.Held {
+	h.Approval.Roles = append(h.Approval.Roles, "operator")
+	return h
 }
 
 func server(name, state string) console.Upstream {
@@ -98,6 +114,7 @@ func stage(t *testing.T, s scene) (*listener, string) {
 		o.Tools = says
 		o.Sessions, o.Limits, o.Tokens = guests{says}, says.limits, pouch{says}
 		o.Clients, o.Shadow, o.Anchors = says.clients, says.shadow, says.anchors
+		o.Brief = says.briefing
 		o.Export = func(context.Context, console.ExportQuery) (iter.Seq2[[]byte, error], error) { return nil, nil }
 		o.Restart = func(_ context.Context, name string) (console.Upstream, error) { return server(name, "ready"), nil }
 		o.Stderr = func(string) []string {
@@ -174,6 +191,14 @@ func (l *listener) addresses() []string {
 	all := []string{"/console/", "/console/approvals", "/console/approvals?view=team", "/console/approvals?view=history", "/console/servers", "/console/stop", "/connections", "/connections/github", "/console/nothing", "/console/servers/nothing"}
 	all = append(all, "/console/policy", "/console/policy/matrix", "/console/policy/ask?role=treasurer&tool=wallet__manage_wallet", "/console/policy/try", "/console/policy/shadow", "/console/audit", "/console/calls", "/console/calls?tool=wallet__manage_wallet&outcome=denied", "/console/calls/dec_1")
 	all = append(all, "/console/tools", "/console/tools?state=unserved&server=payments", "/console/tools/payments/transfer", "/console/tools/payments/transfer?principal=payroll-agent", "/console/tools/web/search", "/console/sessions", "/console/limits", "/console/access", "/console/connect", "/console/connect?client=cursor")
+	tickets, err := l.tickets.List(l.t.Context(), approval.Filter{})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, k := range tickets {
+		all = append(all, "/console/approvals/"+k.ID)
+	}
+	all = append(all, "/console/approvals?tool=none&view=team")
 	for path, body := range map[string]string{tryPath: someFiles, verifyPath: ""} {
 		at := l.ask("POST", path, body, as("t-oda")...).Header().Get("Location")
 		for accepted(l.t, l.ask("GET", at, "", as("t-oda")...))["state"] == "running" {

@@ -526,7 +526,7 @@ func argumentTable(t table) templ.Component {
 		}
 		ctx = templ.InitializeContext(ctx)
 		ctx = templ.ClearChildren(ctx)
-		_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString("<table class=\"arguments\"><caption class=\"unseen\">Arguments, as they were written</caption> <thead><tr><th scope=\"col\">Argument</th><th scope=\"col\">Value, as written</th></tr></thead> <tbody>")
+		_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString("<table class=\"arguments\"><caption class=\"unseen\">Arguments, as they were written</caption> <thead class=\"unseen\"><tr><th scope=\"col\">Argument</th><th scope=\"col\">Value, as written</th></tr></thead> <tbody>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -1301,7 +1301,7 @@ func decision(d ticketPage) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString("\"> <label for=\"reason\">Reason or comment <span class=\"hint\">(needed to deny: the agent receives it. With an approval it is kept for people.)</span></label> <textarea id=\"reason\" name=\"reason\" rows=\"2\" maxlength=\"2000\" required>")
+			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString("\"> <label for=\"reason\">Comment <span class=\"hint\">(needed to deny, for the agent)</span></label> <textarea id=\"reason\" name=\"reason\" rows=\"2\" maxlength=\"2000\" required>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
