@@ -117,12 +117,9 @@ type Budget struct {
 // Budgets returns what the meters that count a call read, in the order of the meters. A call that
 // cannot be counted has none.
 func (u *Usage) Budgets(ctx context.Context, use *Use) (all []Budget, err error) {
-	if use.fault != nil {
-		return nil, nil
-	}
 	before, err := u.Read(ctx, use)
 	for _, s := range use.shares {
-		if err != nil {
+		if err != nil || use.fault != nil {
 			return nil, err
 		}
 		b := Budget{Meter: s.meter, Per: json.RawMessage(s.per), Before: before[s.meter.Name]}

@@ -44,9 +44,9 @@ func (a *App) budgets(ctx context.Context, k approval.Ticket) (all []console.Bud
 	if len(meters) == 0 {
 		return nil, nil
 	}
-	use, err := limit.Measure(k.Principal, k.Exposed, k.Digest, k.Arguments, meters)
-	if err != nil {
-		return nil, nil // something other than toolgate changed the arguments, which the ticket says
+	use, _ := limit.Measure(k.Principal, k.Exposed, k.Digest, k.Arguments, meters)
+	if use == nil { // something other than toolgate changed the arguments, which the ticket says
+		return nil, nil
 	}
 	found, err := limit.NewUsage(a.state.db, nil).Budgets(ctx, use)
 	for _, m := range found {
@@ -58,15 +58,15 @@ func (a *App) budgets(ctx context.Context, k approval.Ticket) (all []console.Bud
 		if facts := engine.Facts(k.Exposed); facts.Declared(m.Meter.Sum).Kind == fact.Amount {
 			amount := facts.Declared(m.Meter.Sum)
 			b.Asset, _ = jsonrpc.TextAt(json.RawMessage(facts.Of(k.Arguments)), amount.Asset)
-			b.Before.Sum, b.With.Sum = whole(b.Before.Sum, amount.Decimals[b.Asset]), whole(b.With.Sum, amount.Decimals[b.Asset])
+			b.Before.Sum, b.With.Sum = inWhole(b.Before.Sum, amount.Decimals[b.Asset]), inWhole(b.With.Sum, amount.Decimals[b.Asset])
 		}
 		all = append(all, b)
 	}
 	return all, err
 }
 
-// whole returns a sum of smallest units in whole units of an asset.
-func whole(units json.Number, decimals int) json.Number {
+// inWhole returns a sum of smallest units in whole units of an asset.
+func inWhole(units json.Number, decimals int) json.Number {
 	if n, ok := new(big.Int).SetString(units.String(), 10); ok {
 		return json.Number(text.Decimal(n, decimals))
 	}
