@@ -245,6 +245,9 @@ func New(opts Options) (*Console, error) {
 	if opts.Watches == nil {
 		opts.Watches = func(policy.Principal) bool { return true }
 	}
+	if opts.Latency == nil {
+		opts.Latency = func(string) *Latency { return nil }
+	}
 	opts.Log = cmp.Or(opts.Log, hclog.NewNullLogger())
 	sessions, err := newSessions(opts)
 	if err != nil {

@@ -56,14 +56,6 @@ func (l *Latency) String() string {
 	return fmt.Sprintf("%v, 99 %% within %v", short(l.MedianMS), short(l.P99MS))
 }
 
-// latency returns how long the last calls of a server took, nil where that is not known.
-func (c *Console) latency(server string) *Latency {
-	if c.opts.Latency == nil {
-		return nil
-	}
-	return c.opts.Latency(server)
-}
-
 // serversOf returns servers of which no more is known.
 func serversOf(all []Upstream) (servers []Server) {
 	for _, u := range all {
@@ -76,7 +68,7 @@ func serversOf(all []Upstream) (servers []Server) {
 func (c *Console) servers() []Server {
 	all := append([]Server{}, serversOf(c.opts.Status().Upstreams)...)
 	for i := range all {
-		all[i].Latency = c.latency(all[i].Name)
+		all[i].Latency = c.opts.Latency(all[i].Name)
 	}
 	return all
 }
@@ -102,7 +94,7 @@ func (c *Console) server(ctx context.Context, name string, p policy.Principal) (
 	if i < 0 {
 		return Server{}, noServer
 	}
-	found := Server{Upstream: all[i], Latency: c.latency(name)}
+	found := Server{Upstream: all[i], Latency: c.opts.Latency(name)}
 	if c.opts.Stderr != nil {
 		found.Stderr = c.opts.Stderr(name)
 	}
