@@ -120,6 +120,9 @@ func stage(t *testing.T, s scene) (*listener, string) {
 		o.Stderr = func(string) []string {
 			return []string{"listening on stdio", "a line that is longer than a phone is wide, because programs write such lines", s.status.Revision + hostile}
 		}
+		o.TrialText = func(console.PolicyTrial) string {
+			return "### Policy replay: 41 of 1204 decisions come out otherwise\n" + says.text
+		}
 		o.Latency = func(string) *console.Latency { return &console.Latency{Calls: 512, MedianMS: 12.4, P99MS: 1830} }
 		o.Activity = func(_ context.Context, since time.Time, buckets int) ([]console.Bucket, error) {
 			return s.activity(since, buckets)
