@@ -89,6 +89,7 @@ var onlyIn = map[string][]string{
 	"github.com/emersion/go-smtp":            {}, // a mail server for tests
 	"github.com/JohannesKaufmann":            {"tools/page"},
 	"github.com/a-h/templ":                   {"console", "internal/testkit/pages"},
+	"github.com/valyala/quicktemplate":       {"cmd/toolgate/internal/cli", "cmd/toolgate/internal/cli/loginitem", "internal/testkit/pages"},
 }
 
 func TestImportTable(t *testing.T) {

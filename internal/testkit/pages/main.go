@@ -1,12 +1,15 @@
-// Pages generates the Go code of the console's pages: NAME_templ.go of each NAME.templ.
+// Pages generates the Go code of the console's pages, NAME_templ.go of each NAME.templ, and of the
+// texts that commands print, NAME_qtpl.go of each NAME.qtpl.
 //
 //	go run ./internal/testkit/pages console     # or make -f .ci/Makefile pages
 //
-// The generator is the version of templ in go.mod. A test compares the committed files with it.
+// The generators are the versions of templ and quicktemplate in go.mod. A test compares the committed
+// files with them.
 package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"go/format"
 	"os"
@@ -16,6 +19,7 @@ import (
 
 	"github.com/a-h/templ/generator"
 	"github.com/a-h/templ/parser/v2"
+	texts "github.com/valyala/quicktemplate/parser"
 )
 
 func main() {
@@ -28,7 +32,7 @@ func main() {
 // run writes the code of every page in the directories.
 func run(dirs []string) error {
 	for _, dir := range dirs {
-		sources, err := filepath.Glob(filepath.Join(dir, "*.templ"))
+		sources, err := sourcesIn(dir)
 		if err != nil {
 			return err
 		}
@@ -45,15 +49,28 @@ func run(dirs []string) error {
 	return nil
 }
 
-// generated returns the path of the code of a page.
-func generated(source string) string { return strings.TrimSuffix(source, ".templ") + "_templ.go" }
+// sourcesIn returns the paths of the pages and texts in a directory.
+func sourcesIn(dir string) ([]string, error) {
+	pages, err := filepath.Glob(filepath.Join(dir, "*.templ"))
+	printed, failed := filepath.Glob(filepath.Join(dir, "*.qtpl"))
+	return append(pages, printed...), errors.Join(err, failed)
+}
+
+// generated returns the path of the code of a page or a text.
+func generated(source string) string {
+	kind := filepath.Ext(source)
+	return strings.TrimSuffix(source, kind) + "_" + kind[1:] + ".go"
+}
 
 // developed finds the writing of constant text. templruntime.WriteString writes text from files in its
 // place when the environment has TEMPL_DEV_MODE, which nobody shall do to a console.
 var developed = regexp.MustCompile(`(templ_\w+_Err) = templruntime\.WriteString\((templ_\w+_Buffer), \d+, `)
 
-// generate returns the code of a page.
+// generate returns the code of a page or a text.
 func generate(source string) ([]byte, error) {
+	if filepath.Ext(source) == ".qtpl" {
+		return generateText(source)
+	}
 	file, err := parser.Parse(source)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", source, err)
@@ -63,4 +80,17 @@ func generate(source string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", source, err)
 	}
 	return format.Source(developed.ReplaceAll(code.Bytes(), []byte("_, $1 = $2.WriteString(")))
+}
+
+// generateText returns the code of a text, whose package has the name of its directory.
+func generateText(source string) ([]byte, error) {
+	text, err := os.ReadFile(source)
+	if err != nil {
+		return nil, err
+	}
+	var code bytes.Buffer
+	if err := texts.ParseNoLineComments(&code, bytes.NewReader(text), source, filepath.Base(filepath.Dir(source))); err != nil {
+		return nil, fmt.Errorf("%s: %w", source, err)
+	}
+	return format.Source(code.Bytes())
 }

@@ -10,36 +10,40 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/corpus"
 )
 
-// TestPagesAreGenerated holds that the committed code of every page is what its source generates, and
-// that no code is left of a page that is gone.
+// TestPagesAreGenerated holds that the committed code of every page and text is what its source
+// generates, and that no code is left of a source that is gone.
 func TestPagesAreGenerated(t *testing.T) {
-	dir := filepath.Join(corpus.Checkout(t), "console")
-	sources, err := filepath.Glob(filepath.Join(dir, "*.templ"))
-	if err != nil || len(sources) < 5 {
-		t.Fatalf("%d pages, %v", len(sources), err)
-	}
-	known := map[string]bool{}
-	for _, source := range sources {
-		known[generated(source)] = true
-		want, err := generate(source)
-		if err != nil {
-			t.Fatal(err)
+	for dir, least := range map[string]int{"console": 5, "cmd/toolgate/internal/cli": 0, "cmd/toolgate/internal/cli/loginitem": 1} {
+		dir := filepath.Join(corpus.Checkout(t), dir)
+		sources, err := sourcesIn(dir)
+		if err != nil || len(sources) < least {
+			t.Fatalf("%s: %d sources, %v", dir, len(sources), err)
 		}
-		got, err := os.ReadFile(generated(source))
-		if err != nil {
-			t.Fatal(err)
+		known := map[string]bool{}
+		for _, source := range sources {
+			known[generated(source)] = true
+			want, err := generate(source)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.ReadFile(generated(source))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), string(got)); diff != "" {
+				t.Errorf("%s is not what its source generates (make -f .ci/Makefile pages):\n%s", generated(source), diff)
+			}
 		}
-		if diff := cmp.Diff(string(want), string(got)); diff != "" {
-			t.Errorf("%s is not what its source generates (make -f .ci/Makefile pages):\n%s", generated(source), diff)
-		}
-	}
-	committed, err := filepath.Glob(filepath.Join(dir, "*_templ.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range committed {
-		if !known[name] {
-			t.Errorf("%s has no source", name)
+		for _, pattern := range []string{"*_templ.go", "*_qtpl.go"} {
+			committed, err := filepath.Glob(filepath.Join(dir, pattern))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range committed {
+				if !known[name] {
+					t.Errorf("%s has no source", name)
+				}
+			}
 		}
 	}
 }

@@ -1,11 +1,9 @@
 package loginitem
 
 import (
-	"embed"
 	"errors"
 	"fmt"
 	"strings"
-	"text/template"
 )
 
 // places are the directories of the files of items, below the home directory.
@@ -14,7 +12,7 @@ var places = map[string]string{"linux": ".config/systemd/user", "darwin": "Libra
 // kinds are the operating systems whose items are known.
 var kinds = map[string]kind{
 	"linux": {
-		file: "*.service", template: "systemd.tmpl",
+		file: "*.service", text: systemdText,
 		install:   [][]string{{"systemctl", "--user", "daemon-reload"}, {"systemctl", "--user", "enable", "{name}.service"}, {"systemctl", "--user", "restart", "{name}.service"}},
 		uninstall: [][]string{{"systemctl", "--user", "disable", "--now", "{name}.service"}},
 		enabled:   []string{"systemctl", "--user", "is-enabled", "--quiet", "{name}.service"},
@@ -22,7 +20,7 @@ var kinds = map[string]kind{
 		hint:      "systemctl --user needs a session of this user; toolgate service install --print shows the unit",
 	},
 	"darwin": {
-		file: "dev.toolgate.*.plist", template: "launchd.tmpl",
+		file: "dev.toolgate.*.plist", text: launchdText,
 		install:   [][]string{{"launchctl", "bootstrap", "gui/{uid}", "{file}"}},
 		uninstall: [][]string{{"launchctl", "bootout", "gui/{uid}/dev.toolgate.{name}"}},
 		enabled:   []string{"launchctl", "print", "gui/{uid}/dev.toolgate.{name}"},
@@ -30,7 +28,7 @@ var kinds = map[string]kind{
 		hint:      "toolgate service uninstall removes an older agent; --print shows the file",
 	},
 	"windows": {
-		file: "*.xml", template: "windows.tmpl",
+		file: "*.xml", text: windowsText,
 		install:   [][]string{{"schtasks", "/Create", "/F", "/TN", "{name}", "/XML", "{file}"}, {"schtasks", "/Run", "/TN", "{name}"}},
 		uninstall: [][]string{{"schtasks", "/End", "/TN", "{name}"}, {"schtasks", "/Delete", "/F", "/TN", "{name}"}},
 		enabled:   []string{"schtasks", "/Query", "/TN", "{name}"},
@@ -39,24 +37,12 @@ var kinds = map[string]kind{
 	},
 }
 
-// texts are the files of items.
-//
-//go:embed *.tmpl
-var texts embed.FS
-
-var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"specifiers": func(text string) string { return strings.ReplaceAll(text, "%", "%%") },
-	// A program and a variable are not expanded, so that their $ are not doubled.
-	"word": systemdWord, "plain": func(word string) string { return strings.ReplaceAll(systemdWord(word), "$$", "$") },
-	"argument": windowsWord,
-}).ParseFS(texts, "*.tmpl"))
-
 // Text returns the file of an item: a unit of systemd (systemd.service(5)), a property list of
 // launchd (launchd.plist(5)), or a task of the Task Scheduler (MS-TSCH, section 2.5). The error
 // is for an item that the system cannot express, such as one with a control character, which no
 // quoting of systemd keeps on its line.
 func (k kind) Text(i Item) (string, error) {
-	if k.template == "windows.tmpl" && i.EnvFile != "" {
+	if k.file == "*.xml" && i.EnvFile != "" {
 		return "", errors.New("a scheduled task has no file of variables\nhint: set the variables for the user with setx, and leave --env-file out")
 	}
 	for _, text := range append(i.Command, i.Dir, i.Path, i.EnvFile) {
@@ -64,18 +50,19 @@ func (k kind) Text(i Item) (string, error) {
 			return "", fmt.Errorf("%q has a control character\nhint: choose another path", text)
 		}
 	}
-	var b strings.Builder
-	err := templates.ExecuteTemplate(&b, k.template, struct {
-		Item
-		Mark string
-	}{i, mark})
-	return b.String(), err
+	return k.text(i), nil
 }
 
 // systemdWord quotes one word of a command line (systemd.syntax(7)).
 func systemdWord(word string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%", "$", "$$").Replace(word) + `"`
 }
+
+// plainWord quotes a word in which systemd expands no variables, so that its $ are not doubled.
+func plainWord(word string) string { return strings.ReplaceAll(systemdWord(word), "$$", "$") }
+
+// specifiers keeps systemd from expanding the % of a path (systemd.unit(5)).
+func specifiers(path string) string { return strings.ReplaceAll(path, "%", "%%") }
 
 // windowsWord quotes one word of a command line as CommandLineToArgvW reads it.
 func windowsWord(word string) string {

@@ -39,8 +39,8 @@ type Manager struct {
 // kind is what differs between operating systems. In commands {file}, {name} and {uid} are
 // filled in.
 type kind struct {
-	file      string // name of an item's file; * = the name of the item
-	template  string // of the file
+	file      string            // name of an item's file; * = the name of the item
+	text      func(Item) string // the file
 	install   [][]string
 	uninstall [][]string
 	enabled   []string // succeeds when the item starts at the next login
