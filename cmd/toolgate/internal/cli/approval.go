@@ -13,15 +13,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/console"
 )
 
 func approvalCommand(e *env) *cobra.Command {
-	show := e.printing("show TICKET", "show one held call whole", "ticket", func(ctx context.Context, args []string) (any, error) {
-		return e.admin(ctx, ticketPath(args[0]), new(console.Ticket))
+	show := e.printing("show TICKET", "show one held call whole", func(ctx context.Context, args []string) (*report.Report, error) {
+		return admin(ctx, e, ticketPath(args[0]), new(console.Ticket), ticketText)
 	})
 	var outcome, reason string
-	reconcile := e.printing("reconcile TICKET", "say what became of a call whose outcome is unknown", "decided", func(ctx context.Context, args []string) (any, error) {
+	reconcile := e.printing("reconcile TICKET", "say what became of a call whose outcome is unknown", func(ctx context.Context, args []string) (*report.Report, error) {
 		return decided(ctx, e, ticketPath(args[0])+"/reconcile", map[string]string{"outcome": outcome, "reason": reason})
 	})
 	reconcile.Flags().StringVar(&outcome, "outcome", "", "what became of the call: `done|failed`; done: it took effect, failed: it did not")
@@ -31,12 +32,18 @@ func approvalCommand(e *env) *cobra.Command {
 	return c
 }
 
+// ticketList is a page of tickets.
+type ticketList struct {
+	Approvals []console.Ticket
+	Next      string // ticket before which there may be others
+}
+
 func approvalList(e *env) *cobra.Command {
 	var states []string
 	var before, server, tool, principal, role string
 	var mine bool
 	var limit int
-	c := e.printing("list", "list held calls, newest first", "tickets", func(ctx context.Context, _ []string) (any, error) {
+	c := e.printing("list", "list held calls, newest first", func(ctx context.Context, _ []string) (*report.Report, error) {
 		query := url.Values{"limit": {strconv.Itoa(limit)}}
 		for name, value := range map[string]string{"state": strings.Join(states, ","), "before": before, "server": server, "tool": tool, "principal": principal, "role": role} {
 			if value != "" {
@@ -46,15 +53,12 @@ func approvalList(e *env) *cobra.Command {
 		if mine {
 			query.Set("awaiting", "me")
 		}
-		var found struct {
-			Approvals []console.Ticket
-			Next      string
-		}
-		document, err := e.admin(ctx, "/v1/approvals?"+query.Encode(), &found)
+		var found ticketList
+		list, err := admin(ctx, e, "/v1/approvals?"+query.Encode(), &found, ticketsText)
 		if found.Next != "" {
 			fmt.Fprintf(e.err, "hint: there may be older ones: --before %s\n", found.Next)
 		}
-		return document, err
+		return list, err
 	})
 	c.Flags().StringSliceVar(&states, "state", nil, "only tickets in this `STATE`; may be repeated (default: all)")
 	c.Flags().BoolVar(&mine, "mine", false, "only what waits for your vote")
@@ -73,7 +77,7 @@ func ticketPath(id string) string { return "/v1/approvals/" + url.PathEscape(id)
 // that a vote never counts for other arguments than those just read.
 func approvalVote(e *env, verb string) *cobra.Command {
 	var reason, digest string
-	c := e.printing(verb+" TICKET", verb+" one held call", "decided", func(ctx context.Context, args []string) (any, error) {
+	c := e.printing(verb+" TICKET", verb+" one held call", func(ctx context.Context, args []string) (*report.Report, error) {
 		var t console.Ticket
 		if digest == "" {
 			if err := e.fetch(ctx, peopleListener, http.MethodGet, ticketPath(args[0]), nil, &t); err != nil {
@@ -89,9 +93,10 @@ func approvalVote(e *env, verb string) *cobra.Command {
 }
 
 // decided sends a person's decision on a ticket, and returns the ticket after it.
-func decided(ctx context.Context, e *env, path string, decision map[string]string) (t console.Ticket, err error) {
-	err = e.fetch(ctx, peopleListener, http.MethodPost, path, decision, &t)
-	return t, err
+func decided(ctx context.Context, e *env, path string, decision map[string]string) (*report.Report, error) {
+	var t console.Ticket
+	err := e.fetch(ctx, peopleListener, http.MethodPost, path, decision, &t)
+	return report.Of(t, decidedText), err
 }
 
 func approvalWatch(e *env) *cobra.Command {
@@ -113,9 +118,9 @@ func approvalWatch(e *env) *cobra.Command {
 			}
 			hint = "watch again with --after " + strconv.FormatInt(c.Seq, 10)
 			if e.Structured() {
-				return e.Next("", json.RawMessage(line)) // as it came
+				return e.Next(report.Document(json.RawMessage(line))) // as it came
 			}
-			return e.Next("change", c)
+			return e.Next(report.Of(c, changeText))
 		})
 		switch {
 		case err == nil:

@@ -22,6 +22,7 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/progress"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/internal/keys"
@@ -129,7 +130,7 @@ func auditVerify(e *env) *cobra.Command {
 				return err
 			}
 			judged, bad := verdictOn(v.Report, require, v.State...)
-			return errors.Join(e.Print("verified", judged), bad)
+			return errors.Join(e.Print(report.Of(judged, verifiedText)), bad)
 		}
 		dirs, err := trails(e, args, archive)
 		if err != nil {
@@ -158,7 +159,7 @@ func auditVerify(e *env) *cobra.Command {
 			faults, err = contradictions(ctx, e, dirs, rep, &x)
 		}
 		v, bad := verdictOn(rep, require, faults...)
-		return errors.Join(err, e.Print("verified", v), bad)
+		return errors.Join(err, e.Print(report.Of(v, verifiedText)), bad)
 	})
 	c.Flags().StringArrayVar(&files, "key", nil, "PEM `FILE` of a public key that signs checkpoints (default: those of the key directory); may be repeated")
 	c.Flags().StringArrayVar(&x.Anchors, "anchor", nil, "`FILE|DIR` with checkpoints from an anchor; may be repeated")
@@ -312,9 +313,9 @@ type recordPrinter struct {
 func (p *recordPrinter) record(r *audit.Record, line []byte) error {
 	switch {
 	case p.e.Structured():
-		return p.e.Next("", json.RawMessage(line)) // as it is in the trail
+		return p.e.Next(report.Document(json.RawMessage(line))) // as it is in the trail
 	case p.follow:
-		return p.e.Next("record", trail.Row{Record: r})
+		return p.e.Next(report.Of(trail.Row{Record: r}, recordText))
 	}
 	p.rows = append(p.rows, trail.Row{Record: r})
 	return nil
@@ -334,7 +335,7 @@ func (p *recordPrinter) end() error {
 	if p.follow || p.e.Structured() {
 		return nil
 	}
-	return p.e.Print("records", p.rows)
+	return p.e.Print(report.Of(p.rows, recordsText))
 }
 
 func auditExport(e *env) *cobra.Command {
@@ -379,7 +380,7 @@ func auditArchive(e *env) *cobra.Command {
 		}
 		if !rep.OK() {
 			v, bad := verdictOn(rep, string(audit.ByContent))
-			return errors.Join(e.Print("verified", v), bad)
+			return errors.Join(e.Print(report.Of(v, verifiedText)), bad)
 		}
 		own, err := e.openTrail()
 		if err != nil {
@@ -396,7 +397,7 @@ func auditArchive(e *env) *cobra.Command {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		return e.Print("archived", done)
+		return e.Print(report.Of(done, archivedText))
 	})
 	c.Flags().StringVar(&to, "to", "", "`DIR` of the archive; the next archive adds to it")
 	c.Flags().Var((*moment)(&before), "before", "archive records from before this `TIME`: RFC 3339, or how long ago (default: 2160h ago)")

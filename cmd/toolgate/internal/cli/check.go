@@ -26,10 +26,19 @@ import (
 	"github.com/toolgate/toolgate/tools/chain"
 )
 
+// checkReport is the report of check.
+type checkReport struct {
+	Findings []finding       `json:"findings"`
+	OK       bool            `json:"ok"`
+	Policy   string          `json:"policy"`  // revision
+	Servers  int             `json:"servers"` // how many
+	Visible  []console.Sight `json:"visible"`
+}
+
 func checkCommand(e *env) *cobra.Command {
 	var offline, schema bool
 	var strict strictness
-	c := e.printing("check", "check configuration and policy", "check", func(ctx context.Context, _ []string) (any, error) {
+	c := e.printing("check", "check configuration and policy", func(ctx context.Context, _ []string) (*report.Report, error) {
 		if schema {
 			text, err := schemas.Files.ReadFile("config.json")
 			if err == nil && e.Form == report.YAML {
@@ -55,7 +64,7 @@ func checkCommand(e *env) *cobra.Command {
 			return nil, err
 		}
 		failed := strict.refuse(found)
-		return map[string]any{"ok": failed == nil, "servers": len(s.cfg.Servers), "policy": s.engine.Revision(), "findings": found, "visible": sights}, failed
+		return report.Of(checkReport{found, failed == nil, s.engine.Revision(), len(s.cfg.Servers), sights}, checkText), failed
 	})
 	c.Flags().BoolVar(&offline, "offline", false, "look at the files only, start nothing")
 	strict.bind(c)
@@ -217,7 +226,7 @@ func (e *env) unservable(err error, root string) error {
 	found := faultsOf(err, root)
 	refused := &exit{code: exitUsage, err: err, findings: found}
 	if e.Form == "github" {
-		return errors.Join(e.Print("findings", found), refused)
+		return errors.Join(e.Print(report.Of(found, githubText)), refused)
 	}
 	return refused
 }

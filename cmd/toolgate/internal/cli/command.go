@@ -31,15 +31,15 @@ func command(use, short string, run func(ctx context.Context, args []string) err
 	return &cobra.Command{Use: use, Short: short, RunE: func(c *cobra.Command, args []string) error { return run(c.Context(), args) }}
 }
 
-// printing returns a command that prints what run returns, as the report of a name. Nothing
-// is printed for nil, and with an error, unless that is an exit that is reported.
-func (e *env) printing(use, short, report string, run func(ctx context.Context, args []string) (any, error)) *cobra.Command {
+// printing returns a command that prints the report that run returns. Nothing is printed for
+// nil, and with an error, unless that is an exit that is reported.
+func (e *env) printing(use, short string, run func(ctx context.Context, args []string) (*report.Report, error)) *cobra.Command {
 	return command(use, short, func(ctx context.Context, args []string) error {
 		result, err := run(ctx, args)
 		if x := (*exit)(nil); result == nil || err != nil && !(errors.As(err, &x) && x.reported) {
 			return err
 		}
-		return errors.Join(e.Print(report, result), err)
+		return errors.Join(e.Print(result), err)
 	})
 }
 

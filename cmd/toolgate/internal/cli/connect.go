@@ -20,6 +20,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients/clientfile"
 )
@@ -323,7 +324,7 @@ func (e *env) carryOut(p *clientPlan, f *clientFlags) error {
 	}
 	write := f.write || f.yes
 	if !write && len(p.changes) > 0 && !e.Structured() && e.terminal() {
-		if err := e.Print("clientplan", p); err != nil {
+		if err := e.Print(report.Of(p, clientPlanText)); err != nil {
 			return err
 		}
 		if !e.confirm("write this?") {
@@ -332,7 +333,7 @@ func (e *env) carryOut(p *clientPlan, f *clientFlags) error {
 		write = true
 	}
 	if !write {
-		return e.Print("clientplan", p)
+		return e.Print(report.Of(p, clientPlanText))
 	}
 	now := time.Now()
 	for i, c := range p.changes { // every one, or none
@@ -351,7 +352,7 @@ func (e *env) carryOut(p *clientPlan, f *clientFlags) error {
 		return fmt.Errorf("%w\nhint: nothing is changed; make the plan again", err)
 	}
 	p.Written = len(p.changes) > 0
-	return e.Print("clientplan", p)
+	return e.Print(report.Of(p, clientPlanText))
 }
 
 // undoChanges restores a file, and what was changed together with it in others.
@@ -378,7 +379,7 @@ func (e *env) undoChanges(f *clientFlags, path string, others ...string) error {
 		}
 		restored = append(restored, u.Path)
 	}
-	return e.Print("undone", restored)
+	return e.Print(report.Of(restored, undoneText))
 }
 
 // terminal reports whether a person can be asked.

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/wait"
 )
@@ -24,13 +25,13 @@ const connectionWait = 10 * time.Minute
 type connectionList struct{ Connections []console.Connection }
 
 func connectionCommand(e *env) *cobra.Command {
-	show := e.printing("show CONNECTION", "show one connection", "connection", func(ctx context.Context, args []string) (any, error) {
-		return e.admin(ctx, connectionPath(args[0]), new(console.Connection))
+	show := e.printing("show CONNECTION", "show one connection", func(ctx context.Context, args []string) (*report.Report, error) {
+		return admin(ctx, e, connectionPath(args[0]), new(console.Connection), connectionText)
 	})
-	revoke := e.printing("revoke CONNECTION", "end a connection, here and at the authorization server", "connectionRevoked", func(ctx context.Context, args []string) (any, error) {
+	revoke := e.printing("revoke CONNECTION", "end a connection, here and at the authorization server", func(ctx context.Context, args []string) (*report.Report, error) {
 		var ended console.Connection
 		err := e.fetch(ctx, peopleListener, http.MethodDelete, connectionPath(args[0]), nil, &ended)
-		return ended, err
+		return report.Of(ended, connectionRevokedText), err
 	})
 	c := group("connection", "connect accounts at servers, see and revoke them", connectionListCommand(e), show, revoke, connectionLogin(e))
 	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
@@ -42,7 +43,7 @@ func connectionPath(id string) string { return "/v1/connections/" + url.PathEsca
 func connectionListCommand(e *env) *cobra.Command {
 	var all bool
 	var subject string
-	c := e.printing("list", "list your connections", "connections", func(ctx context.Context, _ []string) (any, error) {
+	c := e.printing("list", "list your connections", func(ctx context.Context, _ []string) (*report.Report, error) {
 		query := url.Values{}
 		if all {
 			query.Set("all", "true")
@@ -50,16 +51,22 @@ func connectionListCommand(e *env) *cobra.Command {
 		if subject != "" {
 			query.Set("subject", subject)
 		}
-		return e.admin(ctx, "/v1/connections?"+query.Encode(), new(connectionList))
+		return admin(ctx, e, "/v1/connections?"+query.Encode(), new(connectionList), connectionsText)
 	})
 	c.Flags().BoolVar(&all, "all", false, "those of everybody, for operators")
 	c.Flags().StringVar(&subject, "subject", "", "those of this `SUBJECT`, for operators")
 	return c
 }
 
+// loginPage is the report of connection login.
+type loginPage struct {
+	Address    string              `json:"address"`
+	Connection *console.Connection `json:"connection,omitempty"` // that was made; nil = nobody waited
+}
+
 func connectionLogin(e *env) *cobra.Command {
 	var open, waits bool
-	c := e.printing("login SERVER", "print the address of the page where you connect your account", "connectionPage", func(ctx context.Context, args []string) (any, error) {
+	c := e.printing("login SERVER", "print the address of the page where you connect your account", func(ctx context.Context, args []string) (*report.Report, error) {
 		address, err := connectionPage(e, args[0])
 		if err != nil {
 			return nil, err
@@ -69,15 +76,12 @@ func connectionLogin(e *env) *cobra.Command {
 				fmt.Fprintf(e.err, "toolgate: warning: no browser opens: %v\nhint: open %s\n", err, address)
 			}
 		}
-		page := struct {
-			Address    string              `json:"address"`
-			Connection *console.Connection `json:"connection,omitempty"`
-		}{Address: address}
+		page := loginPage{Address: address}
 		if waits {
 			fmt.Fprintf(e.err, "connect your account at %s\n", address)
 			page.Connection, err = awaitConnection(ctx, e, args[0])
 		}
-		return page, err
+		return report.Of(page, connectionPageText), err
 	})
 	c.Flags().BoolVar(&open, "open", false, "open the page in a browser")
 	c.Flags().BoolVar(&waits, "wait", false, "wait up to 10 minutes for the connection, and print it")

@@ -17,6 +17,7 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/crash"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/files"
@@ -35,13 +36,13 @@ const (
 
 func doctorCommand(e *env) *cobra.Command {
 	client := false
-	c := e.printing("doctor [URL]", "find out what is wrong, and what to do", "doctor", func(ctx context.Context, args []string) (any, error) {
+	c := e.printing("doctor [URL]", "find out what is wrong, and what to do", func(ctx context.Context, args []string) (*report.Report, error) {
 		if client {
 			s, err := examineSignIn(ctx, e, strings.Join(args, ""))
 			if err != nil {
 				return nil, err
 			}
-			return &s.examination, exitIf(!s.OK, s.code)
+			return report.Of(&s.examination, doctorText), exitIf(!s.OK, s.code)
 		}
 		if len(args) > 0 {
 			return nil, usage(errors.New("an address belongs to --client\nhint: toolgate doctor --client URL"))
@@ -54,7 +55,7 @@ func doctorCommand(e *env) *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		return x, exitIf(!x.OK, x.code)
+		return report.Of(x, doctorText), exitIf(!x.OK, x.code)
 	})
 	c.Flags().BoolVar(&client, "client", false, "walk the way of a client that signs in at URL, by default at the configured toolgate, up to the step at which it stops")
 	return c

@@ -162,7 +162,7 @@ func flagFault(e *env, c *cobra.Command, err error) error {
 		lenient.Lookup(f.Name).NoOptDefVal = f.NoOptDefVal
 	})
 	_ = lenient.Parse(e.args) // the fault has been found
-	e.Form = lenient.Lookup("output").Value.String()
+	e.Form = report.Form(lenient.Lookup("output").Value.String())
 	if c.HasSubCommands() && c.Flags().NArg() > 0 {
 		return requireCommand(c, c.Flags().Args())
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/tailscale/hujson"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients/clientfile"
 	"github.com/toolgate/toolgate/internal/files"
@@ -345,7 +346,7 @@ func (e *env) detectClients(f *clientFlags) error {
 	if len(found) == 0 {
 		fmt.Fprintln(e.err, "no file of a client was found\nhint: toolgate import FILE reads one; --project DIR looks for those of a project")
 	}
-	return e.Print("clients", found)
+	return e.Print(report.Of(found, clientsText))
 }
 
 // A clientOnDisk is a client's file on this machine, read.

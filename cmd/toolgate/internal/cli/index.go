@@ -15,13 +15,14 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/progress"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 )
 
 func indexCommand(e *env) *cobra.Command {
-	return group("index", "make the search index of calls again", e.printing("rebuild", "empty the index of calls and fill it from the trail", "indexed", func(ctx context.Context, _ []string) (any, error) {
+	return group("index", "make the search index of calls again", e.printing("rebuild", "empty the index of calls and fill it from the trail", func(ctx context.Context, _ []string) (*report.Report, error) {
 		return rebuildIndex(ctx, e)
 	}))
 }
@@ -34,7 +35,7 @@ type indexed struct {
 }
 
 // rebuildIndex fills the index of the trail in the state directory again.
-func rebuildIndex(ctx context.Context, e *env) (any, error) {
+func rebuildIndex(ctx context.Context, e *env) (*report.Report, error) {
 	dir, err := e.trail()
 	if err != nil {
 		return nil, err
@@ -66,7 +67,7 @@ func rebuildIndex(ctx context.Context, e *env) (any, error) {
 		err = fill(nil)
 	}
 	done.Seconds = time.Since(begun).Seconds()
-	return &done, err
+	return report.Of(&done, indexedText), err
 }
 
 // searchIndex prints the calls that the index of a running toolgate has of f, the newest first.
@@ -115,7 +116,7 @@ func (f *recordFilter) searchIndex(ctx context.Context, e *env) error {
 		for _, c := range page.Calls {
 			line, err := json.Marshal(c)
 			if err == nil {
-				err = e.Next("", json.RawMessage(line))
+				err = e.Next(report.Document(json.RawMessage(line)))
 			}
 			if err != nil {
 				return err
@@ -125,5 +126,5 @@ func (f *recordFilter) searchIndex(ctx context.Context, e *env) error {
 	if e.Structured() {
 		return nil
 	}
-	return e.Print("calls", rows)
+	return e.Print(report.Of(rows, callsText))
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients/clientfile"
 	"github.com/toolgate/toolgate/internal/files"
@@ -107,7 +108,7 @@ func setUp(ctx context.Context, e *env, dir string, f *initFlags) (err error) {
 	}
 	failed := s.tryOut(ctx) // the tokens are printed in any case
 	s.Next = s.nextSteps()
-	if err := errors.Join(e.Print("setup", s), failed); err != nil {
+	if err := errors.Join(e.Print(report.Of(s, setupText)), failed); err != nil {
 		return err
 	}
 	return e.offerService(ctx, f.service, !f.yes && !e.Structured() && e.terminal())
@@ -119,7 +120,7 @@ func (s *setup) agree(f *initFlags) (bool, error) {
 	e := s.e
 	asks := !f.yes && !e.Structured() && e.terminal()
 	if asks && len(s.Servers) > 0 {
-		if err := e.Write(reports().Render("offers", s, false)); err != nil {
+		if err := e.Write(report.Of(s, offersText).Text(report.Table)); err != nil {
 			return false, err
 		}
 		if !e.choose(s.Servers) {
@@ -135,7 +136,7 @@ func (s *setup) agree(f *initFlags) (bool, error) {
 	if err := s.plan(); err != nil || f.yes {
 		return f.yes, err
 	}
-	if err := e.Print("setup", s); err != nil {
+	if err := e.Print(report.Of(s, setupText)); err != nil {
 		return false, err
 	}
 	if !asks {
@@ -488,7 +489,7 @@ func policyFiles(tools []draftedTool) (files []plannedFile, err error) {
 	})
 	table, failed := document(object{"cases": cases})
 	files = []plannedFile{
-		{"policy/README.md", 0o644, []byte(reports().Render("drafted-policy", tools, false))},
+		{"policy/README.md", 0o644, []byte(report.Of(tools, draftedPolicyText).Text(report.Table))},
 		{"policy/data.json", 0o644, data}, {"policy/roles_test.json", 0o644, table},
 	}
 	rules, unread := bundled()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy/workbench"
@@ -55,14 +56,6 @@ func (e *env) runJob(ctx context.Context, path, query string, in, result any) er
 // tried is a trial as it is printed.
 type tried struct{ *console.PolicyTrial }
 
-// Page is the replay for its template, nil for a policy that cannot serve.
-func (t tried) Page() *replayPage {
-	if t.Replay == nil {
-		return nil
-	}
-	return &replayPage{t.Replay, true}
-}
-
 // Untested reports whether some test of the policy did not pass.
 func (t tried) Untested() bool {
 	return t.Tests != nil && t.Tests.Count(workbench.Failed)+t.Tests.Count(workbench.Errored) > 0
@@ -71,7 +64,7 @@ func (t tried) Untested() bool {
 // policyTry tries a policy at a running toolgate.
 func policyTry(e *env) *cobra.Command {
 	since := "24h"
-	c := withForms(e.printing("try DIR", "try a policy on what a running toolgate has recorded", "tried", func(ctx context.Context, args []string) (any, error) {
+	c := withForms(e.printing("try DIR", "try a policy on what a running toolgate has recorded", func(ctx context.Context, args []string) (*report.Report, error) {
 		files := map[string]string{}
 		err := fs.WalkDir(os.DirFS(args[0]), ".", func(name string, d fs.DirEntry, err error) error {
 			if err != nil || !d.Type().IsRegular() {
@@ -89,9 +82,9 @@ func policyTry(e *env) *cobra.Command {
 			return nil, err
 		}
 		if t.Revision == "" {
-			return t, &exit{code: exitUsage, reported: true, err: errors.New("the policy cannot serve")}
+			return report.Of(t, triedText), &exit{code: exitUsage, reported: true, err: errors.New("the policy cannot serve")}
 		}
-		return t, exitIf(t.Untested() || t.Replay.Differs(), exitDiffer)
+		return report.Of(t, triedText), exitIf(t.Untested() || t.Replay.Differs(), exitDiffer)
 	}), "markdown")
 	c.Flags().StringVar(&since, "since", since, "`TIME` from which on calls are judged again: RFC 3339, or how long ago")
 	return atAdmin(e, c)

@@ -9,16 +9,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/policy/identity"
 )
 
 func keysCommand(e *env) *cobra.Command {
-	list := e.printing("list", "list the keys with their IDs and ages", "keys", func(context.Context, []string) (any, error) {
+	list := e.printing("list", "list the keys with their IDs and ages", func(context.Context, []string) (*report.Report, error) {
 		found, err := keys.At(e.keysDir()).Versions()
-		return append([]keys.Version{}, found...), err
+		return report.Of(append([]keys.Version{}, found...), keysText), err
 	})
-	show := e.printing("show [KEY]", "print the public key that signs checkpoints", "key", func(_ context.Context, args []string) (any, error) {
+	show := e.printing("show [KEY]", "print the public key that signs checkpoints", func(_ context.Context, args []string) (*report.Report, error) {
 		found, err := keys.At(e.keysDir()).Versions()
 		if err != nil {
 			return nil, err
@@ -29,9 +30,9 @@ func keysCommand(e *env) *cobra.Command {
 		if len(found) != 1 {
 			return nil, usage(fmt.Errorf("%s has no such public key\nhint: list the keys with toolgate keys list", e.keysDir()))
 		}
-		return found[0], nil
+		return report.Of(found[0], keyText), nil
 	})
-	rotate := e.printing("rotate "+strings.Join(keys.Names, "|")+"...", "add a version to keys", "rotated", func(_ context.Context, names []string) (any, error) {
+	rotate := e.printing("rotate "+strings.Join(keys.Names, "|")+"...", "add a version to keys", func(_ context.Context, names []string) (*report.Report, error) {
 		dir := keys.At(e.keysDir())
 		for _, name := range names {
 			if !dir.Has(name) {
@@ -48,7 +49,8 @@ func keysCommand(e *env) *cobra.Command {
 			}
 		}
 		now, err := dir.Versions()
-		return slices.DeleteFunc(now, func(v keys.Version) bool { return !v.Newest || !slices.Contains(names, v.Name) }), err
+		made := slices.DeleteFunc(now, func(v keys.Version) bool { return !v.Newest || !slices.Contains(names, v.Name) })
+		return report.Of(made, rotatedText), err
 	})
 	return group("keys", "list and rotate toolgate's own keys", list, show, rotate)
 }

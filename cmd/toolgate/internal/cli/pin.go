@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/store"
@@ -111,7 +112,7 @@ func toolDiff(e *env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return errors.Join(e.Print("offered-tools", waiting), exitIf(len(waiting) > 0, exitDiffer))
+			return errors.Join(e.Print(report.Of(waiting, offeredToolsText)), exitIf(len(waiting) > 0, exitDiffer))
 		case e.addr != "":
 			both, differ, err = e.remoteDefinitions(ctx, args, fingerprint)
 		case len(args) > 0:
@@ -126,12 +127,12 @@ func toolDiff(e *env) *cobra.Command {
 				return err
 			}
 			changed := append([]registry.Pin{}, slices.DeleteFunc(pins, func(p registry.Pin) bool { return p.Offered == "" })...)
-			return errors.Join(e.Print("pins", changed), exitIf(len(changed) > 0, exitDiffer))
+			return errors.Join(e.Print(report.Of(changed, pinsText)), exitIf(len(changed) > 0, exitDiffer))
 		}
 		if err != nil {
 			return err
 		}
-		return errors.Join(e.Print("definitions", both), exitIf(differ, exitDiffer))
+		return errors.Join(e.Print(report.Of(both, definitionsText)), exitIf(differ, exitDiffer))
 	})
 	c.Flags().StringVar(&fingerprint, "fingerprint", "", "compare the offered definition with this `DIGEST`, of several that wait")
 	return atToolgate(e, c)
@@ -175,7 +176,7 @@ func toolJudge(e *env, verb, short, state string, v *registry.Verdict) *cobra.Co
 			if err := p.Judge(ctx, v); err != nil {
 				return err
 			}
-			return e.Print("judged", map[string]string{"server": server, "tool": tool, "state": state})
+			return e.Print(report.Of(map[string]string{"server": server, "tool": tool, "state": state}, judgedText))
 		}
 		if e.addr == "" {
 			return withTool(ctx, e, args, judge)
@@ -191,7 +192,7 @@ func toolJudge(e *env, verb, short, state string, v *registry.Verdict) *cobra.Co
 		if err := e.fetch(ctx, peopleListener, http.MethodPost, toolPath(t)+"/"+verb, body, new(console.ToolDetail)); err != nil {
 			return err
 		}
-		return e.Print("judged", map[string]string{"server": t.Server, "tool": t.Name, "state": state})
+		return e.Print(report.Of(map[string]string{"server": t.Server, "tool": t.Name, "state": state}, judgedText))
 	})
 	c.Flags().StringVar(&v.Fingerprint, "fingerprint", "", verb+" only the definition with this `DIGEST`, the one that was looked at")
 	return atToolgate(e, c)
@@ -255,9 +256,16 @@ func (e *env) remoteDefinitions(ctx context.Context, args []string, fingerprint 
 
 // lockCommand compares the lock with what the servers list now, and writes it unless --check
 // is set. Of servers that are not named, when some are, the lock stays as it is.
+// lockReport is the report of lock.
+type lockReport struct {
+	Differences []lock.Difference `json:"differences"`
+	File        string            `json:"file"`
+	Written     bool              `json:"written"`
+}
+
 func lockCommand(e *env) *cobra.Command {
 	var check bool
-	c := e.printing("lock [SERVER...]", "write the tools that servers list to "+lock.Name, "lock", func(ctx context.Context, servers []string) (any, error) {
+	c := e.printing("lock [SERVER...]", "write the tools that servers list to "+lock.Name, func(ctx context.Context, servers []string) (*report.Report, error) {
 		cfg, err := e.load()
 		if err != nil {
 			return nil, err
@@ -273,7 +281,7 @@ func lockCommand(e *env) *cobra.Command {
 				return nil, fmt.Errorf("writing %s: %w", cfg.LockPath, err)
 			}
 		}
-		return map[string]any{"file": cfg.LockPath, "written": written, "differences": found}, exitIf(check && len(found) > 0, exitDiffer)
+		return report.Of(lockReport{found, cfg.LockPath, written}, lockText), exitIf(check && len(found) > 0, exitDiffer)
 	})
 	c.Flags().BoolVar(&check, "check", false, "write nothing; exit 12 when the file and the servers differ")
 	return c

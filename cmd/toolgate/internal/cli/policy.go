@@ -31,7 +31,7 @@ import (
 func policyCommand(e *env) *cobra.Command {
 	flags := replayFlags{verify: true}
 	verify := command("verify-decisions", "check recorded decisions against OPA's own evaluation", func(ctx context.Context, _ []string) error {
-		return flags.replay(ctx, e, "verified-decisions", "recorded decisions are not the policy's")
+		return flags.replay(ctx, e, verifiedDecisionsText, "recorded decisions are not the policy's")
 	})
 	flags.bind(verify)
 	return group("policy", "check, test and explain the policy", policyInit(e), policyCheck(e), policyTest(e), policyExplain(e), policyCanI(e), policyMatrix(e), policyReplay(e), policyTry(e), verify, policyShadow(e))
@@ -202,7 +202,7 @@ func toolNamed(cfg *config.Config, exposed string) policy.Tool {
 
 func policyInit(e *env) *cobra.Command {
 	var force bool
-	c := e.printing("init DIR", "write the default policy into a directory", "policy-written", func(_ context.Context, args []string) (any, error) {
+	c := e.printing("init DIR", "write the default policy into a directory", func(_ context.Context, args []string) (*report.Report, error) {
 		dir := args[0]
 		present, err := os.ReadDir(dir)
 		switch {
@@ -230,10 +230,16 @@ func policyInit(e *env) *cobra.Command {
 		if err != nil {
 			return nil, fmt.Errorf("writing the policy: %w", err)
 		}
-		return map[string]any{"directory": dir, "files": len(files)}, nil
+		return report.Of(policyWritten{dir, len(files)}, policyWrittenText), nil
 	})
 	c.Flags().BoolVar(&force, "force", false, "write into a directory that is not empty, and overwrite files")
 	return c
+}
+
+// policyWritten is the report of policy init.
+type policyWritten struct {
+	Directory string `json:"directory"`
+	Files     int    `json:"files"` // how many
 }
 
 // bundled returns the files of the default policy by their names, with /.
@@ -251,17 +257,18 @@ func policyShadow(e *env) *cobra.Command {
 	var since time.Time
 	var candidate string
 	var most int
-	c := e.printing("shadow", "list what the policy of policy.shadow would have decided otherwise", "shadow", func(ctx context.Context, _ []string) (any, error) {
+	c := e.printing("shadow", "list what the policy of policy.shadow would have decided otherwise", func(ctx context.Context, _ []string) (*report.Report, error) {
 		if most < 1 {
 			return nil, usage(fmt.Errorf("--limit %d lists nothing\nhint: give a number above 0", most))
 		}
-		return ofStore(ctx, e, func(ctx context.Context, db *store.DB) (shadow.Report, error) {
+		found, err := ofStore(ctx, e, func(ctx context.Context, db *store.DB) (shadow.Report, error) {
 			r, err := shadow.ReportOf(ctx, db, candidate, since, most)
 			if errors.Is(err, shadow.ErrNoCandidate) {
 				err = usage(fmt.Errorf("no policy with the revision %s was asked\nhint: without --candidate it is the one that was asked last", candidate))
 			}
 			return r, err
 		})
+		return report.Of(found, shadowText), err
 	})
 	c.Flags().Var((*moment)(&since), "since", "only decisions from this `TIME` on: RFC 3339, or how long ago (default: all)")
 	c.Flags().StringVar(&candidate, "candidate", "", "only those of the policy whose `REVISION` begins so (default: of the one that was asked last)")

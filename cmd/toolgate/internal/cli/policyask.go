@@ -14,6 +14,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/advice"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
@@ -132,9 +133,18 @@ func (s *supposed) fillUsage(ctx context.Context, in *policy.Input) error {
 	})
 }
 
+// permission is the report of can-i.
+type permission struct {
+	Answer   string          `json:"answer"`
+	Decision policy.Decision `json:"decision"`
+	May      []string        `json:"may,omitempty"` // verdicts of other arguments, where the call has none and they decide
+	Rows     []string        `json:"-"`             // May, for a terminal
+	Failure  error           `json:"-"`
+}
+
 func policyCanI(e *env) *cobra.Command {
 	var s supposed
-	c := e.printing("can-i [TOOL]", "say whether a call would be allowed", "answer", func(ctx context.Context, args []string) (any, error) {
+	c := e.printing("can-i [TOOL]", "say whether a call would be allowed", func(ctx context.Context, args []string) (*report.Report, error) {
 		v, err := openPolicy(ctx, e, s.policy)
 		if err != nil {
 			return nil, err
@@ -144,13 +154,7 @@ func policyCanI(e *env) *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		var out struct {
-			Answer   string          `json:"answer"`
-			Decision policy.Decision `json:"decision"`
-			May      []string        `json:"may,omitempty"` // verdicts of other arguments, where the call has none and they decide
-			Rows     []string        `json:"-"`             // May, for a terminal
-			Failure  error           `json:"-"`
-		}
+		var out permission
 		out.Decision, out.Failure = v.Decide(ctx, in)
 		if s.args == noArguments && s.input == "" {
 			known, err := workbench.CellOf(ctx, v.Engine, in.Principal, in.Tool)
@@ -168,13 +172,13 @@ func policyCanI(e *env) *cobra.Command {
 		switch out.Decision.Effect {
 		case policy.Allow:
 			out.Answer = "yes"
-			return out, nil
+			return report.Of(out, answerText), nil
 		case policy.Hold:
 			out.Answer = "held"
-			return out, exitIf(true, exitApproval)
+			return report.Of(out, answerText), exitIf(true, exitApproval)
 		}
 		out.Answer = "no"
-		return out, exitIf(true, exitDenied)
+		return report.Of(out, answerText), exitIf(true, exitDenied)
 	})
 	s.flags(c)
 	return c
@@ -195,7 +199,7 @@ func approvers(a *policy.Approval) string {
 func policyExplain(e *env) *cobra.Command {
 	var s supposed
 	var trace bool
-	c := e.printing("explain [ID | TOOL]", "say why a call was decided so, and what would be allowed", "explanation", func(ctx context.Context, args []string) (any, error) {
+	c := e.printing("explain [ID | TOOL]", "say why a call was decided so, and what would be allowed", func(ctx context.Context, args []string) (*report.Report, error) {
 		v, err := openPolicy(ctx, e, s.policy)
 		if err != nil {
 			return nil, err
@@ -220,7 +224,7 @@ func policyExplain(e *env) *cobra.Command {
 		if out.Hopeless() && out.Whole == "" {
 			out.Roles = workbench.WhoMay(ctx, v.Engine, knownRoles(v.cfg, v.Engine), out.Input.Tool)
 		}
-		return out, nil
+		return report.Of(out, explanationText), nil
 	})
 	s.flags(c)
 	c.Flags().BoolVar(&trace, "trace", false, "print the evaluation step by step")

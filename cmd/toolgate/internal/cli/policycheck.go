@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
@@ -21,7 +22,7 @@ func policyCheck(e *env) *cobra.Command {
 	var path, subject string
 	var live, notes bool
 	var strict strictness
-	c := withForms(e.printing("check [POLICY]", "compile the policy, try it on samples, and look for mistakes", "policy-check", func(ctx context.Context, args []string) (any, error) {
+	c := withForms(e.printing("check [POLICY]", "compile the policy, try it on samples, and look for mistakes", func(ctx context.Context, args []string) (*report.Report, error) {
 		path := append(args, path)[0]
 		options, cfg, err := policySource(ctx, e, path)
 		if err != nil {
@@ -67,7 +68,7 @@ func policyCheck(e *env) *cobra.Command {
 				out.Notes++
 			}
 		}
-		return out, failed
+		return report.Of(out, policyCheckText), failed
 	}), "github")
 	policyPath(c, &path)
 	c.Flags().StringVar(&subject, "subject", "", "look at the tools as this `SUBJECT` with the roles of its token (default: each role, subject unknown)")
@@ -96,7 +97,7 @@ func policyMatrix(e *env) *cobra.Command {
 	var path, subject string
 	var roles, names []string
 	var live bool
-	c := withForms(e.printing("matrix", "show which role may call which tool, and when", "matrix", func(ctx context.Context, _ []string) (any, error) {
+	c := withForms(e.printing("matrix", "show which role may call which tool, and when", func(ctx context.Context, _ []string) (*report.Report, error) {
 		v, err := openPolicy(ctx, e, path)
 		if err != nil {
 			return nil, err
@@ -129,7 +130,7 @@ func policyMatrix(e *env) *cobra.Command {
 				cells[i].Note = notes
 			}
 		}
-		return matrixReport{v.Revision(), cells, slices.Collect(slices.Chunk(cells, len(tools)))}, nil
+		return report.Of(matrixReport{v.Revision(), cells, slices.Collect(slices.Chunk(cells, len(tools)))}, matrixText), nil
 	}), "markdown")
 	policyPath(c, &path)
 	f := c.Flags()

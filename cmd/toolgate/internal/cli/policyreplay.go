@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
@@ -34,7 +35,7 @@ func policyReplay(e *env) (c *cobra.Command) {
 		if e.Form == "markdown" && !c.Flags().Changed("arguments") {
 			flags.arguments = false // it is for a page that others read
 		}
-		return flags.replay(ctx, e, "replay", "the policy decides otherwise than recorded")
+		return flags.replay(ctx, e, replayText, "the policy decides otherwise than recorded")
 	}), "markdown")
 	flags.bind(c)
 	return c
@@ -58,7 +59,7 @@ func (flags *replayFlags) bind(c *cobra.Command) {
 
 // replay judges the decisions that flags name by the policy that they name. It prints the
 // report of a name, and returns an error that says what any difference means.
-func (flags *replayFlags) replay(ctx context.Context, e *env, name, difference string) error {
+func (flags *replayFlags) replay(ctx context.Context, e *env, page func(replayPage, report.Form) string, difference string) error {
 	o := flags.options
 	dir, err := e.trail()
 	if err != nil {
@@ -104,7 +105,7 @@ func (flags *replayFlags) replay(ctx context.Context, e *env, name, difference s
 			}
 		}
 	}
-	if err := e.Print(name, replayPage{Report: rep}); err != nil || !rep.Differs() {
+	if err := e.Print(report.Of(replayPage{Report: rep}, page)); err != nil || !rep.Differs() {
 		return err
 	}
 	return &exit{code: exitDiffer, err: errors.New(difference)}

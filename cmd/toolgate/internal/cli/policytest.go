@@ -39,7 +39,7 @@ func policyTest(e *env) *cobra.Command {
 			}
 		}
 		rep.Cases = append([]workbench.TestCase{}, rep.Cases...) // none is [], not null
-		return errors.Join(e.Print("tests", tested{rep, verbose}), testVerdict(rep, threshold))
+		return errors.Join(e.Print(report.Of(tested{rep, verbose}, testsText)), testVerdict(rep, threshold))
 	}), "junit,github")
 	policyPath(c, &policyAt)
 	f := c.Flags()

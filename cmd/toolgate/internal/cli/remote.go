@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/mcpclient"
@@ -194,13 +195,14 @@ func (e *env) readStatus(ctx context.Context, s *console.Status) error {
 	return nil
 }
 
-// admin returns what the admin listener has at path: for a document as it came, else
-// decoded into v.
-func (e *env) admin(ctx context.Context, path string, v any) (any, error) {
+// admin returns the report of what the admin listener has at path: for a document as it
+// came, else decoded into v.
+func admin[V any](ctx context.Context, e *env, path string, v *V, text func(*V, report.Form) string) (*report.Report, error) {
 	if e.Structured() {
-		v = new(json.RawMessage)
+		document := new(json.RawMessage)
+		return report.Document(document), e.fetch(ctx, peopleListener, http.MethodGet, path, nil, document)
 	}
-	return v, e.fetch(ctx, peopleListener, http.MethodGet, path, nil, v)
+	return report.Of(v, text), e.fetch(ctx, peopleListener, http.MethodGet, path, nil, v)
 }
 
 // refusal reads problem details (RFC 7807).

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/rejudge/replay"
 )
@@ -15,23 +16,25 @@ func TestAReplayReportTellsTextFromMarkup(t *testing.T) {
 	evil := "x`|``<img src=x>@everyone\n\x1b[2J[a](javascript:b)"
 	const code = "```x`\\|``<img src=x>@everyone \\u001b[2J[a](javascript:b)```"
 	const plain = "x\\`\\|\\`\\`\\<img src=x\\>\\@everyone \\\\u001b\\[2J\\[a\\]\\(javascript:b\\)"
-	replayText := func(rep *replay.Report) string { return reports().Render("replay", replayPage{Report: rep}, false) }
-	replayMarkdown := func(rep *replay.Report) string {
-		return reports().Render("replay.markdown", replayPage{Report: rep}, false)
+	asText := func(rep *replay.Report) string {
+		return report.Of(replayPage{Report: rep}, replayText).Text(report.Table)
 	}
-	page := replayMarkdown(named(evil))
+	asMarkdown := func(rep *replay.Report) string {
+		return report.Of(replayPage{Report: rep}, replayText).Text("markdown")
+	}
+	page := asMarkdown(named(evil))
 	rest := strings.NewReplacer(code, "", plain, "").Replace(page)
 	for _, bad := range []string{"<img", "@everyone", "javascript", "\x1b"} {
 		if strings.Contains(rest, bad) {
 			t.Errorf("%q stands unquoted in\n%s", bad, rest)
 		}
 	}
-	for _, print := range []func(*replay.Report) string{replayText, replayMarkdown} {
+	for _, print := range []func(*replay.Report) string{asText, asMarkdown} {
 		bad, good := print(named(evil)), print(named("x"))
 		if strings.Contains(bad, "\x1b") || strings.Count(bad, "\n") != strings.Count(good, "\n") {
 			t.Errorf("a name commands a terminal or begins a line:\n%q", bad)
 		}
-		if got, want := strings.Count(strings.ReplaceAll(rest, `\|`, ""), "|"), strings.Count(replayMarkdown(named("x")), "|"); got != want {
+		if got, want := strings.Count(strings.ReplaceAll(rest, `\|`, ""), "|"), strings.Count(asMarkdown(named("x")), "|"); got != want {
 			t.Errorf("%d bars end cells, want %d", got, want)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"embed"
+	_ "embed" // the help
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,9 +19,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
-	"text/template"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -36,7 +34,6 @@ import (
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/guardian"
 	"github.com/toolgate/toolgate/internal/sandbox"
-	"github.com/toolgate/toolgate/policy/rejudge/replay"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -117,7 +114,7 @@ func run(ctx context.Context, args []string, s stdio, l lookup) int {
 	root.SetErr(s.err)
 	c, err := root.ExecuteContextC(ctx)
 	err = cmp.Or(err, e.unhelped)
-	if !slices.Contains(formsOf(c), e.Form) {
+	if !slices.Contains(formsOf(c), string(e.Form)) {
 		e.Form = report.Table // errors are text where the command has no such documents
 	}
 	return e.fail(err)
@@ -131,18 +128,18 @@ const serveGroup = "Serve:"
 const endGrace = 5 * time.Second
 
 func newEnv(s stdio, l lookup) *env {
-	return &env{stdio: s, lookup: l, log: logfold.New(s.err), Printer: report.Printer{Out: s.out, Templates: reports()}}
+	return &env{stdio: s, lookup: l, log: logfold.New(s.err), Printer: report.Printer{Out: s.out}}
 }
 
 func rootCommand(e *env) *cobra.Command {
 	root := &cobra.Command{
-		Use:     "toolgate",
-		Short:   "govern what AI agents do with MCP tools",
-		Version: version,
-		Args:    cobra.ArbitraryArgs, RunE: requireCommand,
+		Use:   "toolgate",
+		Short: "govern what AI agents do with MCP tools",
+		Args:  cobra.ArbitraryArgs, RunE: requireCommand,
 		SilenceUsage: true, SilenceErrors: true,
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return prepare(e, c) },
 	}
+	addVersionFlag(e, root)
 	f := root.PersistentFlags()
 	f.StringVar(&e.config, "config", "", "`FILE` of the configuration (default mcp.json, or TOOLGATE_CONFIG)")
 	f.StringVar(&e.overlay, "overlay", "", "`FILE` that holds the toolgate object alone")
@@ -152,11 +149,10 @@ func rootCommand(e *env) *cobra.Command {
 	f.StringVar(&e.token, "token", "", "bearer `TOKEN` that says who asks (or TOOLGATE_TOKEN)")
 	f.StringVar(&e.ca, "ca", "", "PEM `FILE` of certificate authorities, in addition to the system's (or TOOLGATE_CA)")
 	f.StringVar(&e.clientCert, "client-cert", "", "PEM `FILE` of a client certificate and its key (or TOOLGATE_CLIENT_CERT)")
-	f.StringVarP(&e.Form, "output", "o", report.Table, "`FORM` of the result: table, wide, json or yaml; some commands have more (or TOOLGATE_OUTPUT)")
+	f.StringVarP((*string)(&e.Form), "output", "o", report.Table, "`FORM` of the result: table, wide, json or yaml; some commands have more (or TOOLGATE_OUTPUT)")
 	f.StringVar(&e.logLevel, "log-level", "info", "least `LEVEL` of log lines")
 	f.StringVar(&e.logFormat, "log-format", "text", "form of log lines: `text|json`")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return flagFault(e, c, err) })
-	root.SetVersionTemplate(reports().Render("version", versionOf(), false))
 	for _, g := range []struct {
 		title   string
 		members []*cobra.Command
@@ -275,13 +271,13 @@ func prepare(e *env, c *cobra.Command) error {
 	}
 	known, source := formsOf(c), "output"
 	if form, ok := e.lookup("TOOLGATE_OUTPUT"); ok && form != "" && known != nil && !c.Flags().Changed("output") {
-		e.Form, source = form, "TOOLGATE_OUTPUT"
+		e.Form, source = report.Form(form), "TOOLGATE_OUTPUT"
 	}
 	switch {
 	case known == nil && c.Flags().Changed("output"):
 		return usage(fmt.Errorf("%s prints no report, and has no -o\nhint: leave it out", c.CommandPath()))
-	case known != nil && !slices.Contains(known, e.Form):
-		return unknown(source, e.Form, known)
+	case known != nil && !slices.Contains(known, string(e.Form)):
+		return unknown(source, string(e.Form), known)
 	}
 	return checkFlags(c)
 }
@@ -309,7 +305,7 @@ func (e *env) logger() hclog.Logger {
 // appOptions are what the flags say to a toolgate that this command opens.
 func (e *env) appOptions() app.Options {
 	o := app.Options{Role: e.role, Version: version, Log: e.logger()}
-	o.TrialText = func(t console.PolicyTrial) string { return reports().Render("tried.markdown", tried{&t}, false) }
+	o.TrialText = func(t console.PolicyTrial) string { return report.Of(tried{&t}, triedText).Text("markdown") }
 	if e.logCalls { // each line counts, so that none is folded
 		o.Calls = hclog.New(&hclog.LoggerOptions{Name: "toolgate", Output: e.err, JSONFormat: e.logFormat == "json"})
 	}
@@ -339,33 +335,47 @@ func (e *env) loadAs(listen, admin string) (*config.Config, error) {
 }
 
 func versionCommand(e *env) *cobra.Command {
-	return command("version", "print the version", func(context.Context, []string) error { return e.Print("version", versionOf()) })
+	return command("version", "print the version", func(context.Context, []string) error { return e.Print(versionOf()) })
 }
 
-func versionOf() map[string]string {
-	return map[string]string{"version": version, "go": runtime.Version()}
+// addVersionFlag gives the root command its flag --version. Cobra's own prints another text, or a template.
+func addVersionFlag(e *env, root *cobra.Command) {
+	wanted := root.Flags().BoolP("version", "v", false, "version for toolgate")
+	prepare := root.PersistentPreRunE
+	root.PersistentPreRunE = func(c *cobra.Command, args []string) error {
+		if *wanted {
+			return nil
+		}
+		return prepare(c, args)
+	}
+	root.RunE = func(c *cobra.Command, args []string) error {
+		if *wanted {
+			return e.Write(versionOf().Text(report.Table))
+		}
+		return requireCommand(c, args)
+	}
 }
 
-//go:embed *.tmpl
-var reportFiles embed.FS
+func versionOf() *report.Report {
+	return report.Of(map[string]string{"version": version, "go": runtime.Version()}, versionText)
+}
 
-// reports returns the templates of all reports.
-var reports = sync.OnceValue(func() *report.Templates {
-	return report.Parse(reportFiles, template.FuncMap{
-		"age":   func(t time.Time) string { return fmt.Sprintf("%dd", int(time.Since(t).Hours()/24)) },
-		"clock": clock, "local": func(t time.Time, layout string) string { return t.Local().Format(layout) },
-		"short": short, "ordinal": func(i int) int { return i + 1 }, "title": title, "span": span, "upper": func(v any) string { return strings.ToUpper(fmt.Sprint(v)) },
-		"annotation": annotation, "layout": layout, "approvers": approvers,
-		"shares":     func(all []replay.Share) string { return sharesText(all, report.OneLine) },
-		"codeShares": func(all []replay.Share) string { return sharesText(all, report.CodeMarkdown) },
-		"effects":    effects, "xml": xmlText, "firstLine": func(s string) string { first, _, _ := strings.Cut(s, "\n"); return first },
-	})
-})
+// The functions through which reports pass what callers and servers wrote.
+var line, code, plain, indent = report.OneLine, report.CodeMarkdown, report.PlainMarkdown, report.Indented
+
+// dash returns s as a cell, and - in place of nothing.
+func dash(s string) string { return line(cmp.Or(s, "-")) }
+
+// firstLine returns the first line of s.
+func firstLine(s string) string {
+	first, _, _ := strings.Cut(s, "\n")
+	return first
+}
 
 // layout returns v as indented JSON with a line end.
-func layout(v any) (string, error) {
-	text, err := json.MarshalIndent(v, "", "  ")
-	return string(text) + "\n", err
+func layout(v any) string {
+	text, _ := json.MarshalIndent(v, "", "  ") // what a report holds can be encoded
+	return string(text) + "\n"
 }
 
 // progress returns a line on stderr that shows how far a long command is: on a terminal,
@@ -385,6 +395,14 @@ func short(revision string) string { return revision[:min(len(revision), len("sh
 
 // clock returns a time to the second in UTC.
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
+
+// clockOrDash returns a time as clock does, and - for none.
+func clockOrDash(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return clock(t)
+}
 
 // title returns an ASCII text with its first letter in upper case.
 func title(text string) string { return strings.ToUpper(text[:1]) + text[1:] }

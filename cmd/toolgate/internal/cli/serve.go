@@ -22,6 +22,7 @@ import (
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/crash"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy/bridge"
 	"github.com/toolgate/toolgate/registry/config"
@@ -56,8 +57,8 @@ func serveCommand(e *env) *cobra.Command {
 			return err
 		}
 		defer keepCrash(e, cfg.State)()
-		_ = e.Print("banner", newBanner(e, a, listen != "")) // serving matters more
-		a.LogWarnings("demo-token")                          // the banner names them
+		_ = e.Print(report.Of(newBanner(e, a, listen != ""), bannerText)) // serving matters more
+		a.LogWarnings("demo-token")                                       // the banner names them
 		tell("READY=1")
 		hup := make(chan os.Signal, 1)
 		signal.Notify(hup, syscall.SIGHUP)
@@ -83,16 +84,25 @@ func keepCrash(e *env, state string) (stop func()) {
 	return stop
 }
 
+// A banner is what serve prints first.
+type banner struct {
+	Agents, People string // addresses
+	Policy         string // revision
+	State          string
+	Demo           []config.Token
+	FirstCall      string // command line; "" = none works as it is
+}
+
 // newBanner returns what serve prints first: where agents connect, where people look, which
 // demo tokens are configured, and a first call to paste if all are. moved says that the
 // agents' address is not the one that the configuration names.
-func newBanner(e *env, a *app.App, moved bool) map[string]any {
+func newBanner(e *env, a *app.App, moved bool) banner {
 	cfg := a.Config()
 	agents, call := app.URL(cfg.Listen, cfg.TLS), ""
-	var demo []map[string]any
+	var demo []config.Token
 	for _, t := range cfg.Identity.Tokens {
-		if d := t.Demo(); d != "" {
-			demo = append(demo, map[string]any{"Token": d, "Roles": t.Roles})
+		if t.Demo() != "" {
+			demo = append(demo, t)
 		}
 	}
 	if len(demo) == len(config.DemoTokens) {
@@ -102,7 +112,7 @@ func newBanner(e *env, a *app.App, moved bool) map[string]any {
 		}
 		call = fmt.Sprintf(`%s tool call search_internet --args '{"query":"model context protocol"}' --token demo-researcher%s`, os.Args[0], at)
 	}
-	return map[string]any{"Version": version, "Agents": agents, "People": app.URL(cfg.Admin, cfg.AdminTLS), "Policy": a.Revision(), "State": cfg.State, "Demo": demo, "FirstCall": call}
+	return banner{agents, app.URL(cfg.Admin, cfg.AdminTLS), a.Revision(), cfg.State, demo, call}
 }
 
 // configFlag returns the flag with which a command finds this configuration, after a
@@ -240,7 +250,7 @@ func toolsCommand(e *env) *cobra.Command {
 					return fmt.Errorf("reading the contract of %s: %w", c.Name, err)
 				}
 			}
-			return e.Print("contracts", all)
+			return e.Print(report.Of(all, contractsText))
 		},
 	}
 	flags.bind(c.Flags(), ".toolgate/tools")

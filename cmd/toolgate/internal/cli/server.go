@@ -11,13 +11,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
 
 func serverCommand(e *env) *cobra.Command {
-	list := e.printing("list", "list the servers with their state", "servers", func(ctx context.Context, _ []string) (any, error) { return servers(ctx, e) })
-	show := e.printing("show SERVER", "show one server", "server", func(ctx context.Context, args []string) (any, error) {
+	list := e.printing("list", "list the servers with their state", func(ctx context.Context, _ []string) (*report.Report, error) {
+		found, err := servers(ctx, e)
+		return report.Of(found, serversText), err
+	})
+	show := e.printing("show SERVER", "show one server", func(ctx context.Context, args []string) (*report.Report, error) {
 		found, err := servers(ctx, e)
 		if err != nil {
 			return nil, err
@@ -30,9 +34,9 @@ func serverCommand(e *env) *cobra.Command {
 		if e.token != "" { // those who operate servers see more; for others the status is all
 			_ = e.fetch(ctx, peopleListener, http.MethodGet, "/v1/servers/"+url.PathEscape(args[0]), nil, &shown)
 		}
-		return shown, nil
+		return report.Of(shown, serverText), nil
 	})
-	restart := e.printing("restart SERVER", "end the connections of a server and start it again", "server", func(ctx context.Context, args []string) (any, error) {
+	restart := e.printing("restart SERVER", "end the connections of a server and start it again", func(ctx context.Context, args []string) (*report.Report, error) {
 		var after console.Server
 		err := e.fetch(ctx, peopleListener, http.MethodPost, "/v1/servers/"+url.PathEscape(args[0])+"/restart", nil, &after)
 		if refused := (*exit)(nil); errors.As(err, &refused) && refused.word == "NO_SERVER" {
@@ -42,7 +46,7 @@ func serverCommand(e *env) *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		return after, exitIf(after.State != string(upstream.StateReady), exitUnreachable)
+		return report.Of(after, serverText), exitIf(after.State != string(upstream.StateReady), exitUnreachable)
 	})
 	c := group("server", "see the servers and their state, restart one", list, show, restart)
 	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/loginitem"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 )
 
 // A service is what starts at login.
@@ -25,9 +26,9 @@ type service struct {
 func serviceCommand(e *env) *cobra.Command {
 	s := &service{e: e}
 	show := false
-	install := e.printing("install", "start toolgate serve now, and whenever you log in", "service", func(ctx context.Context, _ []string) (any, error) {
+	install := e.printing("install", "start toolgate serve now, and whenever you log in", func(ctx context.Context, _ []string) (*report.Report, error) {
 		if !show {
-			return s.install(ctx)
+			return statusReport(s.install(ctx))
 		}
 		m, item, err := s.item()
 		if err != nil {
@@ -41,7 +42,7 @@ func serviceCommand(e *env) *cobra.Command {
 	})
 	install.Flags().StringVar(&s.envFile, "env-file", "", "`FILE` with NAME=VALUE lines, the variables that the configuration names")
 	install.Flags().BoolVar(&show, "print", false, "print the file of the service, and install nothing")
-	uninstall := e.printing("uninstall", "end toolgate serve, and start it no longer at login", "service", func(ctx context.Context, _ []string) (any, error) {
+	uninstall := e.printing("uninstall", "end toolgate serve, and start it no longer at login", func(ctx context.Context, _ []string) (*report.Report, error) {
 		m, err := s.manager()
 		if err == nil {
 			err = m.Uninstall(ctx, s.name)
@@ -52,14 +53,14 @@ func serviceCommand(e *env) *cobra.Command {
 		case err != nil:
 			return nil, err
 		}
-		return m.Status(ctx, s.name)
+		return statusReport(m.Status(ctx, s.name))
 	})
-	status := e.printing("status", "say whether toolgate starts at login, and runs", "service", func(ctx context.Context, _ []string) (any, error) {
+	status := e.printing("status", "say whether toolgate starts at login, and runs", func(ctx context.Context, _ []string) (*report.Report, error) {
 		m, err := s.manager()
 		if err != nil {
 			return nil, err
 		}
-		return m.Status(ctx, s.name)
+		return statusReport(m.Status(ctx, s.name))
 	})
 	c := group("service", "start toolgate when you log in", install, uninstall, status)
 	c.PersistentFlags().StringVar(&s.name, "name", "toolgate", "`NAME` of the service, for several configurations")
@@ -82,14 +83,19 @@ func (s *service) manager() (*loginitem.Manager, error) {
 	return loginitem.New(runtime.GOOS, home, configHome)
 }
 
+// statusReport is the report of all three commands.
+func statusReport(s loginitem.Status, err error) (*report.Report, error) {
+	return report.Of(s, serviceText), err
+}
+
 // install has toolgate serve the configuration at login.
-func (s *service) install(ctx context.Context) (any, error) {
+func (s *service) install(ctx context.Context) (status loginitem.Status, err error) {
 	m, item, err := s.item()
 	if err != nil {
-		return nil, err
+		return status, err
 	}
 	if err := m.Install(ctx, item); err != nil {
-		return nil, err
+		return status, err
 	}
 	return m.Status(ctx, s.name)
 }
@@ -142,7 +148,7 @@ func (e *env) offerService(ctx context.Context, wanted, asks bool) error {
 	if err != nil {
 		return err
 	}
-	return e.Print("service", status)
+	return e.Print(report.Of(status, serviceText))
 }
 
 // hintService says on stderr how to end what starts at login, if there is anything.

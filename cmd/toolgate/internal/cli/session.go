@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/console"
 )
 
@@ -37,15 +38,16 @@ func everyPage[T any](ctx context.Context, e *env, path, name string, query url.
 
 func sessionCommand(e *env) *cobra.Command {
 	var subject, server string
-	list := e.printing("list", "list the sessions of MCP clients", "sessions", func(ctx context.Context, _ []string) (any, error) {
-		return everyPage[console.ClientSession](ctx, e, "/v1/sessions", "sessions", url.Values{"principal": {subject}, "server": {server}})
+	list := e.printing("list", "list the sessions of MCP clients", func(ctx context.Context, _ []string) (*report.Report, error) {
+		found, err := everyPage[console.ClientSession](ctx, e, "/v1/sessions", "sessions", url.Values{"principal": {subject}, "server": {server}})
+		return report.Of(found, sessionsText), err
 	})
 	list.Flags().StringVar(&subject, "subject", "", "only those of this `SUBJECT`")
 	list.Flags().StringVar(&server, "server", "", "only those with a connection to this `SERVER`")
-	end := e.printing("end SESSION", "end the session of an MCP client", "session-ended", func(ctx context.Context, args []string) (any, error) {
+	end := e.printing("end SESSION", "end the session of an MCP client", func(ctx context.Context, args []string) (*report.Report, error) {
 		var ended console.ClientSession
 		err := e.fetch(ctx, peopleListener, http.MethodDelete, "/v1/sessions/"+url.PathEscape(args[0]), nil, &ended)
-		return ended, err
+		return report.Of(ended, sessionEndedText), err
 	})
 	c := group("session", "see the sessions of MCP clients, end one", list, end)
 	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
@@ -60,8 +62,9 @@ func sessionValues(ctx context.Context, e *env, _ *cobra.Command, _ []string) []
 
 func limitsCommand(e *env) *cobra.Command {
 	var subject, tool string
-	c := e.printing("limits", "show what is used of rate limits and meters", "limits", func(ctx context.Context, _ []string) (any, error) {
-		return everyPage[console.Limit](ctx, e, "/v1/limits", "limits", url.Values{"principal": {subject}, "tool": {tool}})
+	c := e.printing("limits", "show what is used of rate limits and meters", func(ctx context.Context, _ []string) (*report.Report, error) {
+		found, err := everyPage[console.Limit](ctx, e, "/v1/limits", "limits", url.Values{"principal": {subject}, "tool": {tool}})
+		return report.Of(found, limitsText), err
 	})
 	c.Flags().StringVar(&subject, "subject", "", "only those of this `SUBJECT`")
 	c.Flags().StringVar(&tool, "tool", "", "only those of this `TOOL`")

@@ -187,7 +187,7 @@ func (e *env) scratch() (string, error) {
 }
 
 func backupCommand(e *env) *cobra.Command {
-	return e.printing("backup FILE|DIR", "copy the state and the audit trail of a running toolgate", "backup", func(ctx context.Context, args []string) (any, error) {
+	return e.printing("backup FILE|DIR", "copy the state and the audit trail of a running toolgate", func(ctx context.Context, args []string) (*report.Report, error) {
 		cfg, err := e.stateConfig()
 		if err != nil {
 			return nil, err
@@ -199,7 +199,7 @@ func backupCommand(e *env) *cobra.Command {
 		if err := backup(ctx, e, cfg, to); err != nil {
 			return nil, fmt.Errorf("writing backup: %w", err)
 		}
-		report := withDatabase(cfg, map[string]string{"backup": to})
+		done := withDatabase(cfg, map[string]string{"backup": to})
 		var elsewhere []string // outside the state directory, where standard tools keep data
 		for i := range cfg.Servers {
 			if dir := toolsFlagsOf(&cfg.Servers[i]).Dir; dir != "" {
@@ -207,9 +207,9 @@ func backupCommand(e *env) *cobra.Command {
 			}
 		}
 		if elsewhere != nil {
-			report["elsewhere"] = strings.Join(elsewhere, ", ")
+			done["elsewhere"] = strings.Join(elsewhere, ", ")
 		}
-		return report, nil
+		return report.Of(done, backupText), nil
 	})
 }
 
@@ -289,7 +289,7 @@ func withDatabase(cfg *config.Config, report map[string]string) map[string]strin
 // the backup may have run since: the next start makes their tickets unknown. With
 // toolgate.store, those are the tickets of the database, which its own tools restored.
 func restoreCommand(e *env) *cobra.Command {
-	return e.printing("restore FILE|DIR", "make a state directory of a backup", "restored", func(ctx context.Context, args []string) (any, error) {
+	return e.printing("restore FILE|DIR", "make a state directory of a backup", func(ctx context.Context, args []string) (*report.Report, error) {
 		cfg, err := e.stateConfig()
 		if err != nil {
 			return nil, err
@@ -319,12 +319,12 @@ func restoreCommand(e *env) *cobra.Command {
 		if err != nil {
 			return nil, fmt.Errorf("restoring: %w\nhint: remove %s before you try again", err, state)
 		}
-		report := withDatabase(cfg, map[string]string{"state": state})
+		done := withDatabase(cfg, map[string]string{"state": state})
 		journal := filepath.Join(state, "tools", "chain.db")
 		if _, err := os.Stat(journal); err == nil {
-			report["journal"] = journal
+			done["journal"] = journal
 		}
-		return report, nil
+		return report.Of(done, restoredText), nil
 	})
 }
 
@@ -363,9 +363,16 @@ func extract(dir, file string, read io.Writer) (err error) {
 	}
 }
 
+// storeMoved is the report of store migrate.
+type storeMoved struct {
+	Database string         `json:"database"`
+	File     string         `json:"file"` // the state from before
+	Rows     map[string]int `json:"rows"` // of each table
+}
+
 func storeCommand(e *env) *cobra.Command {
 	var to string
-	migrate := e.printing("migrate", "move state.db into an empty PostgreSQL database", "store-moved", func(ctx context.Context, _ []string) (any, error) {
+	migrate := e.printing("migrate", "move state.db into an empty PostgreSQL database", func(ctx context.Context, _ []string) (*report.Report, error) {
 		cfg, err := e.stateConfig()
 		if err != nil {
 			return nil, err
@@ -390,7 +397,7 @@ func storeCommand(e *env) *cobra.Command {
 		if err := moveArtifacts(ctx, cfg, to); err != nil {
 			return nil, fmt.Errorf("moving artifacts: %w\nhint: the rest of the state has been moved; the next start moves the artifacts", err)
 		}
-		return map[string]any{"database": store.Redact(to), "file": file + store.Moved, "rows": rows}, nil
+		return report.Of(storeMoved{store.Redact(to), file + store.Moved, rows}, storeMovedText), nil
 	})
 	migrate.Flags().StringVar(&to, "to", "", "`URL` of the database (default: toolgate.store)")
 	return group("store", "move the state to another database", migrate)
@@ -410,13 +417,15 @@ func moveArtifacts(ctx context.Context, cfg *config.Config, to string) error {
 }
 
 func replicaCommand(e *env) *cobra.Command {
-	list := e.printing("list", "list the replicas that the database has checkpoints of", "replicas", func(ctx context.Context, _ []string) (any, error) {
-		return ofStore(ctx, e, knownReplicas)
+	list := e.printing("list", "list the replicas that the database has checkpoints of", func(ctx context.Context, _ []string) (*report.Report, error) {
+		all, err := ofStore(ctx, e, knownReplicas)
+		return report.Of(all, replicasText), err
 	})
-	retire := e.printing("retire REPLICA", "say that a replica is gone for good", "retired", func(ctx context.Context, args []string) (any, error) {
-		return ofStore(ctx, e, func(ctx context.Context, db *store.DB) (fleet.KnownReplica, error) {
+	retire := e.printing("retire REPLICA", "say that a replica is gone for good", func(ctx context.Context, args []string) (*report.Report, error) {
+		gone, err := ofStore(ctx, e, func(ctx context.Context, db *store.DB) (fleet.KnownReplica, error) {
 			return retire(ctx, e, db, args[0])
 		})
+		return report.Of(gone, retiredText), err
 	})
 	return group("replica", "list the replicas of a PostgreSQL database, and retire one", list, retire)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy/stop"
 )
@@ -21,11 +22,11 @@ func stopCommand(e *env) *cobra.Command {
 	var within time.Duration
 	c := command("stop [principal|role|tool|server|all [NAME]]", "stop calls at once, or list what is stopped", func(ctx context.Context, args []string) error {
 		if len(args) == 0 {
-			list, err := e.admin(ctx, "/v1/stop", new(stopList))
+			list, err := admin(ctx, e, "/v1/stop", new(stopList), stopsText)
 			if err != nil {
 				return err
 			}
-			return e.Print("stops", list)
+			return e.Print(list)
 		}
 		order := map[string]string{"kind": args[0], "reason": reason}
 		if len(args) > 1 {
@@ -38,7 +39,7 @@ func stopCommand(e *env) *cobra.Command {
 		if err := e.fetch(ctx, peopleListener, http.MethodPost, "/v1/stop", order, &state); err != nil {
 			return err
 		}
-		if err := e.Print("stopped", &state); err != nil || len(state.Waiting) == 0 {
+		if err := e.Print(report.Of(&state, stoppedText)); err != nil || len(state.Waiting) == 0 {
 			return err
 		}
 		return &exit{code: exitUnreachable, reported: true, err: fmt.Errorf("%d of %d processes did not confirm within 2 s that they enforce the stop%send those, or cut them off",
@@ -50,10 +51,10 @@ func stopCommand(e *env) *cobra.Command {
 }
 
 func resumeCommand(e *env) *cobra.Command {
-	return atAdmin(e, e.printing("resume STOP", "end a stop", "resumed", func(ctx context.Context, args []string) (any, error) {
+	return atAdmin(e, e.printing("resume STOP", "end a stop", func(ctx context.Context, args []string) (*report.Report, error) {
 		var ended stop.Stop
 		err := e.fetch(ctx, peopleListener, http.MethodDelete, "/v1/stop/"+url.PathEscape(args[0]), nil, &ended)
-		return &ended, err
+		return report.Of(&ended, resumedText), err
 	}))
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -57,7 +58,7 @@ type supportFile struct {
 func supportBundleCommand(e *env) *cobra.Command {
 	b := &supportBundle{e: e, Version: version}
 	var dry bool
-	c := e.printing("support-bundle [FILE]", "collect what a report of a fault needs, without secrets", "support-bundle", func(ctx context.Context, args []string) (any, error) {
+	c := e.printing("support-bundle [FILE]", "collect what a report of a fault needs, without secrets", func(ctx context.Context, args []string) (*report.Report, error) {
 		now := time.Now().UTC()
 		file := append(args, "toolgate-support-"+now.Format("20060102T150405Z")+".tar.gz")[0]
 		if _, err := os.Lstat(file); err == nil {
@@ -66,13 +67,13 @@ func supportBundleCommand(e *env) *cobra.Command {
 		b.Created = now.Format(time.RFC3339)
 		b.collect(ctx)
 		if dry {
-			return b, nil
+			return report.Of(b, supportBundleText), nil
 		}
 		b.File = file
 		if err := b.write(file); err != nil {
 			return nil, fmt.Errorf("writing the bundle: %w", err)
 		}
-		return b, nil
+		return report.Of(b, supportBundleText), nil
 	})
 	c.Flags().BoolVar(&dry, "dry-run", false, "collect, print the contents, and write nothing")
 	c.Flags().BoolVar(&b.policy, "policy", false, "include the Rego of the policy, but not its data")
@@ -248,13 +249,13 @@ func (b *supportBundle) write(file string) (err error) {
 			_ = os.Remove(file) // the first error says more
 		}
 	}()
-	index, err := layout(b)
+	index, err := json.MarshalIndent(b, "", "  ")
 	if err != nil {
 		return err
 	}
 	packed := gzip.NewWriter(out)
 	w := tar.NewWriter(packed)
-	for _, m := range append([]supportFile{{Name: "index.json", text: []byte(index)}}, b.Members...) {
+	for _, m := range append([]supportFile{{Name: "index.json", text: append(index, '\n')}}, b.Members...) {
 		if m.text == nil {
 			continue
 		}

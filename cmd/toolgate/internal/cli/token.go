@@ -17,6 +17,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -30,7 +31,7 @@ func tokenCommand(e *env) *cobra.Command {
 func tokenCreate(e *env) (c *cobra.Command) {
 	var entry config.Token
 	var expires, overlap time.Duration
-	c = e.printing("create", "make a token", "token", func(context.Context, []string) (any, error) {
+	c = e.printing("create", "make a token", func(context.Context, []string) (*report.Report, error) {
 		var old []config.Token
 		if c.Flags().Changed("overlap") {
 			cfg, err := e.load()
@@ -60,7 +61,7 @@ func tokenCreate(e *env) (c *cobra.Command) {
 		}
 		made := app.MakeToken(entry)
 		made.Replace = old
-		return made, nil
+		return report.Of(made, tokenText), nil
 	})
 	f := c.Flags()
 	f.StringVar(&entry.Subject, "subject", "", "`SUBJECT` that the token identifies")
@@ -72,7 +73,7 @@ func tokenCreate(e *env) (c *cobra.Command) {
 }
 
 func tokenList(e *env) *cobra.Command {
-	return atToolgate(e, e.printing("list", "list the configured tokens", "tokens", func(ctx context.Context, _ []string) (any, error) {
+	return atToolgate(e, e.printing("list", "list the configured tokens", func(ctx context.Context, _ []string) (*report.Report, error) {
 		if e.addr != "" {
 			listed := []app.ListedToken{}
 			all, err := everyPage[console.Token](ctx, e, "/v1/tokens", "tokens", url.Values{})
@@ -80,13 +81,13 @@ func tokenList(e *env) *cobra.Command {
 				token := config.Token{Subject: t.Subject, Person: t.Person, Tenant: t.Tenant, Roles: t.Roles, SHA256: t.ID, Expires: t.Expires}
 				listed = append(listed, app.ListedToken{Token: token, State: t.State})
 			}
-			return listed, err
+			return report.Of(listed, tokensText), err
 		}
 		cfg, revoked, err := revocations(ctx, e)
 		if err != nil {
 			return nil, err
 		}
-		return app.Tokens(cfg, revoked), nil
+		return report.Of(app.Tokens(cfg, revoked), tokensText), nil
 	}))
 }
 
@@ -102,9 +103,10 @@ func revocations(ctx context.Context, e *env) (*config.Config, *identity.Revocat
 
 func tokenRevoke(e *env) *cobra.Command {
 	var subject, reason string
-	c := e.printing("revoke [SHA256 | -]", "refuse a token for ever", "revoked", func(ctx context.Context, args []string) (_ any, err error) {
+	c := e.printing("revoke [SHA256 | -]", "refuse a token for ever", func(ctx context.Context, args []string) (_ *report.Report, err error) {
 		if e.addr != "" {
-			return e.revokeAt(ctx, strings.Join(args, ""), reason)
+			gone, err := e.revokeAt(ctx, strings.Join(args, ""), reason)
+			return report.Of(gone, revokedText), err
 		}
 		cfg, err := e.load()
 		if err != nil {
@@ -142,7 +144,7 @@ func tokenRevoke(e *env) *cobra.Command {
 				return nil, err
 			}
 		}
-		return found, nil
+		return report.Of(found, revokedText), nil
 	})
 	c.Flags().StringVar(&subject, "subject", "", "revoke every configured token of this `SUBJECT`")
 	c.Flags().StringVar(&reason, "reason", "", "why, as `TEXT` for the audit trail")
@@ -214,7 +216,7 @@ type inspection struct {
 }
 
 func tokenInspect(e *env) *cobra.Command {
-	return e.printing("inspect [-]", "show who a token names, or why it is refused", "inspection", func(ctx context.Context, args []string) (_ any, err error) {
+	return e.printing("inspect [-]", "show who a token names, or why it is refused", func(ctx context.Context, args []string) (_ *report.Report, err error) {
 		token := e.token
 		if len(args) == 1 {
 			if token, err = readToken(e.in); err != nil {
@@ -246,9 +248,9 @@ func tokenInspect(e *env) *cobra.Command {
 		who, err := auth.Identify(ctx, identity.Credential{Bearer: token})
 		if refusal := (*identity.Refusal)(nil); errors.As(err, &refusal) {
 			seen.Kind, seen.Reason = refusal.Kind, refusal.Text
-			return seen, exitIf(true, exitUnauthorised)
+			return report.Of(seen, inspectionText), exitIf(true, exitUnauthorised)
 		}
 		seen.Accepted, seen.Principal = true, &who
-		return seen, err
+		return report.Of(seen, inspectionText), err
 	})
 }

@@ -40,7 +40,7 @@ func toolList(e *env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return e.Print("offered-tools", found)
+			return e.Print(report.Of(found, offeredToolsText))
 		}
 		a, err := e.agent(ctx)
 		if err != nil {
@@ -52,7 +52,7 @@ func toolList(e *env) *cobra.Command {
 			return err
 		}
 		explainList(ctx, e, len(found) == 0)
-		return e.Print("tools", found)
+		return e.Print(report.Of(found, toolsText))
 	})
 	c.Flags().BoolVar(&all, "all", false, "list what the servers offer, also what does not serve, as the admin listener shows it to operators")
 	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the agents' listener, with --all of the admin listener (default: as configured)")
@@ -318,7 +318,7 @@ type roleSight struct {
 // toolShow shows a tool by its exposed name, from the definitions that the state directory
 // keeps. It keeps none for a server with pin off.
 func toolShow(e *env) *cobra.Command {
-	return e.printing("show TOOL", "show a tool's definition, its pin and the roles that see it", "tool", func(ctx context.Context, args []string) (any, error) {
+	return e.printing("show TOOL", "show a tool's definition, its pin and the roles that see it", func(ctx context.Context, args []string) (*report.Report, error) {
 		v, err := openPolicy(ctx, e, "")
 		if err != nil {
 			return nil, err
@@ -340,7 +340,7 @@ func toolShow(e *env) *cobra.Command {
 					out.State = "changed"
 				}
 				out.Variants = slices.DeleteFunc(pins, func(p registry.Pin) bool { return p.Server != out.Server || p.Tool != out.Tool || p.Condition == "" })
-				return out, out.addSights(ctx, v, t)
+				return report.Of(out, toolText), out.addSights(ctx, v, t)
 			default:
 				names = append(names, t.Exposed)
 			}

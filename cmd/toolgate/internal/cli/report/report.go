@@ -1,17 +1,20 @@
 // Package report prints the results of commands for people and for programs.
 //
-// A result is one Go value, and has one template. The template makes the table, and with
-// further columns the wide table. The JSON encoding of the value is the document, as JSON
-// or as YAML with the same keys in the same order and numbers digit for digit. So the four
-// forms cannot say different things:
+// A result is one Go value. A function of its type makes the table, and with further columns
+// the wide table. The JSON encoding of the value is the document, as JSON or as YAML with the
+// same keys in the same order and numbers digit for digit. So the four forms cannot say
+// different things. The functions are compiled texts of quicktemplate, so that a report of
+// another type, or one that does not exist, does not compile:
 //
-//	{{define "tokens"}}SUBJECT	ROLES	STATE{{if wide}}	SHA256{{end}}
-//	{{range .}}{{line .Subject}}	{{line (join .Roles ",")}}	{{.State}}{{if wide}}	{{.SHA256}}{{end}}
-//	{{end}}{{end}}
+//	{% func tokensText(all []Token, form report.Form) %}SUBJECT	ROLES{% if form.Wide() %}	SHA256{% endif %}
+//	{% for _, t := range all %}{%s= line(t.Subject) %}	{%s= line(t.Roles) %}{% if form.Wide() %}	{%s= t.SHA256 %}{% endif %}
+//	{% endfor %}{% endfunc %}
+//
+//	printer.Print(report.Of(tokens, tokensText))
 //
 // Cells have tabs between them, and are aligned when they are printed. What callers and
-// servers wrote passes through the functions line, code or plain, so that it ends neither
-// its line nor its cell. Control characters never reach a terminal, whatever a template
+// servers wrote passes through [OneLine], [CodeMarkdown] or [PlainMarkdown], so that it ends
+// neither its line nor its cell. Control characters never reach a terminal, whatever a report
 // forgets: [Printable] is applied to all that it makes.
 package report
 
@@ -19,14 +22,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"github.com/toolgate/toolgate/internal/text"
 	"io"
-	"io/fs"
-	"slices"
 	"strings"
 	"text/tabwriter"
-	"text/template"
+
+	"github.com/toolgate/toolgate/internal/text"
 )
+
+// A Form is a form of output: one that every report has, or one of a few reports, such as
+// markdown.
+type Form string
 
 // The forms of output that every report has.
 const (
@@ -39,31 +44,37 @@ const (
 // Forms returns the forms that every report has.
 func Forms() []string { return []string{Table, Wide, JSON, YAML} }
 
-// A Printer prints reports in one form. It is not safe for concurrent use.
-type Printer struct {
-	Out       io.Writer
-	Form      string // one of Forms, or one for which the report has a template of its own
-	Templates *Templates
+// Wide reports whether a table has all its columns, with cells as long as they are.
+func (f Form) Wide() bool { return f == Wide }
 
-	printed bool
+// Cut returns s with at most n characters, and whole in a wide table.
+func (f Form) Cut(s string, n int) string {
+	if f.Wide() {
+		return s
+	}
+	return text.ClipRunes(s, n)
 }
 
-// Templates are the templates of reports. They are safe for concurrent use.
-type Templates struct{ table, wide *template.Template }
+// A Report is one result.
+type Report struct {
+	document any
+	text     func(Form) string
+}
 
-// Parse returns the templates in files whose names end in .tmpl, which may use funcs in
-// addition to those of this package. It panics when a template has a fault, which only a
-// change of the files causes.
-func Parse(files fs.FS, funcs template.FuncMap) *Templates {
-	base := template.New("").Funcs(template.FuncMap{
-		"line": OneLine, "code": CodeMarkdown, "plain": PlainMarkdown, "printable": Printable, "indent": Indented,
-		"cut": text.ClipRunes, "count": text.Count, "join": strings.Join, "wide": func() bool { return false },
-	}).Funcs(funcs)
-	t := &Templates{table: template.Must(base.ParseFS(files, "*.tmpl"))}
-	t.wide = template.Must(t.table.Clone()).Funcs(template.FuncMap{
-		"wide": func() bool { return true }, "cut": func(s string, _ int) string { return s },
-	})
-	return t
+// Of returns the report of v. text makes every form that is no document.
+func Of[V any](v V, text func(v V, form Form) string) *Report {
+	return &Report{v, func(f Form) string { return text(v, f) }}
+}
+
+// Document returns the report of a value that is printed as a document only.
+func Document(v any) *Report { return &Report{document: v} }
+
+// A Printer prints reports in one form. It is not safe for concurrent use.
+type Printer struct {
+	Out  io.Writer
+	Form Form
+
+	printed bool
 }
 
 // Structured reports whether the form is for programs: JSON or YAML.
@@ -72,25 +83,21 @@ func (p *Printer) Structured() bool { return p.Form == JSON || p.Form == YAML }
 // Printed reports whether anything has been printed.
 func (p *Printer) Printed() bool { return p.printed }
 
-// Print prints v: as a document, or as the report of a name. In a form that is none of
-// Forms, that is the template of the name, a dot and the form.
-func (p *Printer) Print(name string, v any) error {
+// Print prints r: as a document, or as its text, columns aligned.
+func (p *Printer) Print(r *Report) error {
 	if p.Structured() {
-		return p.Document(v)
+		return p.Document(r.document)
 	}
-	if !slices.Contains(Forms(), p.Form) {
-		name += "." + p.Form
-	}
-	return p.Write(p.Templates.Render(name, v, p.Form == Wide))
+	return p.Write(r.Text(p.Form))
 }
 
-// Next prints v as one of several values, of which each is printed when it is known: as a
-// line of JSON, as a YAML document of a stream, or as the report of a name without columns
-// that align from one value to the next.
-func (p *Printer) Next(name string, v any) error {
+// Next prints r as one of several reports, of which each is printed when it is known: as a
+// line of JSON, as a YAML document of a stream, or as text without columns that align from
+// one report to the next.
+func (p *Printer) Next(r *Report) error {
 	switch p.Form {
 	case JSON:
-		text, err := encode(v, "")
+		text, err := encode(r.document, "")
 		if err != nil {
 			return err
 		}
@@ -99,9 +106,9 @@ func (p *Printer) Next(name string, v any) error {
 		if err := p.Write("---\n"); err != nil {
 			return err
 		}
-		return p.Document(v)
+		return p.Document(r.document)
 	}
-	return p.Write(p.Templates.render(name, v, p.Form == Wide, nextWidth))
+	return p.Write(aligned(r.text(p.Form), nextWidth))
 }
 
 // nextWidth is the least width of a cell that is printed before its neighbours are known.
@@ -140,20 +147,14 @@ func encode(v any, indent string) (string, error) {
 	return b.String(), nil
 }
 
-// Render returns the report of a name, columns aligned. It panics when there is none.
-func (t *Templates) Render(name string, v any, wide bool) string { return t.render(name, v, wide, 0) }
+// Text returns the report in a form that is no document, columns aligned.
+func (r *Report) Text(form Form) string { return aligned(r.text(form), 0) }
 
-func (t *Templates) render(name string, v any, wide bool, width int) string {
-	var text, aligned strings.Builder
-	templates := t.table
-	if wide {
-		templates = t.wide
-	}
-	if err := templates.ExecuteTemplate(&text, name, v); err != nil {
-		panic(err)
-	}
-	w := tabwriter.NewWriter(&aligned, width, 4, 2, ' ', 0)
-	_, _ = io.WriteString(w, Printable(text.String())) // a strings.Builder takes everything
+// aligned returns a text with its cells below each other, each with at least a width.
+func aligned(text string, width int) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, width, 4, 2, ' ', 0)
+	_, _ = io.WriteString(w, Printable(text)) // a strings.Builder takes everything
 	_ = w.Flush()
-	return aligned.String()
+	return b.String()
 }

@@ -7,17 +7,12 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 )
-
-var templates = report.Parse(fstest.MapFS{"all.tmpl": {Data: []byte(`{{define "tools"}}TOOL	ABOUT{{if wide}}	SERVER{{end}}
-{{range .}}{{line .Name}}	{{cut (line .About) 8}}{{if wide}}	{{.Server}}{{end}}
-{{end}}{{end}}`)}}, nil)
 
 type tool struct {
 	Name   string          `json:"name"`
@@ -28,8 +23,23 @@ type tool struct {
 
 var tools = []tool{{"search", "web", "finds <pages>", json.RawMessage("1.50")}, {"x\x1b[2J", "b", "no", json.RawMessage("10000000000000000000001")}}
 
+// toolsText is written as the compiled reports of commands are.
+func toolsText(all []tool, form report.Form) string {
+	text := "TOOL\tABOUT"
+	if form.Wide() {
+		text += "\tSERVER"
+	}
+	for _, t := range all {
+		text += "\n" + report.OneLine(t.Name) + "\t" + form.Cut(report.OneLine(t.About), 8)
+		if form.Wide() {
+			text += "\t" + t.Server
+		}
+	}
+	return text + "\n"
+}
+
 func TestForms(t *testing.T) {
-	for form, want := range map[string]string{
+	for form, want := range map[report.Form]string{
 		report.Table: "TOOL        ABOUT\nsearch      finds <…\nx\\u001b[2J  no\n",
 		report.Wide:  "TOOL        ABOUT          SERVER\nsearch      finds <pages>  web\nx\\u001b[2J  no             b\n",
 		report.JSON: `[
@@ -58,8 +68,8 @@ func TestForms(t *testing.T) {
 `,
 	} {
 		var out bytes.Buffer
-		p := &report.Printer{Out: &out, Form: form, Templates: templates}
-		if err := p.Print("tools", tools); err != nil || !p.Printed() {
+		p := &report.Printer{Out: &out, Form: form}
+		if err := p.Print(report.Of(tools, toolsText)); err != nil || !p.Printed() {
 			t.Errorf("%s: %v", form, err)
 		}
 		if diff := cmp.Diff(want, out.String()); diff != "" {
@@ -69,14 +79,14 @@ func TestForms(t *testing.T) {
 }
 
 func TestNext(t *testing.T) {
-	for form, want := range map[string]string{
+	for form, want := range map[report.Form]string{
 		report.JSON: "{\"a\":1}\n{\"a\":1}\n",
 		report.YAML: "---\na: 1\n---\na: 1\n",
 	} {
 		var out bytes.Buffer
 		p := &report.Printer{Out: &out, Form: form}
 		for range 2 {
-			if err := p.Next("none", json.RawMessage(`{"a": 1}`)); err != nil {
+			if err := p.Next(report.Document(json.RawMessage(`{"a": 1}`))); err != nil {
 				t.Errorf("%s: %v", form, err)
 			}
 		}
@@ -91,11 +101,11 @@ func TestNext(t *testing.T) {
 func TestPrintFails(t *testing.T) {
 	r, w := io.Pipe()
 	_ = r.Close()
-	if err := (&report.Printer{Out: w, Form: report.JSON}).Print("x", 1); err == nil {
+	if err := (&report.Printer{Out: w, Form: report.JSON}).Print(report.Document(1)); err == nil {
 		t.Error("a closed pipe is no error")
 	}
 	p := &report.Printer{Out: io.Discard, Form: report.YAML}
-	if err := p.Print("x", func() {}); err == nil || p.Printed() {
+	if err := p.Print(report.Document(func() {})); err == nil || p.Printed() {
 		t.Errorf("a function is printed: %v", err)
 	}
 }
