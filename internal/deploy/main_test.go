@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 }
 
 // static is toolgate as it is released.
-var static = program.Built("github.com/toolgate/toolgate/cmd/toolgate", "-trimpath", "-ldflags=-s -w")
+var static = program.Built("github.com/toolgate/toolgate/cmd/toolgate", program.Tags, "-trimpath", "-ldflags=-s -w")
 
 // deployed returns the path of a file of docs/deploy.
 func deployed(t testing.TB, name string) string {

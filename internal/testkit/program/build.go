@@ -63,9 +63,12 @@ func build(dir string, args []string) error {
 const BinaryVar = "TOOLGATE_BINARY"
 
 var (
-	toolgate = Built(command)
-	racing   = Built(command, "-race")
+	toolgate = Built(command, Tags)
+	racing   = Built(command, Tags, "-race")
 )
+
+// Tags is the flag of go build with which every toolgate is built.
+const Tags = "-tags=grpcnotrace"
 
 const command = "github.com/toolgate/toolgate/cmd/toolgate"
 

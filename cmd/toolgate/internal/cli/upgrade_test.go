@@ -57,7 +57,7 @@ func cmdNext(ts *testscript.TestScript, neg bool, args []string) {
 	text, err := json.Marshal(map[string]any{"Replace": map[string]string{at: sql}})
 	ts.Check(err)
 	ts.Check(os.WriteFile(overlay, text, 0o600))
-	build := exec.Command("go", "build", "-overlay", overlay, "-o", ts.MkAbs("toolgate-"+args[0]), "./cmd/toolgate")
+	build := exec.Command("go", "build", program.Tags, "-overlay", overlay, "-o", ts.MkAbs("toolgate-"+args[0]), "./cmd/toolgate")
 	build.Dir = ts.Getenv("ROOT")
 	if out, err := build.CombinedOutput(); err != nil {
 		ts.Fatalf("building the next version: %v\n%s", err, out)
