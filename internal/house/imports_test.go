@@ -89,6 +89,8 @@ var onlyIn = map[string][]string{
 	"github.com/emersion/go-smtp":            {}, // a mail server for tests
 	"github.com/JohannesKaufmann":            {"tools/page"},
 	"github.com/a-h/templ":                   {"console", "internal/testkit/pages"},
+	"text/template":                          {}, // it calls methods by name, so that the linker keeps every exported one
+	"html/template":                          {},
 	"github.com/valyala/quicktemplate":       {"cmd/toolgate/internal/cli", "cmd/toolgate/internal/cli/loginitem", "internal/testkit/pages"},
 }
 

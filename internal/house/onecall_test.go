@@ -95,14 +95,16 @@ func enteredFunctions(t *testing.T) map[string]int {
 }
 
 // command runs a program at the root of the project.
-func command(t *testing.T, name string, args ...string) {
+func command(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(name, args...)
 	cmd.Dir = corpus.Checkout(t)
 	cmd.Env = append(os.Environ(), "GOCOVERDIR="+t.TempDir())
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
 		t.Fatalf("%s: %v\n%s", name, err, out)
 	}
+	return string(out)
 }
 
 // functionsIn reads a coverage profile and returns how often each function was
