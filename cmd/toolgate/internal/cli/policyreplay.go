@@ -111,7 +111,7 @@ func (flags *replayFlags) replay(ctx context.Context, e *env, page func(replayPa
 	return &exit{code: exitDiffer, err: errors.New(difference)}
 }
 
-// replayPage is a report as its templates read it.
+// replayPage is a report as its texts read it.
 type replayPage struct {
 	*replay.Report
 	Bare bool // Markdown has no arguments of calls
