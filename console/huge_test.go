@@ -126,7 +126,8 @@ func hugeCompany(t *testing.T, browser context.Context) {
 					p.open(page)
 					p.shot(strings.Trim("huge"+strings.ReplaceAll(page, "/", "-"), "-"))
 					if s.dark {
-						p.sound(page, string(axe))
+						ask[bool](p, string(axe)+";true")
+						p.sound(page, "{preload: false}")
 					} else if wide := ask[float64](p, "document.documentElement.scrollWidth"); wide > float64(s.width) {
 						t.Errorf("%s is %v wide on a screen of %d", page, wide, s.width)
 					}
