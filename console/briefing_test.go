@@ -22,8 +22,8 @@ func (k talker) briefing(context.Context, approval.Ticket) (console.Briefing, er
 		Offered: true, Waiting: true, Risk: k.or("high"), Notice: k.or("Payments leave the house at once."),
 		Description: "Sends money to an account.\n\nThe bank books it at once, and takes nothing back. Ask for the account's owner first. " + k.or("The memo is printed on the statement of the receiver, who sees nothing else of the sender; write it so that a stranger understands it.\n- at most 140 characters\n- no secrets"),
 		Budgets: []console.Budget{
-			{Meter: k.or("spent_today"), Window: "24h0m0s", Adds: k.or("amount"), Asset: k.or("USD"), Per: json.RawMessage(`["` + k.or("USD") + `"]`), Before: policy.Reading{Calls: 7, Sum: "290.5"}, With: policy.Reading{Calls: 8, Sum: "410.5"}},
-			{Meter: k.or("transfers"), Window: "1h0m0s", Before: policy.Reading{Calls: 1, Sum: "0"}, With: policy.Reading{Calls: 2, Sum: "0"}},
+			{Meter: k.or("spent_today"), Window: "24h", Adds: k.or("amount"), Asset: k.or("USD"), Per: json.RawMessage(`["` + k.or("USD") + `"]`), Before: policy.Reading{Calls: 7, Sum: "290.5"}, With: policy.Reading{Calls: 8, Sum: "410.5"}},
+			{Meter: k.or("transfers"), Window: "1h", Before: policy.Reading{Calls: 1, Sum: "0"}, With: policy.Reading{Calls: 2, Sum: "0"}},
 		},
 	}, nil
 }
@@ -38,7 +38,7 @@ func TestBriefing(t *testing.T) {
 	b := newBrowser(l).signIn("t-ann")
 	b.shows("/console/approvals/"+k.ID, []string{
 		"the agent waits now", "Payments leave the house at once.", "<b>high</b>", "as configured for standard", "Sends money to an account.", "- no secrets",
-		"spent_today of USD in 24h0m0s: 290.5 USD in 7 calls before this call, 410.5 USD in 8 calls with it", "transfers in 1h0m0s: 1 call before this call, 2 calls with it",
+		"spent_today of USD in 24h: 290.5 USD in 7 calls before this call, 410.5 USD in 8 calls with it", "transfers in 1h: 1 call before this call, 2 calls with it",
 		`domain <b>pay\u202eroll</b>, urgency <b>high</b>`, "as the requester says", "needed to deny",
 	}, []string{"does not offer", "\u202e"})
 	got := accepted(t, l.ask("GET", "/v1/approvals/"+k.ID, "", as("t-ann")...))

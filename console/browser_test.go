@@ -220,6 +220,7 @@ func TestInABrowser(t *testing.T) {
 		"a call's questions":    callQuestions,
 		"calls come":            callsCome,
 		"a large company":       hugeCompany,
+		"pictures":              pictures,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, browser) })
 	}

@@ -80,7 +80,7 @@ func (k talker) limits(context.Context) ([]console.Limit, bool, error) {
 		{Kind: console.LimitRate, Rule: k.or("default"), Principal: k.or("payroll-agent"), Limit: "60/1m", Size: 60, Used: 12, Known: console.KnownProcess},
 		{Kind: console.LimitRate, Rule: k.or("tool=payments__transfer"), Principal: k.or("payroll-agent"), Tenant: k.or("north"), Tool: k.or("payments__transfer"), Limit: "4/1h", Size: 4, Used: 4, Known: console.KnownReplicas},
 		{Kind: console.LimitRefused, Rule: k.or("default"), Principal: k.or("researcher-7"), Limit: "100/1m", Size: 100, Used: 37, Known: console.KnownProcess},
-		{Kind: console.LimitMeter, Rule: k.or("spent_today"), Principal: k.or("payroll-agent"), Tool: k.or("payments__transfer"), Used: 7, Sum: "1290.50", Per: json.RawMessage(`["USD","` + k.text + `"]`), Window: "24h0m0s", Known: console.KnownAll},
+		{Kind: console.LimitMeter, Rule: k.or("spent_today"), Principal: k.or("payroll-agent"), Tool: k.or("payments__transfer"), Used: 7, Sum: "1290.50", Per: json.RawMessage(`["USD","` + k.text + `"]`), Window: "24h", Known: console.KnownAll},
 	}, k.text == "", nil
 }
 

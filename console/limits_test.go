@@ -23,8 +23,8 @@ func limited(t *testing.T, whole bool, fault error) *listener {
 		}
 		o.Limits = func(context.Context) ([]console.Limit, bool, error) {
 			return []console.Limit{
-				{Kind: console.LimitMeter, Rule: "day", Principal: "eve", Tool: "pay", Used: 3, Sum: "900", Per: json.RawMessage(`["secret"]`), Window: "24h0m0s", Known: console.KnownAll},
-				{Kind: console.LimitMeter, Rule: "day", Principal: "eve", Tool: "pay", Used: 4, Sum: "1", Per: json.RawMessage(`["other"]`), Window: "24h0m0s", Known: console.KnownAll},
+				{Kind: console.LimitMeter, Rule: "day", Principal: "eve", Tool: "pay", Used: 3, Sum: "900", Per: json.RawMessage(`["secret"]`), Window: "24h", Known: console.KnownAll},
+				{Kind: console.LimitMeter, Rule: "day", Principal: "eve", Tool: "pay", Used: 4, Sum: "1", Per: json.RawMessage(`["other"]`), Window: "24h", Known: console.KnownAll},
 				{Kind: console.LimitRate, Rule: "default", Principal: "ann\u202e", Limit: "10/1m", Size: 10, Used: 5, Known: console.KnownProcess},
 				{Kind: console.LimitRate, Rule: "tool=pay", Principal: "eve", Tool: "pay", Limit: "4/1h", Size: 4, Used: 4, Known: console.KnownReplicas},
 				{Kind: console.LimitRefused, Rule: "default", Principal: "eve", Limit: "100/1m", Size: 100, Used: 1, Known: console.KnownProcess},

@@ -23,6 +23,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	xrate "golang.org/x/time/rate"
 
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -370,11 +371,8 @@ func ParseRate(s string) (Rate, error) {
 
 // String returns the form that ParseRate parses, without the burst.
 func (r Rate) String() string {
-	return strconv.Itoa(r.Count) + "/" + zeroUnits.Replace(r.Per.String())
+	return strconv.Itoa(r.Count) + "/" + text.Duration(r.Per)
 }
-
-// zeroUnits takes trailing zero units from a duration: 1m rather than 1m0s.
-var zeroUnits = strings.NewReplacer("h0m0s", "h", "m0s", "m")
 
 func (r Rate) valid() bool { return r.Count > 0 && r.Per > 0 && r.Burst >= 0 }
 

@@ -66,7 +66,7 @@ func (desk) Get(_ context.Context, id string) (approval.Ticket, error) {
 func brief(context.Context, approval.Ticket) (console.Briefing, error) {
 	used := policy.Reading{Calls: 1, Sum: "2.5"}
 	return console.Briefing{Offered: true, Description: "d", Risk: "high", Notice: "n", Waiting: true, Budgets: []console.Budget{
-		{Meter: "m", Window: "24h0m0s", Adds: "amount", Asset: "USD", Per: json.RawMessage(`["USD"]`), Before: used, With: used}, {Meter: "n", Window: "1h0m0s", Before: used, With: used},
+		{Meter: "m", Window: "24h", Adds: "amount", Asset: "USD", Per: json.RawMessage(`["USD"]`), Before: used, With: used}, {Meter: "n", Window: "1h", Before: used, With: used},
 	}}, nil
 }
 

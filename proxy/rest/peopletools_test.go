@@ -123,7 +123,7 @@ func (s *scales) limits(context.Context) ([]console.Limit, bool, error) {
 	}
 	return []console.Limit{
 		{Kind: console.LimitRate, Rule: "tool=pay", Principal: "eve", Tenant: "acme", Tool: "pay", Limit: "4/1h", Size: 4, Used: 2, Known: console.KnownReplicas},
-		{Kind: console.LimitMeter, Rule: "day", Principal: "eve", Tool: "pay", Used: 3, Sum: "900.5", Per: json.RawMessage(`["USD"]`), Window: "24h0m0s", Known: console.KnownAll},
+		{Kind: console.LimitMeter, Rule: "day", Principal: "eve", Tool: "pay", Used: 3, Sum: "900.5", Per: json.RawMessage(`["USD"]`), Window: "24h", Known: console.KnownAll},
 	}, false, nil
 }
 

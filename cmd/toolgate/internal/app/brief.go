@@ -50,7 +50,7 @@ func (a *App) budgets(ctx context.Context, k approval.Ticket) (all []console.Bud
 	}
 	found, err := limit.NewUsage(a.state.db, nil).Budgets(ctx, use)
 	for _, m := range found {
-		b := console.Budget{Meter: m.Meter.Name, Window: m.Meter.Window.String(), Adds: m.Meter.Sum, Before: m.Before, With: m.With}
+		b := console.Budget{Meter: m.Meter.Name, Window: text.Duration(m.Meter.Window), Adds: m.Meter.Sum, Before: m.Before, With: m.With}
 		var per []json.RawMessage
 		if json.Unmarshal(m.Per, &per) == nil && len(m.Meter.Per) > 0 {
 			b.Per, _ = json.Marshal(per[:len(m.Meter.Per)]) // what follows names a fact that is added up

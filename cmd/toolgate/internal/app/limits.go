@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/limit"
 )
 
@@ -28,7 +29,7 @@ func (a *App) limitsNow(ctx context.Context) (all []console.Limit, whole bool, e
 	for _, m := range meters {
 		all = append(all, console.Limit{
 			Kind: console.LimitMeter, Rule: m.Meter, Principal: m.Subject, Tenant: m.Tenant, Tool: m.Tool,
-			Used: m.Calls, Sum: m.Sum, Per: m.Per, Window: m.Window.String(), Known: console.KnownAll,
+			Used: m.Calls, Sum: m.Sum, Per: m.Per, Window: text.Duration(m.Window), Known: console.KnownAll,
 		})
 	}
 	return all, whole, err
