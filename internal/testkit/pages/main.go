@@ -1,5 +1,5 @@
-// Pages generates the Go code of the console's pages, NAME_templ.go of each NAME.templ, and of the
-// texts that commands print, NAME_qtpl.go of each NAME.qtpl.
+// Pages generates the Go code of the console's pages and of the texts that commands print:
+// NAME_templ.go of each NAME.templ and NAME.qtpl.
 //
 //	go run ./internal/testkit/pages console     # or make -f .ci/Makefile pages
 //
@@ -58,8 +58,7 @@ func sourcesIn(dir string) ([]string, error) {
 
 // generated returns the path of the code of a page or a text.
 func generated(source string) string {
-	kind := filepath.Ext(source)
-	return strings.TrimSuffix(source, kind) + "_" + kind[1:] + ".go"
+	return strings.TrimSuffix(source, filepath.Ext(source)) + "_templ.go"
 }
 
 // developed finds the writing of constant text. templruntime.WriteString writes text from files in its
