@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -108,6 +109,8 @@ func stage(t *testing.T, s scene) (*listener, string) {
 	}
 	l, held := stopped(t, func(o *console.Options) {
 		o.Environment = "staging"
+		said, _ := json.Marshal(says.text)
+		o.Audit = arrivals(strings.Trim(string(said), `"`))
 		o.Connections, o.Connector = a, a
 		o.TrailRight = func(context.Context, policy.Principal) (policy.TrailRight, error) { return policy.TrailAll, nil }
 		o.Policy, o.Judge, o.Verify, o.Calls = says, says, says.verify, says
@@ -193,7 +196,7 @@ func (p *person) looks(scene, page, axe string) {
 func (l *listener) addresses() []string {
 	all := []string{"/console/", "/console/approvals", "/console/approvals?view=team", "/console/approvals?view=history", "/console/servers", "/console/stop", "/connections", "/connections/github", "/console/nothing", "/console/servers/nothing"}
 	all = append(all, "/console/policy", "/console/policy/matrix", "/console/policy/ask?role=treasurer&tool=wallet__manage_wallet", "/console/policy/try", "/console/policy/shadow", "/console/audit", "/console/calls", "/console/calls?tool=wallet__manage_wallet&outcome=denied", "/console/calls/dec_1")
-	all = append(all, "/console/tools", "/console/tools?state=unserved&server=payments", "/console/tools/payments/transfer", "/console/tools/payments/transfer?principal=payroll-agent", "/console/tools/web/search", "/console/sessions", "/console/limits", "/console/access", "/console/connect", "/console/connect?client=cursor")
+	all = append(all, "/console/tools", "/console/tools?state=unserved&server=payments", "/console/tools/payments/transfer", "/console/tools/payments/transfer?principal=payroll-agent", "/console/tools/web/search", "/console/sessions", "/console/limits", "/console/access", "/console/access/seen", "/console/connect", "/console/connect?client=cursor")
 	tickets, err := l.tickets.List(l.t.Context(), approval.Filter{})
 	if err != nil {
 		l.t.Fatal(err)

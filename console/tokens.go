@@ -47,10 +47,12 @@ const revokedToken = "revoked"
 func (c *Console) tokenRoutes() map[string]map[string]handler {
 	return map[string]map[string]handler{
 		accessPath:                         {http.MethodGet: c.visit(c.accessPage)},
+		seenPath:                           {http.MethodGet: c.visit(c.seenPage)},
 		accessPath + "/tokens":             {http.MethodPost: c.submit(c.submitToken)},
 		accessPath + "/tokens/{id}/revoke": {http.MethodPost: c.submit(c.submitRevoke)},
 
 		"/v1/tokens":      {http.MethodGet: c.as(c.listTokens), http.MethodPost: c.as(c.createToken)},
+		"/v1/audit/seen":  {http.MethodGet: c.as(c.showSeen)},
 		"/v1/tokens/{id}": {http.MethodDelete: c.as(c.revokeToken)},
 	}
 }
@@ -176,6 +178,7 @@ type accessPage struct {
 	listPart[Token]
 	Asked       string // subject that was asked for, "" = all
 	Connections bool   // there are connections of people
+	Trail       bool   // the visitor reads the whole trail
 }
 
 // accessPage lists the tokens of the configuration.
@@ -184,6 +187,7 @@ func (c *Console) accessPage(w http.ResponseWriter, r *http.Request, v visitor) 
 	if err != nil {
 		return err
 	}
+	d.Trail = c.trailRight(r.Context(), v.Principal) == policy.TrailAll
 	d.Connections = c.opts.Connections != nil && len(c.opts.Connections.Services()) > 0
 	if d.shell, err = c.shell(r.Context(), v, "Access", accessPath, ""); err != nil {
 		return err

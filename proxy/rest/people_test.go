@@ -203,7 +203,11 @@ func TestDocumentForPeople(t *testing.T) {
 	accounts, stops, advisers, tools, sessions, weights, tokens := new(wallet), new(someStops), new(adviser), new(shelf), new(lobby), new(scales), new(purse)
 	servers := []console.Upstream{{Name: "web", State: "ready", Transport: "stdio", Restarts: 1}, {Name: "broken", State: "failed", Transport: "http"}, {Name: "unrecorded", State: "ready", Transport: "http"}}
 	tail := func(context.Context, int, bool) iter.Seq2[[]byte, error] {
-		return func(yield func([]byte, error) bool) { yield([]byte(`{"v":1}`), nil) }
+		return func(yield func([]byte, error) bool) {
+			if yield([]byte(`{"v":1}`), nil) && accounts.broken {
+				yield(nil, errors.New("planted"))
+			}
+		}
 	}
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "state.db"), store.Migrations())
 	if err != nil {
@@ -260,7 +264,7 @@ func TestDocumentForPeople(t *testing.T) {
 	if plain := strings.Replace(text, `,"x-toolgate-version":"1.2.3"`, "", 1); plain != string(shipped(t, "openapi-admin.json")) {
 		t.Error("what is served differs from what is shipped in more than the version")
 	}
-	const broken = 10 // probes at the end, of lists that are broken
+	const broken = 11 // probes at the end, of lists that are broken
 	probes := slices.Concat(consoleProbes(), callProbes(), connectionProbes(), stopProbes(), policyProbes(), toolProbes(), sessionProbes(), limitProbes(), tokenProbes(), []probe{
 		{200, "oda", "GET", "/v1/connect", "", nil},
 		{400, "ann", "GET", "/v1/connect?x=1", "", nil},
@@ -274,6 +278,7 @@ func TestDocumentForPeople(t *testing.T) {
 		{500, "ann", "GET", "/v1/connect", "", nil},
 		{500, "oda", "GET", "/v1/limits", "", nil},
 		{500, "oda", "GET", "/v1/tokens", "", nil},
+		{500, "tom", "GET", "/v1/audit/seen", "", nil},
 		{500, "ann", "GET", "/v1/connections", "", nil},
 		{500, "ann", "GET", "/v1/connections/gr_1", "", nil},
 	})

@@ -104,6 +104,8 @@ func policyProbes() (probes []probe) {
 	gets("/v1/policy/shadow?x=1", map[int]string{400: "tom"})
 	gets("/v1/audit/anchors", map[int]string{200: "tom", 401: "", 403: "oda"})
 	gets("/v1/audit/anchors?x=1", map[int]string{400: "tom"})
+	gets("/v1/audit/seen", map[int]string{200: "tom", 401: "", 403: "oda", 503: "una"})
+	gets("/v1/audit/seen?x=1", map[int]string{400: "tom"})
 	for _, path := range []string{"/v1/audit/verify", "/v1/policy/try"} {
 		gets(path, map[int]string{200: "tom", 401: ""})
 		gets(path+"/absent", map[int]string{404: "tom", 401: ""})
