@@ -40,16 +40,19 @@ test: ## proves in 4 minutes what the README promises, without third-party parts
 
 # A test whose part is missing skips with a reason; with CI=true it fails. The packages
 # that start whole programs, browsers and third-party clients run one after the other,
-# alone. The race detector watches all packages but the commands, whose tests start the
-# program hundreds of times: internal/peers has toolgate watched as a whole.
-CLI   = cmd/toolgate/internal/cli
-WHOLE = $(CLI) internal/conformance internal/deploy internal/peers
+# alone. The race detector watches all packages but these. It watches toolgate as a whole
+# where third-party clients call at once, wait for people or go away: in CROWDS.
+CLI    = cmd/toolgate/internal/cli
+PEERS  = internal/peers
+WHOLE  = $(CLI) internal/conformance internal/deploy $(PEERS)
+CROWDS = ^Test(Crowd|Burst|Cancel|Restart|Quorum|StaleVote|ClientGone|BadNeighbours|TwoApprovers|Approval.*|IdenticalCallsAtOnce|ConnectionsOfPeople|PaymentsOverTwoToolgates|Listen.*)$$
 test-all: ## runs every test, with third-party servers, clients, databases and browsers
 	$(PARTS) npm python rust keycloak
 	$(BUILD_GUARDIAN)
 	$(GO) test $(RACE) -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v $(foreach p,$(WHOLE),-e '/$(p)$$'))
 	$(GO) test -timeout $(TIMEOUT) ./$(CLI)
-	$(GO) test $(RACE) -timeout $(TIMEOUT) -p 1 $(foreach p,$(filter-out $(CLI),$(WHOLE)),./$(p))
+	$(GO) test -timeout $(TIMEOUT) -p 1 -skip '$(CROWDS)' $(foreach p,$(filter-out $(CLI),$(WHOLE)),./$(p))
+	$(GO) test $(RACE) -timeout $(TIMEOUT) -run '$(CROWDS)' ./$(PEERS)
 	$(PARTS) chart
 
 soak: ## runs every test three times, in its long form
