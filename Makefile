@@ -39,19 +39,19 @@ test: ## proves in 4 minutes what the README promises, without third-party parts
 		$(GO) test -short $(RACE) -timeout $(TIMEOUT) $$raced
 
 # A test whose part is missing skips with a reason; with CI=true it fails. The packages
-# that start whole programs, browsers and third-party clients run one after the other,
-# alone. The race detector watches all packages but these. It watches toolgate as a whole
-# where third-party clients call at once, wait for people or go away: in CROWDS.
+# that start whole programs, browsers and third-party clients run after the others. The
+# race detector watches all packages but these; it watches toolgate as a whole where
+# third-party clients call at once, wait for people or go away: in CROWDS.
 CLI    = cmd/toolgate/internal/cli
 PEERS  = internal/peers
 WHOLE  = $(CLI) internal/conformance internal/deploy $(PEERS)
 CROWDS = ^Test(Crowd|Burst|Cancel|Restart|Quorum|StaleVote|ClientGone|BadNeighbours|TwoApprovers|Approval.*|IdenticalCallsAtOnce|ConnectionsOfPeople|PaymentsOverTwoToolgates|Listen.*)$$
 test-all: ## runs every test, with third-party servers, clients, databases and browsers
-	$(PARTS) npm python rust keycloak
+	$(PARTS) -j4 npm python rust keycloak
 	$(BUILD_GUARDIAN)
 	$(GO) test $(RACE) -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v $(foreach p,$(WHOLE),-e '/$(p)$$'))
 	$(GO) test -timeout $(TIMEOUT) ./$(CLI)
-	$(GO) test -timeout $(TIMEOUT) -p 1 -skip '$(CROWDS)' $(foreach p,$(filter-out $(CLI),$(WHOLE)),./$(p))
+	$(GO) test -timeout $(TIMEOUT) -p 2 -skip '$(CROWDS)' $(foreach p,$(filter-out $(CLI),$(WHOLE)),./$(p))
 	$(GO) test $(RACE) -timeout $(TIMEOUT) -run '$(CROWDS)' ./$(PEERS)
 	$(PARTS) chart
 
