@@ -43,7 +43,7 @@ type Result struct {
 	Withheld bool   `json:"withheld,omitempty"` // the policy does not let the reader read arguments and results of others
 }
 
-// wholeTicket returns k as p sees it, with everything that is known of it. Reading the result of
+// wholeTicket returns k as p sees it, with its briefing and its result. Reading the result of
 // somebody else's call is recorded first.
 func (c *Console) wholeTicket(r *http.Request, k approval.Ticket, p policy.Principal, credential string) (t Ticket, err error) {
 	t = view(k, p)
@@ -83,8 +83,8 @@ const (
 	resultLines = 40
 )
 
-// resultOf returns the beginning of a stored result: the texts of its content, with a word for each
-// block that is no text, or else the result as it is stored.
+// resultOf returns the beginning of a stored result: the texts of its content blocks, with the type
+// and size of a block without text. A result without content is returned as stored.
 func resultOf(stored json.RawMessage) (r Result) {
 	var said []string
 	if content, _ := jsonrpc.Get(stored, "content"); len(content) > 0 && content[0] == '[' {
@@ -124,7 +124,7 @@ func (b *Budget) used(r policy.Reading) string {
 // apart names the values that a budget counts apart, "" for none.
 func (b *Budget) apart() string {
 	var values []json.RawMessage
-	_ = json.Unmarshal(b.Per, &values) // nil is no value
+	_ = json.Unmarshal(b.Per, &values) // a budget of all calls together has no values
 	var said []string
 	for _, v := range values {
 		said = append(said, Visible(unquote(string(v))))

@@ -295,7 +295,7 @@ func briefed(d ticketPage) templ.Component {
 	})
 }
 
-// prose is a visible text with line breaks; of a long one the start is shown, and all of it when it is opened.
+// prose shows a text with its line breaks. A long text is folded behind its beginning.
 func prose(s string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -116,7 +116,7 @@ func callsAt(given url.Values, name, value string) string {
 	return callsPath + "?" + query.Encode()
 }
 
-// followCalls sends an open list of calls anew when calls of it have come, as server-sent events. It begins with
+// followCalls sends the list of calls as server-sent events, again whenever calls have come. It begins with
 // a search, so that nothing is missed that came after the page did or while the browser was away.
 // The visitor is identified, and asked for rights, before each list. A reader that falls behind is dropped, and
 // its browser comes again.
@@ -205,7 +205,7 @@ func (l *openList) mayGo(ctx context.Context) bool {
 	return true
 }
 
-// add adds a call to the list, in the place of what was known of it before; the oldest one leaves.
+// add puts a call into the list, or replaces its earlier state there. The oldest call leaves a full list.
 func (l *openList) add(k index.Call) {
 	i := slices.IndexFunc(l.calls, func(o index.Call) bool { return o.ID == k.ID })
 	switch {

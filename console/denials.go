@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/toolgate/toolgate/policy"
@@ -49,7 +50,7 @@ func (c *Console) denySeveral(w http.ResponseWriter, r *http.Request, v visitor)
 	slices.Sort(ids)
 	switch {
 	case len(ids) == 0 || len(ids) > listed:
-		d.Refused = &problem{Status: http.StatusUnprocessableEntity, Code: "NONE_CHOSEN", Detail: "choose from one to 25 calls"}
+		d.Refused = &problem{Status: http.StatusUnprocessableEntity, Code: "NONE_CHOSEN", Detail: "choose from one to " + strconv.Itoa(listed) + " calls"}
 	case d.Typed == "":
 		d.Refused = new(problemOf(approval.ErrReasonRequired))
 	}

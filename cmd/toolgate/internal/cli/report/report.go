@@ -61,12 +61,12 @@ type Report struct {
 	text     func(Form) string
 }
 
-// Of returns the report of v. text makes every form that is no document.
+// Of returns a report of v. text renders v in the forms other than JSON and YAML.
 func Of[V any](v V, text func(v V, form Form) string) *Report {
 	return &Report{v, func(f Form) string { return text(v, f) }}
 }
 
-// Document returns the report of a value that is printed as a document only.
+// Document returns a report of v that is printed as JSON or YAML only.
 func Document(v any) *Report { return &Report{document: v} }
 
 // A Printer prints reports in one form. It is not safe for concurrent use.
@@ -147,7 +147,7 @@ func encode(v any, indent string) (string, error) {
 	return b.String(), nil
 }
 
-// Text returns the report in a form that is no document, columns aligned.
+// Text renders the report in a form other than JSON and YAML, with aligned columns.
 func (r *Report) Text(form Form) string { return aligned(r.text(form), 0) }
 
 // aligned returns a text with its cells below each other, each with at least a width.
