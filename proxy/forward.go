@@ -19,13 +19,13 @@ import (
 // result, failed with an upstream's error, approved again when nothing was sent,
 // and otherwise unknown.
 func (t *toolCall) forward(ctx context.Context) *Failure {
-	ctx = t.gate.running.begin(ctx, &t.call)
+	ctx, cancel := t.gate.running.begin(ctx, &t.call)
 	defer t.gate.running.end(&t.call)
 	if f := t.stop(ctx); f != nil {
 		return f
 	}
 	t.sent = true
-	out := registry.Outgoing{Arguments: t.body, Meta: t.meta, Task: t.task, From: t.from(t.server), Progress: t.in.Progress, Plain: &t.plain}
+	out := registry.Outgoing{Arguments: t.body, Meta: t.meta, Task: t.task, From: t.from(t.server), Progress: t.in.Progress, Plain: &t.plain, Cancel: cancel}
 	if t.hold.reports > 0 || t.gate.opts.Bus.Listening(t.principal) {
 		out.Progress = t.progress()
 		defer func() {
@@ -169,7 +169,7 @@ func (c *call) from(server string) registry.Downstream {
 	}
 	if c.origin == nil {
 		c.origin = &origin{call: *c.in, who: c.principal}
-		c.origin.call.Message, c.origin.call.Fault, c.origin.call.Progress, c.origin.call.Bytes = nil, nil, nil, nil
+		c.origin.call.Message, c.origin.call.Fault, c.origin.call.Progress, c.origin.call.Bytes, c.origin.call.Cancel = nil, nil, nil, nil, nil
 	}
 	both := new([2]peer)
 	if c.in.Peer != nil {

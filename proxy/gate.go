@@ -309,6 +309,9 @@ type Call struct {
 	// Trace is the trace context of the transport's own request, such as the headers
 	// of HTTP; nil = none. It matters only to a Gate with a Tracer.
 	Trace span.Carrier
+	// Cancel ends the context that is given to the road, also when the server does not answer in
+	// time or people stop the call; nil = the road makes a context that it can end.
+	Cancel context.CancelCauseFunc
 	// Bytes is what the request holds of the budget of messages, and its answer is going to
 	// hold; nil = nothing is counted.
 	Bytes *share.Claim

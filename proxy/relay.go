@@ -175,7 +175,7 @@ func (r *relayed) forward(ctx context.Context) *Failure {
 	if r.ticket.ID != "" {
 		return r.answerTicket(ctx)
 	}
-	ctx = r.gate.running.begin(ctx, &r.call)
+	ctx, _ = r.gate.running.begin(ctx, &r.call)
 	defer r.gate.running.end(&r.call)
 	if f := r.stop(ctx); f != nil {
 		return f

@@ -59,23 +59,28 @@ type running struct {
 	calls map[*call]context.CancelCauseFunc
 }
 
-// begin returns the context of a request that goes to its server, which ends when people stop the
-// request. The caller calls end.
-func (r *running) begin(ctx context.Context, c *call) context.Context {
-	ctx, cancel := context.WithCancelCause(ctx)
+// begin returns the context of a request that goes to its server, and what ends it: people do when
+// they stop the request. The caller calls end.
+func (r *running) begin(ctx context.Context, c *call) (context.Context, context.CancelCauseFunc) {
+	cancel := c.in.Cancel
+	if cancel == nil {
+		ctx, cancel = context.WithCancelCause(ctx)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls[c] = cancel
-	return ctx
+	return ctx, cancel
 }
 
-// end forgets a request, and frees the resources of its context.
+// end forgets a request, and frees the resources of a context that begin has made.
 func (r *running) end(c *call) {
 	r.mu.Lock()
 	cancel := r.calls[c]
 	delete(r.calls, c)
 	r.mu.Unlock()
-	cancel(context.Canceled)
+	if c.in.Cancel == nil {
+		cancel(context.Canceled)
+	}
 }
 
 // CancelStopped cancels the requests at servers that people have stopped. It is called whenever

@@ -210,14 +210,14 @@ func (s *sessionServer) admit(x *exchange) (a answer, done bool) {
 		return answer{}, false
 	}
 	key := m.Key
-	ctx, err := x.session.begin(s.base, key)
+	ctx, cancel, err := x.session.begin(s.base, key)
 	switch {
 	case errors.Is(err, errEnded):
 		return s.refuse(x, signal.CodeSessionLost, "the session has ended"), true
 	case err != nil:
 		return s.refuse(x, signal.CodeEnvelopeInvalid, err.Error()), true
 	}
-	x.ctx, x.flight = ctx, key
+	x.ctx, x.flight, x.call.Cancel = ctx, key, cancel
 	return answer{}, false
 }
 

@@ -104,20 +104,20 @@ func newSession(who policy.Principal, route, version, client string) *session {
 	return s
 }
 
-// begin registers request id and returns the context for its work, errDuplicate
-// or errEnded.
-func (s *session) begin(base context.Context, id string) (context.Context, error) {
+// begin registers request id and returns the context for its work with what ends it, or
+// errDuplicate or errEnded.
+func (s *session) begin(base context.Context, id string) (context.Context, context.CancelCauseFunc, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return nil, errEnded
+		return nil, nil, errEnded
 	}
 	if _, ok := s.flights[id]; ok {
-		return nil, errDuplicate
+		return nil, nil, errDuplicate
 	}
 	ctx, cancel := context.WithCancelCause(base)
 	s.flights[id] = cancel
-	return ctx, nil
+	return ctx, cancel, nil
 }
 
 // finish unregisters request id, which ended at now.

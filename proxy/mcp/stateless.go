@@ -341,7 +341,7 @@ func (c *stdioClient) serveStateless(x *exchange) {
 	if x.opensListener() {
 		base = c.listening // a stream of notifications has no other end to wait for
 	}
-	ctx, err := c.session.begin(base, key)
+	ctx, _, err := c.session.begin(base, key)
 	if err != nil {
 		d.stateless.groups.leave(x.stateless.group)
 		c.answer(x, d.refuse(x, signal.CodeEnvelopeInvalid, err.Error()))

@@ -37,6 +37,9 @@ type Call struct {
 	// Do has returned, for as long as the task lives and at most a day, or until
 	// the connection ends; nil for none.
 	Later func(params json.RawMessage)
+	// Cancel ends the context that is given to Do, which ends with the deadline too; nil = Do makes
+	// one that it can end.
+	Cancel context.CancelCauseFunc
 	// Plain becomes true if the strings of the result are known to be plain, as in
 	// jsonrpc.Message; nil = nobody asks.
 	Plain *bool
@@ -110,7 +113,7 @@ func (s *Server) send(ctx context.Context, r *request) (json.RawMessage, *Error)
 		return nil, errStopping()
 	}
 	defer s.calls.Leave()
-	ctx, clock := withDeadline(ctx, cmp.Or(max(r.Timeout, 0), s.cfg.Timeout), cmp.Or(max(r.MaxTimeout, 0), s.cfg.MaxTimeout))
+	ctx, clock := withDeadline(ctx, r.Cancel, cmp.Or(max(r.Timeout, 0), s.cfg.Timeout), cmp.Or(max(r.MaxTimeout, 0), s.cfg.MaxTimeout))
 	defer clock.done()
 	r.ofClient, r.clock = true, clock
 	var cl *client
@@ -438,6 +441,7 @@ var ErrMaxTimeout = fmt.Errorf("max_timeout is over: %w", context.DeadlineExceed
 // person's answer, which may take minutes. It is safe for concurrent use.
 type deadline struct {
 	cancel context.CancelCauseFunc
+	owned  bool          // cancel ends a context of this deadline's own
 	idle   time.Duration // the whole idle time
 
 	mu    sync.Mutex // protects the fields below
@@ -450,22 +454,28 @@ type deadline struct {
 
 // withDeadline returns a context that ends after idle without progress, or else
 // after total, which is at least idle. Neither counts the time spent on
-// questions. The cause is then context.DeadlineExceeded or ErrMaxTimeout. The
-// caller calls done.
-func withDeadline(ctx context.Context, idle, total time.Duration) (context.Context, *deadline) {
-	ctx, cancel := context.WithCancelCause(ctx)
+// questions. The cause is then context.DeadlineExceeded or ErrMaxTimeout. It is ctx
+// itself where cancel ends that. The caller calls done.
+func withDeadline(ctx context.Context, cancel context.CancelCauseFunc, idle, total time.Duration) (context.Context, *deadline) {
 	p := &deadline{cancel: cancel, idle: idle, left: idle, total: max(idle, total), since: time.Now()}
+	if cancel == nil {
+		ctx, p.cancel = context.WithCancelCause(ctx)
+		p.owned = true
+	}
 	p.timer = time.AfterFunc(idle, p.expire)
 	return ctx, p
 }
 
-// expire ends the context because its time is over.
+// expire ends the context because its time is over, unless a question or the end of the
+// request was faster.
 func (p *deadline) expire() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.total < p.left {
+	switch {
+	case p.holds > 0:
+	case p.total < p.left:
 		p.cancel(ErrMaxTimeout)
-	} else {
+	default:
 		p.cancel(context.DeadlineExceeded)
 	}
 }
@@ -473,13 +483,15 @@ func (p *deadline) expire() {
 // stop ends the context when the connection ends.
 func (p *deadline) stop() { p.cancel(context.Canceled) }
 
-// done ends the context and frees its resources.
+// done ends the clock, and the context where withDeadline has made it.
 func (p *deadline) done() {
 	p.mu.Lock()
 	p.holds++ // so that no question sets the timer again
 	p.timer.Stop()
 	p.mu.Unlock()
-	p.cancel(context.Canceled)
+	if p.owned {
+		p.cancel(context.Canceled)
+	}
 }
 
 // hold stops the clock. Each hold has its release.
