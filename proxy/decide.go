@@ -29,7 +29,8 @@ func (t *toolCall) decide(ctx context.Context) *Failure {
 			}
 		}
 	}
-	t.judge(ctx, &policy.Input{Tool: t.subject, Arguments: t.body, Usage: t.usage.readings})
+	t.input = policy.Input{Tool: t.subject, Arguments: t.body, Usage: t.usage.readings}
+	t.judge(ctx, &t.input)
 	if t.decision.Effect == policy.Allow || t.decision.Effect == policy.Hold {
 		return nil
 	}

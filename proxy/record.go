@@ -14,7 +14,7 @@ import (
 // taken for it, a grant included, is given back when it is closed.
 func (c *call) record(ctx context.Context) *Failure {
 	c.recorded = true
-	if err := c.gate.opts.Recorder.Write(audit.KindDecision, c.newRecord(true)); err != nil {
+	if err := c.gate.opts.Recorder.Write(audit.KindDecision, c.fill(&c.records[0], true)); err != nil {
 		c.gate.opts.Log.Error("writing the decision record", "decision", c.decisionID, "error", err)
 		return c.fail(signal.CodeAuditUnavailable, "the decision could not be recorded, so the call was not made").remedy(callLater).
 			because(signal.ProcessingError("the audit log took no record", auditLog, nil, nil))
@@ -25,14 +25,14 @@ func (c *call) record(ctx context.Context) *Failure {
 // auditLog is the origin of errors about records.
 var auditLog = signal.ModuleRef{Tier: 0, Module: "audit", Function: "decision"}
 
-// newRecord returns a record of what is known of c, whatever its outcome; with
-// judged also what the policy judged, so that it can be judged again.
-func (c *call) newRecord(judged bool) *audit.Record {
+// fill makes r a record of what is known of c, whatever its outcome; with
+// judged also of what the policy judged, so that it can be judged again.
+func (c *call) fill(r *audit.Record, judged bool) *audit.Record {
 	who := &c.principal
 	if !who.Valid() {
 		who = c.caller()
 	}
-	r := &audit.Record{
+	*r = audit.Record{
 		CallID: c.signalID, DecisionID: c.decisionID, TraceID: c.traceID, ParentID: c.parentID,
 		Principal: audit.Principal{Subject: who.Subject, Person: who.Person, Roles: who.Roles, Client: who.Client, Tenant: who.Tenant},
 		Transport: c.in.Transport, Era: c.in.Era, Route: c.in.Route, Session: c.in.Session, RequestID: c.id, Tags: c.in.Tags,

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/policy"
@@ -90,6 +91,8 @@ type call struct {
 	unseen   []string              // kinds of hidden characters in a result, or in a question
 	warnings []*signal.KernelError // of a call that is made all the same, or of its result
 	settle   func(context.Context) // ends what the request took, see giveBack; nil = it took nothing
+
+	records [2]audit.Record // of the decision, and of the outcome
 }
 
 // gateway is the origin of what no stage has said yet.
@@ -101,7 +104,8 @@ var noTicket approval.Ticket
 // toolCall is a tools/call.
 type toolCall struct {
 	call
-	subject policy.Tool // tool as the policy sees it
+	subject policy.Tool  // tool as the policy sees it
+	input   policy.Input // that the policy judges
 	usage   metering
 	hold    hold
 	raw     json.RawMessage   // the upstream's result

@@ -118,7 +118,7 @@ func (c *Conn) Fail(cause *Error) {
 	defer c.mu.Unlock()
 	c.end(cause)
 	for _, p := range c.calls {
-		p.Stop()
+		p.Stop(context.Canceled)
 	}
 }
 
@@ -165,7 +165,7 @@ type Call struct {
 	// Owner belongs to the caller.
 	Owner any
 	// Stop ends the context that is given to Do; nil = Do makes one that it can end.
-	Stop func()
+	Stop context.CancelCauseFunc
 
 	key      json.RawMessage // the id on the wire
 	line     []byte          // what goes on the wire
@@ -212,8 +212,8 @@ func (c *Conn) Do(ctx context.Context, p *Call) (json.RawMessage, *Error) {
 	}
 	sending := ctx
 	if p.Stop == nil {
-		sending, p.Stop = context.WithCancel(ctx)
-		defer p.Stop()
+		sending, p.Stop = context.WithCancelCause(ctx)
+		defer p.Stop(context.Canceled)
 	}
 	c.mu.Lock()
 	if c.life.Err() != nil || ctx.Err() != nil {

@@ -306,10 +306,11 @@ func (c *conn) leave() {
 func (c *conn) answer(r *request) (again bool) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
-	w := &response{conn: c, header: make(http.Header, 8), out: c.spare[:0], length: -1}
-	to := *r.target.url // the handler's own
+	w := &r.response
+	*w = response{conn: c, header: make(http.Header, 8), out: c.spare[:0], length: -1}
+	r.url = *r.target.url // the handler's own
 	built := (&http.Request{}).WithContext(ctx)
-	built.Method, built.URL, built.RequestURI, built.Host = r.method, &to, r.target.text, r.host
+	built.Method, built.URL, built.RequestURI, built.Host = r.method, &r.url, r.target.text, r.host
 	built.Proto, built.ProtoMajor, built.ProtoMinor = "HTTP/1.1", 1, 1
 	built.Header, built.Body, built.ContentLength, built.RemoteAddr = r.header, &r.body, r.body.left, c.remote
 	if r.body.left == 0 {

@@ -19,14 +19,21 @@ import (
 // a handler leaves, so that the connection can carry another request.
 const maxBody = 256 << 10
 
-// request is a plain request.
+// request is a plain request, with all that is made for it alone.
 type request struct {
 	method string // POST or GET
 	target target
 	host   string
 	header http.Header
 	body   body
+
+	values   [usualHeaders]string // of header, as far as there is room
+	url      url.URL              // of the handler
+	response response
 }
+
+// usualHeaders is the most headers that most clients send.
+const usualHeaders = 12
 
 // target is a request target that was parsed.
 type target struct {
@@ -72,7 +79,10 @@ func (c *conn) readRequest() *request {
 // readHeader reads the header lines.
 func (r *request) readHeader(lines string) bool {
 	n := strings.Count(lines, "\r\n")
-	values := make([]string, 0, n)
+	values := r.values[:0]
+	if n > len(r.values) {
+		values = make([]string, 0, n)
+	}
 	r.header = make(http.Header, n)
 	for len(lines) > 0 {
 		var line string

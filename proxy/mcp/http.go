@@ -131,8 +131,8 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		}
 	}
 	out := &response{w: w, rc: *http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events, at: identity.Resource{Door: "/mcp", Server: route}, core: d.core, client: r.Context()}
-	x := &exchange{versions: httpVersions, open: d.session.openSession, owned: true}
-	x.call = proxy.Call{Route: route, Transport: "http"}
+	x := &exchange{versions: httpVersions, owned: true}
+	x.call.Route, x.call.Transport = route, "http"
 	if r.Header["Traceparent"] != nil {
 		x.call.Trace = span.FromHeader(r.Header)
 	}
@@ -144,6 +144,9 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 	d.decode(x, body)
 	// A session header takes precedence over the body, and initialize belongs to the older
 	// revisions unless its body says otherwise.
+	if m := x.call.Message; m != nil && m.Method == "initialize" {
+		x.open = d.session.openSession
+	}
 	m, said, inSession := x.call.Message, r.Header[headerVersion], len(r.Header[headerSession]) > 0
 	bare := x.declares && !inSession
 	if !bare && len(said) == 1 && (m == nil || m.Method != "initialize") {

@@ -113,7 +113,8 @@ func (s *Server) send(ctx context.Context, r *request) (json.RawMessage, *Error)
 		return nil, errStopping()
 	}
 	defer s.calls.Leave()
-	ctx, clock := withDeadline(ctx, r.Cancel, cmp.Or(max(r.Timeout, 0), s.cfg.Timeout), cmp.Or(max(r.MaxTimeout, 0), s.cfg.MaxTimeout))
+	clock := &r.deadline
+	ctx = clock.begin(ctx, r.Cancel, cmp.Or(max(r.Timeout, 0), s.cfg.Timeout), cmp.Or(max(r.MaxTimeout, 0), s.cfg.MaxTimeout))
 	defer clock.done()
 	r.ofClient, r.clock = true, clock
 	var cl *client
@@ -452,18 +453,18 @@ type deadline struct {
 	timer *time.Timer
 }
 
-// withDeadline returns a context that ends after idle without progress, or else
+// begin returns a context that ends after idle without progress, or else
 // after total, which is at least idle. Neither counts the time spent on
 // questions. The cause is then context.DeadlineExceeded or ErrMaxTimeout. It is ctx
 // itself where cancel ends that. The caller calls done.
-func withDeadline(ctx context.Context, cancel context.CancelCauseFunc, idle, total time.Duration) (context.Context, *deadline) {
-	p := &deadline{cancel: cancel, idle: idle, left: idle, total: max(idle, total), since: time.Now()}
-	if cancel == nil {
+func (p *deadline) begin(ctx context.Context, cancel context.CancelCauseFunc, idle, total time.Duration) context.Context {
+	if p.cancel = cancel; cancel == nil {
 		ctx, p.cancel = context.WithCancelCause(ctx)
 		p.owned = true
 	}
+	p.idle, p.left, p.total, p.since = idle, idle, max(idle, total), time.Now()
 	p.timer = time.AfterFunc(idle, p.expire)
-	return ctx, p
+	return ctx
 }
 
 // expire ends the context because its time is over, unless a question or the end of the
@@ -479,9 +480,6 @@ func (p *deadline) expire() {
 		p.cancel(context.DeadlineExceeded)
 	}
 }
-
-// stop ends the context when the connection ends.
-func (p *deadline) stop() { p.cancel(context.Canceled) }
 
 // done ends the clock, and the context where withDeadline has made it.
 func (p *deadline) done() {

@@ -85,7 +85,8 @@ type request struct {
 	// ofClient requests are made for a client, and not on our own account.
 	ofClient bool
 	// clock is the deadline of a client's request, nil for any other.
-	clock *deadline
+	clock    *deadline
+	deadline deadline // that clock is
 	// bound are the parameters that headers repeat.
 	bound []paramheader.Parameter
 	// onNotice takes what comes on the stream of subscriptions/listen, nil for any
@@ -117,7 +118,7 @@ func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 	p := &pending{request: r, life: ctx}
 	p.Call = mcpclient.Call{ID: c.NextID(), Method: r.method, Params: r.params, Bound: r.bound, Trace: r.Trace, Loose: r.loose, Bytes: r.From.Bytes, Owner: p}
 	if r.clock != nil {
-		p.Stop = r.clock.stop
+		p.Stop = r.clock.cancel
 	}
 	var meta []jsonrpc.Change
 	if r.Progress != nil || r.Later != nil {

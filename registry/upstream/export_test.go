@@ -55,7 +55,8 @@ func DoFor(peer Peer, opts Options, progress func(json.RawMessage), idle, total 
 	say := func(line string) { _, _ = io.WriteString(out, line+"\n") }
 	s := server{func(line []byte) { answer(line, say) }, out}
 	c.OpenStdio(s, in, s, false)
-	ctx, clock := withDeadline(context.Background(), nil, idle, total)
+	clock := &deadline{}
+	ctx := clock.begin(context.Background(), nil, idle, total)
 	defer clock.done()
 	_, e := c.do(ctx, &request{Call: Call{Progress: progress, From: Downstream{Peer: peer}}, method: "tools/call", ofClient: true, clock: clock})
 	return e
@@ -76,9 +77,10 @@ func (g *Group) Hold() { g.hold() }
 // Release is waiting.release.
 func (g *Group) Release() { g.release() }
 
-// WithDeadline is withDeadline, as a member of g.
+// WithDeadline is deadline.begin, as a member of g.
 func WithDeadline(ctx context.Context, idle, total time.Duration, g *Group) (context.Context, Deadline) {
-	ctx, p := withDeadline(ctx, nil, idle, total)
+	p := &deadline{}
+	ctx = p.begin(ctx, nil, idle, total)
 	g.enter(p)
 	return ctx, Deadline{p, g}
 }

@@ -242,7 +242,8 @@ func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.Ra
 
 // connectTo is connect with a process, nil for one that is started now.
 func (srv *Server) connectTo(round context.Context, cl *client, spare *child) (*session, []json.RawMessage, error) {
-	ctx, clock := withDeadline(round, nil, srv.cfg.Timeout, 0)
+	clock := &deadline{}
+	ctx := clock.begin(round, nil, srv.cfg.Timeout, 0)
 	defer clock.done()
 	if cl != nil {
 		cl.enter(clock)

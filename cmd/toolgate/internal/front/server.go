@@ -133,11 +133,11 @@ func serveBounded(h http.Handler) http.Handler {
 				c.serving.Store(false)
 			}()
 		}
-		d, bounded := w.(interface{ SetReadDeadline(time.Time) error })
+		d, bounded := w.(deadliner)
 		switch {
 		case r.Body != nil && r.Body != http.NoBody && bounded:
 			now := time.Now()
-			r.Body = &body{ReadCloser: r.Body, set: d.SetReadDeadline, conn: c, end: now.Add(bodyTimeout)}
+			r.Body = &body{ReadCloser: r.Body, to: d, conn: c, end: now.Add(bodyTimeout)}
 			_ = d.SetReadDeadline(now.Add(bodyPause)) // fails only for a connection that is closed
 		case c != nil:
 			c.serving.Store(true)
@@ -146,11 +146,14 @@ func serveBounded(h http.Handler) http.Handler {
 	})
 }
 
+// A deadliner bounds the time for the rest of a request.
+type deadliner interface{ SetReadDeadline(time.Time) error }
+
 // body is the body of a request, which fails when bodyPause passes without a byte, or
 // bodyTimeout in all.
 type body struct {
 	io.ReadCloser
-	set  func(time.Time) error
+	to   deadliner
 	conn *connection // nil = unknown
 	end  time.Time
 }
@@ -164,13 +167,13 @@ func (b *body) Read(p []byte) (int, error) {
 		if b.conn != nil {
 			b.conn.serving.Store(true)
 		}
-		_ = b.set(time.Time{}) // fails only for a connection that is closed
+		_ = b.to.SetReadDeadline(time.Time{}) // fails only for a connection that is closed
 	case err == nil && n > 0:
 		next := time.Now().Add(bodyPause)
 		if b.end.Before(next) {
 			next = b.end
 		}
-		_ = b.set(next)
+		_ = b.to.SetReadDeadline(next)
 	}
 	return n, err
 }
