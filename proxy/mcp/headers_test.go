@@ -15,7 +15,7 @@ import (
 )
 
 // modernMeta is what a client without a session says of itself.
-const modernMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"test","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
+const modernMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"test","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"roots":{}}}`
 
 // sessionless makes a request of who without a session; members are those of
 // params but for _meta, "" for none.

@@ -131,7 +131,7 @@ func TestNegotiated(t *testing.T) {
 	h := &far{t: t, url: srv.URL + "/mcp", who: "alice"}
 	h.post(strings.Replace(initialize, `"capabilities":{}`, `"capabilities":`+declared, 1))
 	h.post(initialize)
-	modern := h.request(http.MethodPost, `{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{`+strings.Replace(modernMeta, `clientCapabilities":{}`, `clientCapabilities":`+declared, 1)+`}}`)
+	modern := h.request(http.MethodPost, `{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{`+strings.Replace(modernMeta, `clientCapabilities":{"roots":{}}`, `clientCapabilities":`+declared, 1)+`}}`)
 	modern.Header.Set("MCP-Protocol-Version", "2026-07-28")
 	modern.Header.Set("Mcp-Method", "tools/list")
 	h.do(modern)

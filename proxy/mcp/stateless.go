@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -322,10 +323,40 @@ func (s *statelessServer) serveStateless(ctx context.Context, x *exchange, notif
 	case refused:
 	case x.opensListener():
 		a = s.serveListener(ctx, x, notify)
+	case notify == nil && x.stateless.state == nil && !x.mayBeAsked():
+		a = s.serveAtOnce(ctx, x)
 	default:
 		a = s.serveAttempt(ctx, x, notify)
 	}
 	s.observe(x, a)
+	return a
+}
+
+// mayBeAsked reports whether the client of x can answer questions in the course of it.
+func (x *exchange) mayBeAsked() bool {
+	return x.row.asks && slices.ContainsFunc([]string{"elicitation", "sampling", "roots"}, func(feature string) bool {
+		_, can := jsonrpc.Get(x.call.Capabilities, feature)
+		return can
+	})
+}
+
+// serveAtOnce serves x, whose client gets one answer and nothing before it, on the goroutine
+// of its connection. The end of ctx says that the client has gone, and cancels x.
+func (s *statelessServer) serveAtOnce(ctx context.Context, x *exchange) (a answer) {
+	x.call.Peer = x.stateless.group
+	work, cancel := context.WithCancelCause(s.base)
+	x.call.Cancel = cancel
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { cancel(errCancelled) })()
+	defer func() {
+		if fault := recover(); fault != nil {
+			s.logPanic(x, fault)
+			a = s.broken(x)
+		}
+	}()
+	if a = s.answerTo(x, x.row.run(s.core, work, x)); errors.Is(context.Cause(work), errCancelled) {
+		return answer{silent: true, status: http.StatusAccepted}
+	}
 	return a
 }
 

@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/mark3labs/mcp-go/client"
 	"github.com/mark3labs/mcp-go/client/transport"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/mcp"
+	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -199,7 +203,7 @@ func TestModernCall(t *testing.T) {
 	req := sessionless("alice", "/mcp/demo", "tools/call", `"name":"echo","inputResponses":{"a":{}}`)
 	serve(d, req)
 	in := g.reached[0]
-	if in.Era != "2026-07-28" || in.Client != "test/1" || string(in.Capabilities) != "{}" || in.Level != "" || in.Peer == nil || in.Home == nil || in.Progress != nil {
+	if in.Era != "2026-07-28" || in.Client != "test/1" || string(in.Capabilities) != `{"roots":{}}` || in.Level != "" || in.Peer == nil || in.Home == nil || in.Progress != nil {
 		t.Errorf("the call: %+v", in)
 	}
 	if strings.Contains(string(in.Message.Params), "inputResponses") {
@@ -321,4 +325,59 @@ func TestMCPGoModern(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Errorf("closing: %v", err)
 	}
+}
+
+// A request of a client that cannot be asked ends like any other: its client may go, toolgate
+// may shut down, and the road may panic. Its server cannot ask.
+func TestClientThatCannotBeAsked(t *testing.T) {
+	for name, tc := range map[string]struct {
+		end  func(d *mcp.Door, hangUp func())
+		want string // of the answer
+	}{
+		"it goes":   {func(_ *mcp.Door, hangUp func()) { hangUp() }, ""},
+		"shutdown":  {func(d *mcp.Door, _ func()) { _ = d.Close(canceled()) }, proxy.ErrShutdown.Error()},
+		"no end":    {func(*mcp.Door, func()) {}, `"error 0":`},
+		"the panic": {func(*mcp.Door, func()) {}, "-32603"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newGate()
+				g.behave["talk"] = func(ctx context.Context, _ *fakeGate, in *proxyCall, _ raw) (raw, *proxyFailure) {
+					switch name {
+					case "the panic":
+						panic("planted")
+					case "no end":
+						return raw(`{"content":[],"error 0":` + string(in.Peer.Ask(ctx, []registry.Question{{Method: "roots/list"}})[0].Error) + `}`), nil
+					}
+					<-ctx.Done()
+					return nil, g.fail(signal.CodeToolTimeout, context.Cause(ctx).Error())
+				}
+				d := newDoor(t, g, nil)
+				ctx, hangUp := context.WithCancel(t.Context())
+				defer hangUp()
+				req := sessionless("alice", "/mcp", "tools/call", `"name":"demo__talk","arguments":{}`).WithContext(ctx)
+				body, _ := io.ReadAll(req.Body)
+				req.Body = io.NopCloser(strings.NewReader(strings.Replace(string(body), `{"roots":{}}`, `{}`, 1)))
+				req.ContentLength -= int64(len(`"roots":{}`))
+				rec, answered := httptest.NewRecorder(), make(chan struct{})
+				go func() {
+					defer close(answered)
+					d.ServeHTTP(rec, req)
+				}()
+				synctest.Wait()
+				tc.end(d, hangUp)
+				<-answered
+				if got := rec.Body.String(); !strings.Contains(got, tc.want) || tc.want == "" && got != "" {
+					t.Errorf("%d %s, want %q", rec.Code, got, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// canceled is a context that has ended.
+func canceled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
 }
