@@ -14,6 +14,7 @@ type figures struct {
 	P50, P99      float64 // time of a call in microseconds
 	Rate          float64 // calls per second
 	CPU           float64 // microseconds of CPU that a call cost the peer, user and system
+	Allocations   float64 // objects that the peer allocated for a call; 0 = it does not say
 	Resident      float64 // memory of the peer afterwards, in bytes
 	Value         float64 // what a workload measures that times no calls, in its row's unit
 	Fault         string  // the first error

@@ -56,8 +56,12 @@ func (b *bench) load(l lane, clients int, run func([]caller, time.Duration) figu
 	return charged(r.peers[l.via], func() figures { return run(callers, b.duration) })
 }
 
-// charged adds the CPU time and memory of a peer to the figures of a load.
+// charged adds the CPU time, allocations and memory of a peer to the figures of a load.
 func charged(p *peer, run func() figures) figures {
+	allocated, err := p.allocated()
+	if err != nil {
+		return failed(err)
+	}
 	before, err := cpuTime(p.pid())
 	if err != nil {
 		return failed(err)
@@ -67,8 +71,13 @@ func charged(p *peer, run func() figures) figures {
 	if err != nil {
 		return failed(errors.Join(err, p.ended()))
 	}
+	now, err := p.allocated()
+	if err != nil {
+		return failed(err)
+	}
 	if f.Calls > 0 {
 		f.CPU = float64((after - before).Microseconds()) / float64(f.Calls)
+		f.Allocations = (now - allocated) / float64(f.Calls)
 	}
 	if f.Resident, err = resident(p.pid()); err != nil {
 		return failed(err)

@@ -41,9 +41,10 @@ type via string
 
 // The peers of a site.
 const (
-	direct  via = "direct"        // the upstream itself
-	reverse via = "reverse proxy" // before the upstream
-	gate    via = "toolgate"      // before the upstream
+	direct    via = "direct"          // the upstream itself
+	reverse   via = "reverse proxy"   // before the upstream
+	buffering via = "buffering proxy" // the same, which reads the body of a request first
+	gate      via = "toolgate"        // before the upstream
 )
 
 // token returns the bearer token of an agent; agent 0 makes most calls.

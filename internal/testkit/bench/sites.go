@@ -3,9 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -24,6 +29,39 @@ type peer struct {
 func (p *peer) end() {
 	p.process.end()
 	_ = os.RemoveAll(p.dir) // the end of the run removes all that is left
+}
+
+// The lines from which allocated reads: one that toolgate prints, and one of its metrics.
+var (
+	consoleURL = regexp.MustCompile(`http://\S+/console/`)
+	mallocs    = regexp.MustCompile(`(?m)^go_memstats_mallocs_total (\S+)$`)
+)
+
+// allocated returns how many objects a toolgate has allocated since it started, 0 for any
+// other peer.
+func (p *peer) allocated() (float64, error) {
+	printed, err := os.ReadFile(p.log.Name())
+	if err != nil {
+		return 0, err
+	}
+	console := consoleURL.Find(printed)
+	if console == nil {
+		return 0, nil
+	}
+	res, err := http.Get(strings.Replace(string(console), "/console/", "/metrics", 1)) //nolint:noctx // it is on this machine
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	if err != nil {
+		return 0, err
+	}
+	sample := mallocs.FindSubmatch(text)
+	if sample == nil {
+		return 0, fmt.Errorf("%s has no go_memstats_mallocs_total", res.Request.URL)
+	}
+	return strconv.ParseFloat(string(sample[1]), 64)
 }
 
 // A running site has the processes that its lanes have needed so far.
@@ -62,8 +100,8 @@ func (r *running) fresh(v via) (*peer, error) {
 	switch v {
 	case direct:
 		return r.launch(e, dir, r.b.self, "upstream", "-http", "-tools", strconv.Itoa(r.toolCount()))
-	case reverse:
-		return r.launch(e, dir, r.b.self, "proxy", "-to", upstream)
+	case reverse, buffering:
+		return r.launch(e, dir, r.b.self, "proxy", "-to", upstream, "-buffer="+strconv.FormatBool(v == buffering))
 	}
 	e.token, e.prefix = token(0), "up__"
 	if r.issued {
@@ -159,7 +197,7 @@ func (r *running) close() {
 	for _, p := range r.pipes {
 		p.end()
 	}
-	for _, v := range []via{gate, reverse, direct} {
+	for _, v := range []via{gate, reverse, buffering, direct} {
 		if p := r.peers[v]; p != nil {
 			p.end()
 		}
