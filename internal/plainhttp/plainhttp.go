@@ -164,9 +164,10 @@ type conn struct {
 	ctx    context.Context // of all its requests
 	r      *bufio.Reader   // nil at rest
 	remote string
-	seen   target // of the last request
-	posted bool   // the last request was a POST
-	spare  []byte // room for an answer
+	seen   target              // of the last request
+	fields [usualHeaders]field // of the last request, in their order
+	posted bool                // the last request was a POST
+	spare  []byte              // room for an answer
 
 	mu    sync.Mutex // protects the fields below
 	idle  bool       // no byte of the next request has arrived
@@ -201,7 +202,7 @@ func (c *conn) serve(n int, within time.Duration) {
 			c.forget()
 			return
 		}
-		c.posted = r.method == http.MethodPost
+		c.posted = r.target.method == http.MethodPost
 		if !c.answer(r) {
 			break
 		}
@@ -209,7 +210,7 @@ func (c *conn) serve(n int, within time.Duration) {
 		left = c.server.HTTP.IdleTimeout - within
 	}
 	if c.quiet && left > 0 {
-		c.spare = nil
+		c.spare, c.fields = nil, [usualHeaders]field{}
 		c.shed()
 		c.server.serving.Go(func() { c.serve(n, left) })
 		return
@@ -310,7 +311,7 @@ func (c *conn) answer(r *request) (again bool) {
 	*w = response{conn: c, header: make(http.Header, 8), out: c.spare[:0], length: -1}
 	r.url = *r.target.url // the handler's own
 	built := (&http.Request{}).WithContext(ctx)
-	built.Method, built.URL, built.RequestURI, built.Host = r.method, &r.url, r.target.text, r.host
+	built.Method, built.URL, built.RequestURI, built.Host = r.target.method, &r.url, r.target.text, r.host
 	built.Proto, built.ProtoMajor, built.ProtoMinor = "HTTP/1.1", 1, 1
 	built.Header, built.Body, built.ContentLength, built.RemoteAddr = r.header, &r.body, r.body.left, c.remote
 	if r.body.left == 0 {

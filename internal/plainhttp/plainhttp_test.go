@@ -215,8 +215,11 @@ func get(path string, headers ...string) string {
 }
 
 var conversations = map[string]string{
-	"plain":                   post("/x", "hello", "Content-Type: application/json", "accept: */*", "mcp-session-id: abc", "X-Other:  spaced  "),
-	"several":                 post("/json", "{}") + post("/x", "a") + post("/empty", "") + post("/json", "{}"),
+	"plain":   post("/x", "hello", "Content-Type: application/json", "accept: */*", "mcp-session-id: abc", "X-Other:  spaced  "),
+	"several": post("/json", "{}") + post("/x", "a") + post("/empty", "") + post("/json", "{}"),
+	"headers change": post("/x", "a", "A: 1", "B: 2", "Authorization: Bearer x") + post("/x", "bb", "A: 1", "B: 3") + post("/x", "b", "B: 3", "A: 1") +
+		post("/x", "b", "B: 3", "A: 1") + post("/x", "b", "b: 3", "A: 1", "a: 2") + post("/x", "b"),
+	"a header breaks":         post("/x", "a", "A: 1") + post("/x", "a", "A : 1"),
 	"every answer":            post("/json", "{}") + post("/stream", "") + post("/large", "b") + post("/long", "b") + post("/empty", "b") + post("/none", "b") + post("/split", "b") + post("/x", "b"),
 	"answer too short":        post("/short", "b") + post("/x", "b"),
 	"answer too long":         post("/beyond", "b") + post("/x", "b"),

@@ -21,7 +21,6 @@ const maxBody = 256 << 10
 
 // request is a plain request, with all that is made for it alone.
 type request struct {
-	method string // POST or GET
 	target target
 	host   string
 	header http.Header
@@ -35,11 +34,15 @@ type request struct {
 // usualHeaders is the most headers that most clients send.
 const usualHeaders = 12
 
-// target is a request target that was parsed.
+// target is a request line that was parsed.
 type target struct {
-	text string
-	url  *url.URL
+	line   string
+	method string // POST or GET
+	text   string // of the target
+	url    *url.URL
 }
+
+var crlf = []byte("\r\n")
 
 // decisive are headers that change what a message or its connection means, and those
 // that net/http rewrites.
@@ -53,21 +56,16 @@ func (c *conn) readRequest() *request {
 	if end < 0 {
 		return nil
 	}
-	line, lines, _ := strings.Cut(string(buf[:end+2]), "\r\n")
-	method, text, _ := strings.Cut(line, " ")
-	text, ok := strings.CutSuffix(text, " HTTP/1.1")
-	if !ok || method != http.MethodPost && method != http.MethodGet || !strings.HasPrefix(text, "/") || strings.Contains(text, " ") {
-		return nil
-	}
-	if c.seen.text != text { // else the last target is not parsed again
-		u, err := url.ParseRequestURI(text)
-		if err != nil {
+	line, lines, _ := bytes.Cut(buf[:end+2], crlf)
+	if c.seen.line != string(line) { // else it means what it meant in the last request
+		to, ok := readTarget(string(line))
+		if !ok {
 			return nil
 		}
-		c.seen = target{strings.Clone(text), u}
+		c.seen = to
 	}
-	r := &request{method: method, target: c.seen, body: body{conn: c, left: -1}}
-	if !r.readHeader(lines) || r.host == "" || (r.method == http.MethodPost) != (r.body.left >= 0) { // a POST names its length, a GET has no body
+	r := &request{target: c.seen, body: body{conn: c, left: -1}}
+	if !r.readHeader(lines, &c.fields) || r.host == "" || (r.target.method == http.MethodPost) != (r.body.left >= 0) { // a POST names its length, a GET has no body
 		return nil
 	}
 	r.body.left = max(r.body.left, 0)
@@ -76,49 +74,78 @@ func (c *conn) readRequest() *request {
 	return r
 }
 
-// readHeader reads the header lines.
-func (r *request) readHeader(lines string) bool {
-	n := strings.Count(lines, "\r\n")
+// readTarget reads a request line. It returns false for one that is not of a plain request.
+func readTarget(line string) (target, bool) {
+	method, text, _ := strings.Cut(line, " ")
+	text, ok := strings.CutSuffix(text, " HTTP/1.1")
+	if !ok || method != http.MethodPost && method != http.MethodGet || !strings.HasPrefix(text, "/") || strings.Contains(text, " ") {
+		return target{}, false
+	}
+	u, err := url.ParseRequestURI(text)
+	return target{line, method, text, u}, err == nil
+}
+
+// A field is a header line that was read.
+type field struct{ line, name, value string }
+
+// readField reads a header line. It returns false for one that is not of a plain request.
+func readField(line string) (field, bool) {
+	name, value, ok := strings.Cut(line, ":")
+	if value = strings.Trim(value, " \t"); !ok || !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
+		return field{}, false
+	}
+	name = textproto.CanonicalMIMEHeaderKey(name)
+	switch {
+	case name == "Host" && (value == "" || !httpguts.ValidHostHeader(value)), name == "Connection" && !strings.EqualFold(value, "keep-alive"), slices.Contains(decisive, name):
+		return field{}, false
+	}
+	return field{line, name, value}, true
+}
+
+// readHeader reads the header lines. Those that are as in the last request of the connection,
+// whose fields are last, are not read again: most clients change the length at most.
+func (r *request) readHeader(lines []byte, last *[usualHeaders]field) bool {
+	n := bytes.Count(lines, crlf)
 	values := r.values[:0]
 	if n > len(r.values) {
 		values = make([]string, 0, n)
 	}
 	r.header = make(http.Header, n)
-	for len(lines) > 0 {
-		var line string
-		line, lines, _ = strings.Cut(lines, "\r\n")
-		name, value, ok := strings.Cut(line, ":")
-		if value = strings.Trim(value, " \t"); !ok || !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
-			return false
+	for i := 0; len(lines) > 0; i++ {
+		var line []byte
+		line, lines, _ = bytes.Cut(lines, crlf)
+		var f field
+		if i < len(last) {
+			f = last[i]
 		}
-		if known, ok := usual[name]; ok {
-			name = known
-		} else {
-			name = textproto.CanonicalMIMEHeaderKey(name)
-		}
-		switch name {
-		case "Host":
-			if r.host != "" || value == "" || !httpguts.ValidHostHeader(value) {
+		if f.line != string(line) {
+			var ok bool
+			if f, ok = readField(string(line)); !ok {
 				return false
 			}
-			r.host = value
+			if i < len(last) {
+				last[i] = f
+			}
+		}
+		switch f.name {
+		case "Host":
+			if r.host != "" {
+				return false
+			}
+			r.host = f.value
 			continue
 		case "Content-Length":
-			n, err := strconv.ParseUint(value, 10, 31)
+			n, err := strconv.ParseUint(f.value, 10, 31)
 			if err != nil || n > maxBody {
 				return false
 			}
 			r.body.left = int64(n) //nolint:gosec // at most maxBody
-		case "Connection":
-			if !strings.EqualFold(value, "keep-alive") {
-				return false
-			}
 		}
-		if r.header[name] != nil || slices.Contains(decisive, name) {
+		if r.header[f.name] != nil {
 			return false
 		}
-		values = append(values, value)
-		r.header[name] = values[len(values)-1 : len(values) : len(values)]
+		values = append(values, f.value)
+		r.header[f.name] = values[len(values)-1 : len(values) : len(values)]
 	}
 	return true
 }
@@ -178,15 +205,3 @@ func (r *rest) CloseWrite() error {
 	}
 	return nil
 }
-
-// usual are spellings of headers that MCP clients send, with those of net/http.
-var usual = func() map[string]string {
-	all := make(map[string]string)
-	for _, name := range []string{
-		"Accept", "Accept-Encoding", "Accept-Language", "Authorization", "Connection", "Content-Length", "Content-Type", "Host", "Origin",
-		"Sec-Fetch-Mode", "Traceparent", "User-Agent", "Mcp-Method", "Mcp-Name", "Mcp-Protocol-Version", "Mcp-Session-Id",
-	} {
-		all[name], all[strings.ToLower(name)] = name, name
-	}
-	return all
-}()
