@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -31,12 +32,10 @@ func (t *toolCall) receive(context.Context) *Failure {
 	if t.name, _ = jsonrpc.Text(name); t.name == "" {
 		return t.fail(signal.CodeEnvelopeInvalid, "params.name must be a string that is not empty")
 	}
-	t.body = json.RawMessage("{}")
-	if args, ok := m.Param("arguments"); ok {
-		if args[0] != '{' {
-			return t.fail(signal.CodeEnvelopeInvalid, "params.arguments must be an object")
-		}
-		t.body = args
+	if args, ok := m.Param("arguments"); !ok {
+		t.body = json.RawMessage("{}")
+	} else if t.body = args; args[0] != '{' {
+		return t.fail(signal.CodeEnvelopeInvalid, "params.arguments must be an object")
 	}
 	t.digest = digest(t.body)
 	task, ok := m.Param("task") // MCP 2025-11-25, tasks
@@ -72,23 +71,39 @@ func digest(judged []byte) string {
 
 // receiveMeta stores the caller's _meta without the members of this hop.
 func (c *call) receiveMeta(meta json.RawMessage) *Failure {
-	var ours []jsonrpc.Change
+	if !isObject(meta) {
+		return c.fail(signal.CodeEnvelopeInvalid, "params._meta must be an object")
+	}
+	others := false
+	jsonrpc.Each(meta, func(name []byte, _ json.RawMessage) bool {
+		others = !ofThisHop(name)
+		return !others
+	})
+	if !others { // most clients
+		c.meta = json.RawMessage("{}")
+		return nil
+	}
+	var changes []jsonrpc.Change
 	jsonrpc.Each(meta, func(name []byte, value json.RawMessage) bool {
-		key := string(name)
-		// The related task concerns the ends beyond this connection too.
-		mcp := strings.HasPrefix(key, "io.modelcontextprotocol/") && key != "io.modelcontextprotocol/related-task"
-		if mcp || key == "progressToken" || strings.HasPrefix(key, "io.toolgate/") {
-			ours = append(ours, jsonrpc.Change{Name: key})
-		} else if key == "baggage" {
-			ours = append(ours, jsonrpc.Change{Name: key, Value: c.gate.passBaggage(value)})
+		if ofThisHop(name) {
+			changes = append(changes, jsonrpc.Change{Name: string(name)})
+		} else if string(name) == "baggage" {
+			changes = append(changes, jsonrpc.Change{Name: "baggage", Value: c.gate.passBaggage(value)})
 		}
 		return true
 	})
 	var err error
-	if c.meta, err = jsonrpc.Extend(meta, ours...); err != nil {
-		return c.fail(signal.CodeEnvelopeInvalid, "params._meta must be an object")
+	if c.meta, err = jsonrpc.Extend(meta, changes...); err != nil {
+		return c.fail(signal.CodeEnvelopeInvalid, "params._meta cannot be read")
 	}
 	return nil
+}
+
+// ofThisHop reports whether a member of _meta concerns this connection alone. The related
+// task concerns the ends beyond it too.
+func ofThisHop(name []byte) bool {
+	mcp := bytes.HasPrefix(name, []byte("io.modelcontextprotocol/")) && string(name) != "io.modelcontextprotocol/related-task"
+	return mcp || string(name) == "progressToken" || bytes.HasPrefix(name, []byte("io.toolgate/"))
 }
 
 // passBaggage returns the members of a W3C Baggage (section 3.3.1) that servers receive, nil for

@@ -378,7 +378,7 @@ func (s *statelessServer) pumpListener(ctx context.Context, x *exchange, l *list
 // endListener returns the answer that ends a stream.
 func (s *statelessServer) endListener(x *exchange) answer {
 	meta := slices.Concat([]byte(`{"resultType":"complete","_meta":{`), jsonrpc.Quote(metaSubscription), []byte{':'}, x.id,
-		[]byte{','}, jsonrpc.Quote(metaServer), []byte{':'}, s.serverInfo(), []byte("}}"))
+		[]byte{','}, jsonrpc.Quote(metaServer), []byte{':'}, s.serverInfo, []byte("}}"))
 	body, _ := wire.CreateSuccessResponse(x.id, meta) // fails for no id that was decoded
 	return answer{status: http.StatusOK, body: body}
 }

@@ -84,6 +84,7 @@ type exchange struct {
 	row       method                           // what it requests
 	session   *session                         // nil before initialize
 	stateless *statelessRequest                // nil for a revision with sessions
+	bare      statelessRequest                 // that stateless is
 	versions  []string                         // the revisions that initialize may agree to, newest first
 	open      func(*session) (*session, error) // keeps the session that initialize made, or gives the one it is for
 	opened    *session                         // that session
@@ -399,7 +400,7 @@ func (c *core) answerTo(x *exchange, o outcome) answer {
 	}
 	result, ok := o.result, o.result != nil
 	if x.stateless != nil && !o.complete {
-		result, ok = c.completeResult(result, x.row, c.serverInfo())
+		result, ok = c.completeResult(result, x.row, c.serverInfo)
 	}
 	if !ok { // fails closed
 		return c.broken(x)
@@ -548,7 +549,7 @@ func (c *core) page(x *exchange, tools []*registry.Tool, at int) []byte {
 		frame = fmt.Appendf(nil, begin+`],"nextCursor":%q}`, cursorAfter(shownName(tools[len(tools)-1], x.call.Route)))
 	}
 	if x.stateless != nil {
-		frame, _ = c.completeResult(frame, x.row, c.serverInfo()) // false for no result of ours
+		frame, _ = c.completeResult(frame, x.row, c.serverInfo) // false for no result of ours
 	}
 	size := len(frame) + len(tools)
 	for _, t := range tools {

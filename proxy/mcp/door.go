@@ -237,6 +237,8 @@ type core struct {
 	close   context.CancelFunc
 	work    wait.Drain    // requests, stdio clients, and calls that continue after their request
 	calls   *wait.Workers // run the calls that may continue after their request
+
+	serverInfo json.RawMessage // name and version of toolgate
 }
 
 // sessionServer serves requests of the revisions before 2026-07-28, which
@@ -286,7 +288,7 @@ func New(opts Options) (*Door, error) {
 	}
 	opts = opts.withDefaults()
 	base, cancel := context.WithCancelCause(context.Background())
-	c := &core{opts: opts, base: base, cancel: cancel, calls: wait.NewWorkers()}
+	c := &core{opts: opts, base: base, cancel: cancel, calls: wait.NewWorkers(), serverInfo: serverInfoOf(opts.Version)}
 	c.closing, c.close = context.WithCancel(base)
 	events := &eventLog{limits: opts.EventLog.withDefaults(), now: opts.Now, crowded: opts.Crowded, keeper: opts.Keeper, held: make(map[owner]*holding)}
 	events.slow = func(by owner) {

@@ -23,7 +23,7 @@ const maxInstructionsBytes = 32 << 10
 // has its serverInfo and instructions; the route of all has a paragraph for
 // each server. A server of which the principal sees no tool adds nothing.
 func (c *core) introduce(ctx context.Context, x *exchange) (info json.RawMessage, instructions string) {
-	info, instructions = c.serverInfo(), ownInstructions
+	info, instructions = c.serverInfo, ownInstructions
 	servers := c.visibleServers(ctx, x)
 	if x.call.Route == "" {
 		return info, instructions + paragraphs(servers)

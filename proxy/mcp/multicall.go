@@ -407,7 +407,7 @@ func (m *multiCall) sendRoundLocked(t *attempt) {
 	state := m.server.signer.sign(claim{m.id, m.sentRound, m.expires.UnixMilli(), m.binding, restartable})
 	result := slices.Concat([]byte(`{"resultType":"input_required","inputRequests":`), m.round.requests(),
 		[]byte(`,"requestState":`), jsonrpc.Quote(state), []byte(`,"_meta":{`), jsonrpc.Quote(metaServer), []byte{':'},
-		m.server.serverInfo(), []byte("}}"))
+		m.server.serverInfo, []byte("}}"))
 	t.reply <- answer{status: http.StatusOK, body: jsonrpc.NewSuccess(t.x.id, result)}
 }
 

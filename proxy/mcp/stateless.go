@@ -45,7 +45,7 @@ type statelessRequest struct {
 // without headers. If ok is false, a answers x.
 func (s *statelessServer) admitStateless(ctx context.Context, x *exchange, h http.Header) (a answer, ok bool) {
 	m := x.call.Message
-	x.stateless = &statelessRequest{}
+	x.stateless = &x.bare
 	x.call.Era = statelessVersion
 	switch {
 	case m == nil:
@@ -133,7 +133,7 @@ func (x *exchange) readClient() string {
 // concern only the client and this door. It returns what is wrong with them, ""
 // when nothing is.
 func (x *exchange) extractAnswers() string {
-	m := *x.call.Message
+	m := x.call.Message
 	for _, member := range []struct {
 		name string
 		to   *json.RawMessage
@@ -155,9 +155,10 @@ func (x *exchange) extractAnswers() string {
 			return "params cannot be read"
 		}
 		*member.to = raw
-		m.SetParams(left)
+		without := *m
+		without.SetParams(left)
+		m, x.call.Message = &without, &without
 	}
-	x.call.Message = &m
 	return ""
 }
 
@@ -451,9 +452,9 @@ func (c *core) completeResult(result json.RawMessage, row method, info json.RawM
 	return result, err == nil
 }
 
-// serverInfo returns the name and version of toolgate.
-func (c *core) serverInfo() json.RawMessage {
-	return slices.Concat([]byte(`{"name":"toolgate","version":`), jsonrpc.Quote(c.opts.Version), []byte{'}'})
+// serverInfoOf returns the name of toolgate and its version.
+func serverInfoOf(version string) json.RawMessage {
+	return slices.Concat([]byte(`{"name":"toolgate","version":`), jsonrpc.Quote(version), []byte{'}'})
 }
 
 // statelessFailure returns the answer to x for a failure. Codes that the
@@ -464,7 +465,7 @@ func (c *core) statelessFailure(x *exchange, f *proxy.Failure) answer {
 		a = c.failedAs(wire.Gateway, x, f) // only a tool's result can stand for an error
 	}
 	if result, ok := jsonrpc.Get(a.body, "result"); ok {
-		if whole, ok := c.completeResult(result, x.row, c.serverInfo()); ok {
+		if whole, ok := c.completeResult(result, x.row, c.serverInfo); ok {
 			a.body = jsonrpc.OneLine(jsonrpc.NewSuccess(x.id, whole))
 		}
 		return a
