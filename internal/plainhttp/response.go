@@ -24,16 +24,17 @@ const (
 type response struct {
 	conn   *conn
 	header http.Header
-	status int    // 0 = not yet chosen
-	out    []byte // to be written
-	held   int    // bytes of out that are the body of an answer whose head is not made
-	length int64  // of the body, as the handler says; -1 = unknown
-	size   int64  // of the body so far
-	framed bool   // the head is made
-	chunks bool   // the body is chunked
-	last   bool   // the connection ends with this answer
-	timed  bool   // the handler has set a deadline for writes
-	err    error  // of the first write that failed
+	status int          // 0 = not yet chosen
+	out    []byte       // to be written
+	head   bytes.Buffer // only while the head is made
+	held   int          // bytes of out that are the body of an answer whose head is not made
+	length int64        // of the body, as the handler says; -1 = unknown
+	size   int64        // of the body so far
+	framed bool         // the head is made
+	chunks bool         // the body is chunked
+	last   bool         // the connection ends with this answer
+	timed  bool         // the handler has set a deadline for writes
+	err    error        // of the first write that failed
 }
 
 // Header implements http.ResponseWriter.
@@ -172,14 +173,14 @@ func (w *response) frame(body []byte) {
 		w.header["Content-Type"] = []string{http.DetectContentType(body)}
 	}
 	b := append(strconv.AppendInt(append(w.out, "HTTP/1.1 "...), int64(w.status), 10), ' ')
-	lines := bytes.NewBuffer(append(append(b, http.StatusText(w.status)...), "\r\n"...))
-	_ = w.header.Write(lines) // a buffer takes all
-	b = lines.Bytes()
+	w.head = *bytes.NewBuffer(append(append(b, http.StatusText(w.status)...), "\r\n"...))
+	_ = w.header.Write(&w.head) // a buffer takes all
+	b = w.head.Bytes()
 	if _, said := w.header["Date"]; !said {
 		b = append(time.Now().UTC().AppendFormat(append(b, "Date: "...), http.TimeFormat), "\r\n"...)
 	}
 	if w.chunks {
 		b = append(b, "Transfer-Encoding: chunked\r\n"...)
 	}
-	w.out = append(b, "\r\n"...)
+	w.out, w.head = append(b, "\r\n"...), bytes.Buffer{}
 }
