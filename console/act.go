@@ -107,9 +107,7 @@ func (c *Console) readable(ctx context.Context, r *http.Request, p policy.Princi
 	right := c.trailRight(ctx, p)
 	act := Act{Name: ActTrailRead, Principal: p, Credential: "bearer"}
 	if right == policy.TrailNone {
-		act.Reason = notAuditor.Code
-		_ = c.record(r, act)
-		return nil, notAuditor
+		return nil, c.recordRefusal(r, act, notAuditor)
 	}
 	if err := c.record(r, act); err != nil {
 		return nil, err
@@ -118,6 +116,14 @@ func (c *Console) readable(ctx context.Context, r *http.Request, p policy.Princi
 		return c.opts.Audit(ctx, n, follow), nil
 	}
 	return c.decidable(ctx, p, n, follow), nil
+}
+
+// recordRefusal records that act was refused, and returns err, which says why. The log has the cause
+// when that cannot be recorded.
+func (c *Console) recordRefusal(r *http.Request, act Act, err error) error {
+	act.Reason = problemOf(err).Code
+	_ = c.record(r, act)
+	return err
 }
 
 // mayDecide returns a function that reports whether p may decide on a ticket. It remembers its answers.

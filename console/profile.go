@@ -21,9 +21,7 @@ func (c *Console) profile(w http.ResponseWriter, r *http.Request, p policy.Princ
 	name := r.PathValue("name")
 	act := Act{Name: ActProfile, Principal: p, Credential: "bearer", Profile: Visible(name)}
 	if c.opts.Profiles == nil || !c.opts.Profiles(p) {
-		act.Reason = "NOT_PROFILER"
-		_ = c.record(r, act)
-		return problem{Status: http.StatusForbidden, Code: act.Reason, Detail: "you may not take profiles", Hint: "toolgate.pprof_role names the role that may"}
+		return c.recordRefusal(r, act, problem{Status: http.StatusForbidden, Code: "NOT_PROFILER", Detail: "you may not take profiles", Hint: "toolgate.pprof_role names the role that may"})
 	}
 	// The command line is left out, because it may hold a token.
 	take := map[string]http.HandlerFunc{"profile": pprof.Profile, "trace": pprof.Trace}[name]

@@ -51,9 +51,7 @@ type SignIn struct {
 func (c *Console) seenFor(r *http.Request, p policy.Principal, credential string) (found Seen, err error) {
 	act := Act{Name: ActTrailRead, Principal: p, Credential: credential, Query: "principals and sign-ins"}
 	if c.trailRight(r.Context(), p) != policy.TrailAll {
-		act.Reason = notAuditor.Code
-		_ = c.record(r, act)
-		return found, notAuditor
+		return found, c.recordRefusal(r, act, notAuditor)
 	}
 	if err := c.record(r, act); err != nil {
 		return found, err

@@ -126,8 +126,7 @@ func (c *Console) restarted(r *http.Request, p policy.Principal, credential stri
 	act := Act{Name: ActServerRestart, Principal: p, Credential: credential, Server: Visible(name)}
 	found, err := c.server(r.Context(), name, p)
 	if errors.Is(err, notOperator) {
-		act.Reason = notOperator.Code
-		_ = c.record(r, act)
+		err = c.recordRefusal(r, act, err)
 	}
 	switch {
 	case err != nil:

@@ -105,9 +105,7 @@ func (c *Console) endSessionFor(r *http.Request, p policy.Principal, credential,
 	act := Act{Name: ActSessionEnded, Principal: p, Credential: credential}
 	all, err := c.clientSessionsFor(r.Context(), p, "", "")
 	if err != nil {
-		act.Reason = problemOf(err).Code
-		_ = c.record(r, act) // the log has the cause
-		return ClientSession{}, err
+		return ClientSession{}, c.recordRefusal(r, act, err)
 	}
 	i := slices.IndexFunc(all, func(s ClientSession) bool { return s.ID == id })
 	if i < 0 {

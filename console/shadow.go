@@ -44,9 +44,7 @@ func (c *Console) shadowFor(r *http.Request, p policy.Principal, credential stri
 	}
 	act := Act{Name: ActTrailRead, Principal: p, Credential: credential, Query: "disagreements of the shadow policy"}
 	if err := c.mayTry(r, p); err != nil {
-		act.Reason = problemOf(err).Code
-		_ = c.record(r, act) // the log has the cause
-		return found, err
+		return found, c.recordRefusal(r, act, err)
 	}
 	if err := c.record(r, act); err != nil {
 		return found, err

@@ -53,9 +53,7 @@ var (
 func (c *Console) stop(r *http.Request, p policy.Principal, credential string, s stop.Stop, within string) (stop.State, error) {
 	act := Act{Name: ActStop, Principal: p, Credential: credential}
 	if !c.may(r.Context(), p, policy.Stops) {
-		act.Reason = mayNotStop.Code
-		_ = c.record(r, act) // the log has the cause
-		return stop.State{}, mayNotStop
+		return stop.State{}, c.recordRefusal(r, act, mayNotStop)
 	}
 	s.By = p.Subject
 	if within != "" {
@@ -82,9 +80,7 @@ func (c *Console) stop(r *http.Request, p policy.Principal, credential string, s
 func (c *Console) resume(r *http.Request, p policy.Principal, credential, id string) (stop.Stop, error) {
 	act := Act{Name: ActResume, Principal: p, Credential: credential, Stop: Visible(id)}
 	if !c.may(r.Context(), p, policy.Stops) {
-		act.Reason = mayNotStop.Code
-		_ = c.record(r, act) // the log has the cause
-		return stop.Stop{}, mayNotStop
+		return stop.Stop{}, c.recordRefusal(r, act, mayNotStop)
 	}
 	all, err := c.opts.Stops.List(r.Context())
 	if err != nil {

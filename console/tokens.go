@@ -94,9 +94,7 @@ func (c *Console) listTokens(w http.ResponseWriter, r *http.Request, p policy.Pr
 func (c *Console) makeFor(r *http.Request, p policy.Principal, credential string, t Token, within string) (MadeToken, error) {
 	act := Act{Name: ActTokenMade, Principal: p, Credential: credential}
 	if !c.may(r.Context(), p, policy.Operates) {
-		act.Reason = notOperator.Code
-		_ = c.record(r, act) // the log has the cause
-		return MadeToken{}, notOperator
+		return MadeToken{}, c.recordRefusal(r, act, notOperator)
 	}
 	if within != "" {
 		d, err := time.ParseDuration(within)
@@ -139,9 +137,7 @@ func (c *Console) revokeFor(r *http.Request, p policy.Principal, credential, id,
 	act := Act{Name: ActTokenRevoked, Principal: p, Credential: credential}
 	all, err := c.tokensFor(r.Context(), p, "")
 	if err != nil {
-		act.Reason = problemOf(err).Code
-		_ = c.record(r, act) // the log has the cause
-		return Token{}, err
+		return Token{}, c.recordRefusal(r, act, err)
 	}
 	i := slices.IndexFunc(all, func(t Token) bool { return t.ID == id })
 	switch {

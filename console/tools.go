@@ -317,8 +317,8 @@ func (c *Console) judge(r *http.Request, p policy.Principal, credential string, 
 		err = toolProblem(c.opts.Tools.Judge(r.Context(), v))
 	}
 	if err != nil && problemOf(err).Code != codeUnrecorded {
-		act.Why, act.Reason = "", problemOf(err).Code
-		_ = c.record(r, act) // the log has the cause
+		act.Why = ""
+		return c.recordRefusal(r, act, err)
 	}
 	return err
 }

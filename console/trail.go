@@ -85,9 +85,7 @@ func (c *Console) beginVerifying(w http.ResponseWriter, r *http.Request, p polic
 func (c *Console) verify(r *http.Request, p policy.Principal, credential string) (Job, error) {
 	act := Act{Name: ActTrailVerified, Principal: p, Credential: credential}
 	if c.trailRight(r.Context(), p) != policy.TrailAll {
-		act.Reason = notAuditor.Code
-		_ = c.record(r, act) // the log has the cause
-		return Job{}, notAuditor
+		return Job{}, c.recordRefusal(r, act, notAuditor)
 	}
 	if err := c.record(r, act); err != nil {
 		return Job{}, err
@@ -123,9 +121,7 @@ func (c *Console) exportTo(w http.ResponseWriter, r *http.Request, p policy.Prin
 	}
 	act := Act{Name: ActTrailExported, Principal: p, Credential: credential}
 	if !c.may(r.Context(), p, policy.Exports) {
-		act.Reason = mayNotExport.Code
-		_ = c.record(r, act) // the log has the cause
-		return mayNotExport
+		return c.recordRefusal(r, act, mayNotExport)
 	}
 	if err := c.record(r, act); err != nil {
 		return err
