@@ -110,7 +110,7 @@ func (a *archiver) isOld(number int, last bool, before time.Time) (bool, error) 
 		}
 		return ended(a.from, false)
 	}
-	for line, err := range wholeLines(segmentPath(a.from, number), offset) {
+	for line, err := range wholeLines(segmentPath(a.from, number), offset, splitLine) {
 		if err != nil {
 			return false, err
 		}
@@ -133,7 +133,7 @@ func (a *archiver) isOld(number int, last bool, before time.Time) (bool, error) 
 
 // mayLeave reports whether no record of a segment is the only proof that chains were removed.
 func (a *archiver) mayLeave(number int) (bool, error) {
-	for line, err := range wholeLines(segmentPath(a.from, number), 0) {
+	for line, err := range wholeLines(segmentPath(a.from, number), 0, splitLine) {
 		if err != nil {
 			return false, err
 		}
@@ -159,7 +159,7 @@ func (a *archiver) copy(numbers []int) error {
 	}
 	for _, n := range numbers {
 		data, err := os.ReadFile(segmentPath(a.from, n))
-		if err == nil {
+		if data = bytes.TrimRight(data, "\x00"); err == nil { // a killed process leaves zeros behind
 			err = files.Replace(segmentPath(a.to, n), data, 0o600)
 		}
 		if err != nil {

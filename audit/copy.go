@@ -37,8 +37,8 @@ func Copy(to, root string, progress io.Writer) error {
 	})
 }
 
-// copyFile copies a file that may grow; a file that was just replaced is copied as it is
-// now.
+// copyFile copies a file that may grow, without the zeros that a segment may end in; a file that
+// was just replaced is copied as it is now.
 func copyFile(to, from string, progress io.Writer) error {
 	in, err := os.Open(from)
 	if err != nil {
@@ -48,6 +48,9 @@ func copyFile(to, from string, progress io.Writer) error {
 	if err != nil {
 		return errors.Join(err, in.Close())
 	}
-	_, err = io.Copy(out, io.TeeReader(in, progress))
+	end, err := contentEnd(in)
+	if err == nil {
+		_, err = io.Copy(out, io.TeeReader(io.NewSectionReader(in, 0, end), progress))
+	}
 	return errors.Join(err, in.Close(), out.Sync(), out.Close())
 }

@@ -14,6 +14,9 @@ func AppendEnvelope(b []byte, e EnvelopeEvent) []byte {
 	return appendEnvelope(b, &e, &EnvelopeOptions{Instance: "i"}, 0)
 }
 
+// CreateAhead creates a segment that is written ahead in zeros.
+var CreateAhead = createAhead
+
 // SignCheckpoint returns the signed note of a checkpoint.
 var SignCheckpoint = Checkpoint.sign
 

@@ -32,6 +32,7 @@ type faults struct {
 	silent   bool // a short write says nothing
 	noCut    bool // truncating fails
 	noCreate bool // creating a segment fails
+	plain    bool // segments are not written ahead in zeros
 }
 
 func (d *disk) open(path string) (audit.File, error) {
@@ -40,7 +41,11 @@ func (d *disk) open(path string) (audit.File, error) {
 	if d.noCreate {
 		return nil, syscall.ENOSPC
 	}
-	f, err := audit.CreateFile(path)
+	create := audit.CreateAhead
+	if d.plain {
+		create = audit.CreateFile
+	}
+	f, err := create(path)
 	return &badFile{File: f, disk: d}, err
 }
 
@@ -113,6 +118,7 @@ func TestEveryWriteAndFlushFailsOnce(t *testing.T) {
 				for at := 2; at <= 30; at += step { // the first is the open record's
 					for _, queued := range []bool{false, true} {
 						d := disk{faults: shape}
+						d.plain = durability == audit.OS
 						d.writeAt, d.syncAt = shape.writeAt*at, shape.syncAt*at
 						runCalls(t, &d, durability, at, queued)
 					}
@@ -228,64 +234,57 @@ func TestADiskThatNeverFlushesAgainRefuses(t *testing.T) {
 	}
 }
 
-// stuckFile blocks in Sync until it is let go.
-type stuckFile struct {
-	audit.File
-	free chan struct{}
-}
-
-func (f stuckFile) Sync() error {
-	<-f.free
-	return f.File.Sync()
-}
-
-func TestAStuckDiskIsATimeout(t *testing.T) {
-	free := make(chan struct{}, 1000)
-	free <- struct{}{} // the open record
-	l := open(t, t.TempDir(), audit.Options{WriteTimeout: time.Millisecond, OpenFile: func(path string) (audit.File, error) {
-		f, err := audit.CreateFile(path)
-		return stuckFile{f, free}, err
-	}})
-	if err := l.Write(audit.KindDecision, sample("x")); !errors.Is(err, audit.ErrTimeout) {
-		t.Errorf("got %v, want a timeout", err)
-	}
-	close(free)
-}
-
-// heldFile waits in Write until it is let go.
+// heldFile waits in Write, or in Sync, until it is let go.
 type heldFile struct {
 	audit.File
+	sync          bool
 	entered, free chan struct{}
 }
 
 func (f heldFile) Write(p []byte) (int, error) {
-	f.entered <- struct{}{}
-	<-f.free
+	if !f.sync {
+		f.wait()
+	}
 	return f.File.Write(p)
 }
 
-func TestAHeldWriteHoldsItsOwnCallerOnly(t *testing.T) {
-	entered, free := make(chan struct{}, 1000), make(chan struct{}, 1)
-	free <- struct{}{} // the open record
-	l := open(t, t.TempDir(), audit.Options{Durability: audit.OS, WriteTimeout: time.Millisecond, OpenFile: func(path string) (audit.File, error) {
-		f, err := audit.CreateFile(path)
-		return heldFile{f, entered, free}, err
-	}})
-	<-entered
-	first := make(chan error, 1)
-	go func() { first <- l.Write(audit.KindDecision, sample("x")) }()
-	<-entered
-	if err := l.Write(audit.KindDecision, sample("y")); !errors.Is(err, audit.ErrTimeout) {
-		t.Errorf("the second caller got %v, want a timeout", err)
+func (f heldFile) Sync() error {
+	if f.sync {
+		f.wait()
 	}
-	select {
-	case err := <-first:
-		t.Errorf("the first caller came back with %v before its write", err)
-	default:
-	}
-	close(free)
-	if err := <-first; err != nil {
-		t.Errorf("the first caller got %v", err)
+	return f.File.Sync()
+}
+
+func (f heldFile) wait() {
+	f.entered <- struct{}{}
+	<-f.free
+}
+
+// A disk that hangs holds the one caller that writes or flushes; the others time out.
+func TestAHeldDiskHoldsItsOwnCallerOnly(t *testing.T) {
+	for _, durability := range []audit.Durability{audit.OS, audit.Sync} {
+		entered, free := make(chan struct{}, 1000), make(chan struct{}, 1)
+		free <- struct{}{} // the open record
+		l := open(t, t.TempDir(), audit.Options{Durability: durability, WriteTimeout: time.Millisecond, OpenFile: func(path string) (audit.File, error) {
+			f, err := audit.CreateFile(path)
+			return heldFile{f, durability == audit.Sync, entered, free}, err
+		}})
+		<-entered
+		first := make(chan error, 1)
+		go func() { first <- l.Write(audit.KindDecision, sample("x")) }()
+		<-entered
+		if err := l.Write(audit.KindDecision, sample("y")); !errors.Is(err, audit.ErrTimeout) {
+			t.Errorf("%s: the second caller got %v, want a timeout", durability, err)
+		}
+		select {
+		case err := <-first:
+			t.Errorf("%s: the first caller came back with %v before the disk did", durability, err)
+		default:
+		}
+		close(free)
+		if err := <-first; err != nil {
+			t.Errorf("%s: the first caller got %v", durability, err)
+		}
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
+	"syscall"
 	"testing"
 
 	"github.com/toolgate/toolgate/audit"
@@ -14,7 +16,14 @@ import (
 // victim is the process that TestKill kills: it records without end and says on
 // stdout what was acknowledged.
 func victim(root string) {
-	l, err := audit.Open(root, audit.Options{SegmentBytes: 50_000})
+	if os.Getenv("AUDIT_TEST_LIMIT") != "" { // the disk is full while zeros are written
+		signal.Ignore(syscall.SIGXFSZ)
+		limit := syscall.Rlimit{Cur: 100_000, Max: 100_000}
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit); err != nil {
+			os.Exit(1)
+		}
+	}
+	l, err := audit.Open(root, audit.Options{SegmentBytes: 80_000})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -46,6 +55,9 @@ func TestKill(t *testing.T) {
 	for round := range unlessShort(5, 1) {
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
 		cmd.Env = append(os.Environ(), "AUDIT_TEST_VICTIM="+root)
+		if round%2 == 1 {
+			cmd.Env = append(cmd.Env, "AUDIT_TEST_LIMIT=yes")
+		}
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -66,6 +78,8 @@ func TestKill(t *testing.T) {
 		cmd.Wait()
 		checkSurvivors(t, root, round+1, acked)
 	}
+	open(t, root, audit.Options{}).Close()
+	noZeros(t, root)
 }
 
 // checkSurvivors holds the newest of so many chains to what was acknowledged.

@@ -47,7 +47,7 @@ type Options struct {
 	WriteTimeout    time.Duration                   // longest wait for one record; 0 = 10 s
 	Reserve         int64                           // bytes of the disk, at most 5 % of it, that no new call may use; 0 = none
 	Now             func() time.Time                // nil = time.Now
-	OpenFile        func(path string) (File, error) // creates a new segment; nil = CreateFile
+	OpenFile        func(path string) (File, error) // creates a new segment; nil = CreateFile, under Sync written ahead in zeros
 	OnError         func(doing string, cause error) // receives every failure to write, sign and anchor; nil = none. Must not block
 	Signing         Signing                         // of checkpoints, one for each HEAD
 }
@@ -64,6 +64,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.OpenFile == nil {
 		o.OpenFile = CreateFile
+		if o.Durability == Sync {
+			o.OpenFile = createAhead
+		}
 	}
 	if o.OnError == nil {
 		o.OnError = func(string, error) {}
@@ -144,6 +147,10 @@ func Open(root string, opts Options) (*Log, error) {
 func (w *writer) open(root string, n *notary) (err error) {
 	if w.lock, err = hold(w.dir); err != nil {
 		return err
+	}
+	err = eachChain(root, cutZeros)
+	if err != nil {
+		w.opts.OnError("cutting zeros off", err) // readers know them
 	}
 	before, err := endsOf(root)
 	if err != nil {

@@ -72,8 +72,9 @@ func segmentPath(dir string, number int) string { return filepath.Join(dir, segm
 
 // wholeLines yields the lines of the file path from offset on, where a line begins,
 // without their line feeds; a last line without one is left out. A line is valid until
-// the next. A line longer than maxLine is bufio.ErrTooLong.
-func wholeLines(path string, offset int64) iter.Seq2[[]byte, error] {
+// the next. A line longer than maxLine is bufio.ErrTooLong. split is splitLine or finds the
+// lines as splitLine does.
+func wholeLines(path string, offset int64, split bufio.SplitFunc) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		f, err := os.Open(path)
 		if err == nil {
@@ -82,7 +83,7 @@ func wholeLines(path string, offset int64) iter.Seq2[[]byte, error] {
 		}
 		lines := bufio.NewScanner(f)
 		lines.Buffer(make([]byte, 16<<10), maxLine)
-		lines.Split(splitLine)
+		lines.Split(split)
 		for err == nil && lines.Scan() {
 			if !yield(lines.Bytes(), nil) {
 				return
@@ -104,7 +105,7 @@ func splitLine(data []byte, _ bool) (int, []byte, error) {
 
 // firstLine returns the first line of a segment, nil when it has none.
 func firstLine(dir string, number int) ([]byte, error) {
-	for line, err := range wholeLines(segmentPath(dir, number), 0) {
+	for line, err := range wholeLines(segmentPath(dir, number), 0, splitLine) {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
 		}
@@ -121,10 +122,15 @@ func lastLines(path string, n int) (offset int64, found int, err error) {
 		return 0, 0, err
 	}
 	defer f.Close()
-	at, err := f.Seek(0, io.SeekEnd)
+	end, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return 0, 0, err
 	}
+	return linesBefore(f, end, n)
+}
+
+// linesBefore is lastLines for the first at bytes of f.
+func linesBefore(f *os.File, at int64, n int) (offset int64, found int, err error) {
 	for part := make([]byte, 64<<10); at > 0; {
 		part = part[:min(at, int64(len(part)))]
 		at -= int64(len(part))
@@ -233,7 +239,7 @@ func (at *position) lines(yield func([]byte, error) bool) {
 			yield(nil, err)
 			return
 		}
-		for line, err := range wholeLines(segmentPath(at.dir, at.number), at.offset) {
+		for line, err := range wholeLines(segmentPath(at.dir, at.number), at.offset, at.split) {
 			if errors.Is(err, fs.ErrNotExist) || err == nil && bound != 0 && LineNumber(line) >= bound {
 				break
 			}
@@ -342,11 +348,11 @@ func (w *writer) openSegment() error {
 // settle makes the name of a new segment durable and writes the acknowledged lines
 // that the last segment could not keep.
 func (w *writer) settle(path string) error {
-	info, err := os.Stat(path)
+	id, err := identify(path)
 	if err != nil {
 		return err
 	}
-	w.info = info
+	w.id = id
 	if err := files.SyncDir(w.dir); err != nil {
 		return err
 	}

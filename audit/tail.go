@@ -58,6 +58,9 @@ func newLines(root string, chains map[string]*position, n int) (all [][]byte, er
 				return err
 			}
 		}
+		if chains[dir].atEnd() {
+			return nil
+		}
 		for line, err := range chains[dir].lines {
 			if err != nil {
 				return err

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
@@ -157,7 +158,11 @@ func (c *check) file(number int) error {
 	if err != nil {
 		return err
 	}
-	for line, err := range wholeLines(segment, 0) {
+	for line, err := range wholeLines(segment, 0, splitLine) {
+		// What follows zeros was never acknowledged, unless HEAD names it: then it is damaged.
+		if bytes.IndexByte(line, 0) >= 0 && c.head.Seq <= c.seq {
+			break
+		}
 		if c.place.Line++; errors.Is(err, bufio.ErrTooLong) {
 			c.problem("the line is longer than any record")
 			return nil
@@ -175,11 +180,12 @@ func (c *check) file(number int) error {
 			return nil
 		}
 	}
-	if c.place.Offset < info.Size() {
+	end, err := recordsEnd(segment)
+	if c.place.Offset < min(end, info.Size()) {
 		c.place.Line++
 		c.torn()
 	}
-	return nil
+	return err
 }
 
 func (c *check) torn() {

@@ -197,6 +197,7 @@ func TestEveryCutOfTheLastRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	data = bytes.TrimRight(data, "\x00")
 	if chain := intact(t, crashed); chain.Records != 6 || chain.Closed {
 		t.Fatalf("chain = %+v", chain)
 	}

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"iter"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -100,11 +98,4 @@ func (w *Watch) begin(dir string) (*watched, error) {
 	}
 	at, err := lastPosition(dir, numbers, 0)
 	return &watched{at}, err
-}
-
-// atEnd reports whether the segment ends at the position and is the last one.
-func (at *position) atEnd() bool {
-	info, err := os.Stat(segmentPath(at.dir, at.number))
-	_, next := os.Stat(segmentPath(at.dir, at.number+1))
-	return err == nil && info.Size() == at.offset && errors.Is(next, fs.ErrNotExist)
 }

@@ -45,7 +45,7 @@ func newEntry() any {
 // Record.Change), or another act (KindEvent, with Record.Event). It returns when the record is on disk or, for an outcome and under
 // OS, when it is written; with ErrReserve for a decision that the disk has no room for;
 // with an error after Options.WriteTimeout at the latest, unless the system holds up the
-// one write at a time that a caller makes itself. A
+// one write and flush at a time that a caller makes itself. A
 // caller that hangs up cannot keep its call out of the log: no context interrupts
 // Write. After an error the call must not be made, the result must be withheld, or the
 // ticket must not change.
@@ -77,12 +77,12 @@ func (l *Log) Write(kind Kind, r *Record) error {
 	return nil
 }
 
-// writeAlone writes e on the goroutine of its caller, which spares two switches between
-// goroutines: they cost more than a write of its own for each record, with one client and
-// with 64. It returns false for what the writer's goroutine has to do: flushes,
-// checkpoints, new segments, looks at the free space, and records that come during a write.
+// writeAlone writes e, and flushes it, on the goroutine of its caller, which spares two switches
+// between goroutines: they cost more than a write of its own for each record, with one client and
+// with 64. It returns false for what the writer's goroutine has to do: checkpoints, new segments,
+// looks at the free space, and records that come during a write or a flush.
 func (l *Log) writeAlone(e *entry) bool {
-	if e.durable || !l.mu.TryLock() {
+	if !l.mu.TryLock() {
 		return false
 	}
 	defer l.mu.Unlock()
@@ -90,8 +90,11 @@ func (l *Log) writeAlone(e *entry) bool {
 	if w := l.w; l.over || len(l.queue) > 0 || l.seen >= l.stride || w.file == nil || w.at.seq+1-w.head >= l.opts.CheckpointEvery || w.size+int64(len(e.body))+frame >= l.opts.SegmentBytes {
 		return false
 	}
-	l.alone[0] = e
-	l.w.commit(l.alone[:], nil)
+	if l.alone[0] = e; e.durable {
+		l.w.commit(nil, l.alone[:])
+	} else {
+		l.w.commit(l.alone[:], nil)
+	}
 	l.seen += int64(len(l.w.buf))
 	return true
 }
@@ -145,6 +148,7 @@ func (l *Log) run() {
 		case <-closing:
 			open, closing = false, nil
 		case e := <-l.queue:
+			l.mu.Lock()
 			runtime.Gosched() // calls that are ready to go on queue their records first: one write takes them all
 			plain, durable = plain[:0], durable[:0]
 			for more := len(l.queue); ; more-- { // nothing else receives
@@ -158,7 +162,6 @@ func (l *Log) run() {
 				}
 				e = <-l.queue
 			}
-			l.mu.Lock()
 			l.w.commit(plain, durable)
 			if l.seen += int64(len(l.w.buf)); l.seen >= l.stride {
 				l.seen = 0
@@ -189,13 +192,13 @@ type writer struct {
 	opts Options
 	lock *os.File // shows that this process lives; nil = not yet
 
-	file   File        // nil: the next batch creates a segment
-	info   os.FileInfo // of file, to detect that it was moved or removed
-	number int         // of the current or last segment
-	size   int64       // acknowledged bytes of file
-	synced int64       // bytes of file known to be on disk
-	at     link        // last acknowledged record
-	head   uint64      // number of the record that HEAD names
+	file   File   // nil: the next batch creates a segment
+	id     fileID // of file, to detect that it was moved or removed
+	number int    // of the current or last segment
+	size   int64  // acknowledged bytes of file
+	synced int64  // bytes of file known to be on disk
+	at     link   // last acknowledged record
+	head   uint64 // number of the record that HEAD names
 	buf    []byte
 	// pending holds the acknowledged lines that are not known to be on disk. It is
 	// used under Sync only: OS promises no more than the write.
@@ -320,7 +323,7 @@ func (w *writer) leaveIfGone() {
 		return
 	}
 	path := segmentPath(w.dir, w.number)
-	if info, err := os.Stat(path); err != nil || !os.SameFile(info, w.info) {
+	if id, err := identify(path); err != nil || !id.is(w.id) {
 		w.opts.OnError("writing", fmt.Errorf("segment %s was moved or removed", path))
 		w.drop()
 	}
