@@ -8,7 +8,8 @@
 // Each process writes to a directory of its own, <root>/<instance>/, which holds the
 // segments 000001.jsonl, 000002.jsonl, … and a file HEAD. No other process writes
 // there, so processes that share a state directory need no lock. Directories have mode
-// 0700 and files 0600: arguments are recorded in full, including secrets in them.
+// 0700 and files 0600: arguments are recorded in full, including secrets in them. The
+// segment that is being written may end in zeros, which records replace.
 // Archive and RemoveChains take away what processes have left: see there.
 //
 // # Chain
