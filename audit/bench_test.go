@@ -1,7 +1,9 @@
 package audit_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,12 +63,38 @@ func BenchmarkVerify(b *testing.B) {
 	}
 }
 
+// BenchmarkEncode encodes the two records of a call.
 func BenchmarkEncode(b *testing.B) {
-	r, now := sample("x"), time.Now()
-	var line, scratch []byte
-	b.ReportAllocs()
-	for b.Loop() {
-		line, scratch = audit.AppendRecord(line, scratch, r, audit.KindOutcome, now)
+	now := time.Now()
+	for _, kind := range []audit.Kind{audit.KindDecision, audit.KindOutcome} {
+		b.Run(string(kind), func(b *testing.B) {
+			r := called(kind)
+			var line, scratch []byte
+			b.ReportAllocs()
+			for b.Loop() {
+				line, scratch = audit.AppendRecord(line, scratch, r, kind, now)
+			}
+			b.SetBytes(int64(len(line)))
+		})
 	}
-	b.SetBytes(int64(len(line)))
+}
+
+// called is a record as an allowed call writes it.
+func called(kind audit.Kind) *audit.Record {
+	hash := strings.Repeat("0f", 32)
+	r := &audit.Record{
+		CallID: "01M8N5PCPB65WMNR6Z5VASXJHT", DecisionID: "dec_01M8N5PCPB65WMNR6Z5VASXJHV", TraceID: "0af7651916cd43dd8448eb211c80319c",
+		Principal: audit.Principal{Subject: "agent-7", Roles: []string{"researcher"}, Client: "bench/1.0"},
+		Transport: "streamable-http", Era: "2025-06-18", Route: "standard", Session: "01M8N5PCPB65WMNR6Z5VASXJHW", RequestID: "17",
+		Server: "bench", Tool: "echo", Exposed: "bench__echo", Fingerprint: "sha256:" + hash, ArgumentsSHA256: hash,
+		Policy: audit.Policy{Effect: "allow", Rule: "role", Reason: "role researcher may call echo", Revision: "sha256:" + hash},
+		Stage:  "record",
+	}
+	if kind == audit.KindDecision {
+		r.Arguments = json.RawMessage(`{"text":"a text of the length that calls have","count":17}`)
+		r.Input = json.RawMessage(`{"server":{"trust":"community"},"tool":{"annotations":{"readOnlyHint":true,"title":"Echo"}},"usage":{},"time":"2026-03-04T05:06:07.000000089Z","facts":[],"ticket":null}`)
+		return r
+	}
+	r.Outcome, r.Stage, r.DurationMS, r.ResultSHA256, r.ResultBytes, r.ResultTokens = audit.Allowed, "forward", 0.412, hash, 321, 81
+	return r
 }

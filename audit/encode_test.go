@@ -5,10 +5,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/audit"
@@ -165,6 +168,60 @@ func FuzzRecord(f *testing.F) {
 		}
 		if utf8.ValidString(id) && utf8.ValidString(text) && (got.CallID != id || got.Tool != text || got.Error != text) {
 			t.Fatalf("%q, %q came back as %q, %q, %q", id, text, got.CallID, got.Tool, got.Error)
+		}
+	})
+}
+
+// TestRecordsKeepTheirBytes holds the encoder to the lines that it wrote before: a trail is
+// evidence, so that what is recorded never changes its form by the way.
+func TestRecordsKeepTheirBytes(t *testing.T) {
+	const want = "76a3de9932c969b9cf3d46a7bf4a77b70d64bab4ea7f4d05052c3322f77b54ac"
+	random := rand.New(rand.NewPCG(1, 2))
+	pieces := []string{"a", "Z9 ~!", `"`, `\`, "\n", "\r", "\x00", "\x1f", "\x7f", "é", "🜁", "\u2028", "\u2029", "\ufffd", "\xff", "<&>", "sha256:0f0f0f0f", "{}", "  "}
+	text := func() string {
+		var b strings.Builder
+		for range random.IntN(12) {
+			b.WriteString(pieces[random.IntN(len(pieces))])
+		}
+		return b.String()
+	}
+	value := func() json.RawMessage {
+		values := []string{"", `{"a":1}`, `{"a": [1e2, true, null, "é\u00e9"]}`, "{\n}", `{"a":1,"a":2}`, `{`, "{\"a\":\"\xff\"}", `{"a":"\ud800"}`, text()}
+		return json.RawMessage(values[random.IntN(len(values))])
+	}
+	sum, kinds := sha256.New(), []audit.Kind{audit.KindOpen, audit.KindDecision, audit.KindOutcome, audit.KindTicket, audit.KindEvent, audit.KindClose}
+	for range 3000 {
+		r := sample(text())
+		for _, member := range []*string{
+			&r.DecisionID, &r.ParentID, &r.Principal.Subject, &r.Principal.Person, &r.Principal.Client, &r.Principal.Roles[0], &r.Session, &r.Method, &r.Tool, &r.Fingerprint,
+			&r.ArgumentsSHA256, &r.ArgumentsExcerpt, &r.ArgumentsKept, &r.ArgumentsHMAC, &r.Policy.Effect, &r.Policy.Reason, &r.Policy.Remedy, &r.Policy.Revision, &r.Ticket, &r.Stage, &r.Code, &r.ResultSHA256, &r.Error, &r.Version,
+		} {
+			*member = text()
+		}
+		r.Arguments, r.Input, r.Task, r.Policy.Obligations = value(), value(), value(), value()
+		r.ArgumentsBytes, r.ResultBytes, r.DurationMS = random.IntN(3), random.IntN(3), random.NormFloat64()*1e3
+		if random.IntN(2) == 0 {
+			r.Credential, r.Tags, r.Hidden = nil, nil, []string{text()}
+		}
+		r.Change, r.Event, r.Before = &audit.Change{Reason: text()}, &audit.Event{Name: text(), Added: []string{text()}}, []audit.Earlier{{Instance: text()}}
+		now := time.Unix(random.Int64N(4e9), random.Int64N(1e9)/[]int64{1, 1e3, 1e6, 1e9}[random.IntN(4)]).In(time.FixedZone("", 3600))
+		line, _ := audit.AppendRecord(nil, nil, r, kinds[random.IntN(len(kinds))], now)
+		sum.Write(line)
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != want {
+		t.Errorf("the lines have the digest %s, want %s", got, want)
+	}
+}
+
+func FuzzText(f *testing.F) {
+	escapes := strings.NewReplacer("\u2028", `\u2028`, "\u2029", `\u2029`, "\x7f", `\u007f`, "\ufffd", `\ufffd`)
+	for _, text := range []string{"", "plain", "a text of more than eight bytes", `"`, `\`, "\x00\x1f\x20\x7e\x7f\x80\xff", "eight by\xfftes", "\u2028", "<&>"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		quoted, _ := jsontext.AppendQuote(nil, text)
+		if got, want := string(audit.AppendText(nil, text)), `["`+"x"+`",`+escapes.Replace(string(quoted)); got != want {
+			t.Errorf("%q is %s, want %s", text, got, want)
 		}
 	})
 }

@@ -9,6 +9,11 @@ func AppendRecord(b, scratch []byte, r *Record, kind Kind, now time.Time) ([]byt
 	return b, scratch
 }
 
+// AppendText encodes texts that follow another.
+func AppendText(b []byte, text string) []byte {
+	return appendTexts(append(b, '['), "", "x", "", text)
+}
+
 // AppendEnvelope encodes one event.
 func AppendEnvelope(b []byte, e EnvelopeEvent) []byte {
 	return appendEnvelope(b, &e, &EnvelopeOptions{Instance: "i"}, 0)
