@@ -71,33 +71,55 @@ func (h hasher) sum() uint64 { // whose last bits change the first ones too
 	return uint64(h*0x9e3779b97f4a7c15) >> (64 - hashBits)
 }
 
-func (h hasher) text(text string) hasher {
+func add[T string | []byte](h hasher, text T) hasher {
 	for i := range len(text) {
 		h = h.add(text[i])
 	}
 	return h
 }
 
-func termHash(kind byte, text string) uint64 { return newHasher(kind).text(text).sum() }
+func termHash[T string | []byte](kind byte, text T) uint64 { return add(newHasher(kind), text).sum() }
+
+// asciiWord has the lower case of ASCII letters and digits, 0 for what stands between words.
+var asciiWord = func() (table [utf8.RuneSelf]byte) {
+	for c := range byte(utf8.RuneSelf) {
+		switch {
+		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
+			table[c] = c
+		case 'A' <= c && c <= 'Z':
+			table[c] = c - 'A' + 'a'
+		}
+	}
+	return table
+}()
 
 // eachWord calls visit with the hashes of the words of a text, which are runs of letters and digits,
 // whatever their case, until it returns false.
 func eachWord(text []byte, visit func(hash uint64) bool) {
 	h, length := newHasher(termWord), 0
 	for i := 0; i < len(text); {
-		c, n := rune(text[i]), 1
-		if c >= utf8.RuneSelf {
+		n := 1
+		if text[i] < utf8.RuneSelf {
+			if c := asciiWord[text[i]]; c == 0 {
+				n = 0
+			} else if length < maxWord {
+				h = h.add(c)
+			}
+			i++
+		} else {
+			var c rune
 			c, n = utf8.DecodeRune(text[i:])
-		}
-		i += n
-		if 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || c >= utf8.RuneSelf && (unicode.IsLetter(c) || unicode.IsDigit(c)) {
-			if c = unicode.ToLower(c); length < maxWord {
-				for ; c >= utf8.RuneSelf; c >>= 6 { // any unambiguous bytes do
+			i += n
+			if !unicode.IsLetter(c) && !unicode.IsDigit(c) {
+				n = 0
+			} else if length < maxWord {
+				for c = unicode.ToLower(c); c >= utf8.RuneSelf; c >>= 6 { // any unambiguous bytes do
 					h = h.add(byte(c) | 0x80)
 				}
 				h = h.add(byte(c))
 			}
-			length += n
+		}
+		if length += n; n > 0 {
 			continue
 		}
 		if length > 0 && !visit(h.sum()) {
@@ -117,7 +139,7 @@ type record struct {
 
 	kind      audit.Kind
 	seq       uint64
-	ids       [5]string // of the decision, the call, its trace, the trace's parent and the request
+	ids       [5][]byte // of the decision, the call, its trace, the trace's parent and the request
 	arguments json.RawMessage
 	excerpt   json.RawMessage
 }
@@ -127,14 +149,14 @@ type reader struct{ known map[string]string }
 
 const maxKnown = 4096
 
-// text returns the text of a JSON string, "" of anything else.
-func (r *reader) text(value []byte) string {
-	plain := plainText(value)
-	if plain == nil {
+// textOf returns the text of a JSON string, nothing of anything else.
+func textOf(value []byte) []byte {
+	text := plainText(value)
+	if text == nil {
 		s, _ := jsonrpc.Text(value)
-		return s
+		text = []byte(s)
 	}
-	return string(plain)
+	return text
 }
 
 // plainText returns the text of a JSON string without escapes, nil of anything else.
@@ -150,7 +172,7 @@ func (r *reader) keep(value []byte) string {
 	if s, ok := r.known[string(value)]; ok {
 		return s
 	}
-	s := r.text(value)
+	s := string(textOf(value))
 	if r.known == nil || len(r.known) >= maxKnown {
 		r.known = map[string]string{}
 	}
@@ -160,37 +182,41 @@ func (r *reader) keep(value []byte) string {
 	return s
 }
 
-// read reads a line into rec, and reports whether it is a record.
-func (r *reader) read(line []byte, rec *record) bool {
-	whole := jsonrpc.Each(line, func(name []byte, v json.RawMessage) bool {
+// read reads a line into rec, and reports whether it is a record. Of a decision it reads no more
+// than seq, time, kind and ID, unless it is to be whole.
+func (r *reader) read(line []byte, rec *record, whole bool) bool {
+	return eachMember(line, func(name, v []byte) bool {
 		switch string(name) {
 		case "seq":
 			rec.seq, _ = strconv.ParseUint(string(v), 10, 64)
 		case "time":
-			rec.Time, _ = time.Parse(time.RFC3339Nano, r.text(v))
+			rec.Time, _ = time.Parse(time.RFC3339Nano, string(textOf(v)))
 		case "kind":
 			rec.kind = audit.Kind(r.keep(v))
 		case "decision_id":
-			rec.ID = r.text(v)
-			rec.ids[0] = rec.ID
+			rec.ids[0] = textOf(v)
+			rec.ID = string(rec.ids[0])
+			return whole || rec.kind != audit.KindDecision
 		case "call_id":
-			rec.ids[1] = r.text(v)
+			rec.ids[1] = textOf(v)
 		case "trace_id":
-			rec.ids[2] = r.text(v)
+			rec.ids[2] = textOf(v)
 		case "parent_id":
-			rec.ids[3] = r.text(v)
+			rec.ids[3] = textOf(v)
 		case "request_id":
-			rec.ids[4] = r.text(v)
+			rec.ids[4] = textOf(v)
 		case "principal":
-			return jsonrpc.Each(v, func(name []byte, v json.RawMessage) bool { return r.principal(name, v, rec) })
+			eachMember(v, func(name, v []byte) bool { return r.principal(name, v, rec) })
 		case "policy":
-			return jsonrpc.Each(v, func(name []byte, v json.RawMessage) bool { return r.policy(name, v, rec) })
+			eachMember(v, func(name, v []byte) bool { return r.policy(name, v, rec) })
+		case "duration_ms":
+			rec.DurationMS, _ = strconv.ParseFloat(string(v), 64)
+			return false // no more is wanted
 		default:
 			r.member(name, v, rec)
 		}
-		return v != nil
+		return true
 	})
-	return whole
 }
 
 func (r *reader) principal(name, v []byte, rec *record) bool {
@@ -200,12 +226,12 @@ func (r *reader) principal(name, v []byte, rec *record) bool {
 	case "person":
 		rec.Person = r.keep(v)
 	case "roles":
-		return jsonrpc.Each(v, func(_ []byte, v json.RawMessage) bool {
+		jsonrpc.Each(v, func(_ []byte, v json.RawMessage) bool {
 			rec.Roles = append(rec.Roles, r.keep(v))
 			return v != nil
 		})
 	}
-	return v != nil
+	return true
 }
 
 func (r *reader) policy(name, v []byte, rec *record) bool {
@@ -214,8 +240,9 @@ func (r *reader) policy(name, v []byte, rec *record) bool {
 		rec.Effect = r.keep(v)
 	case "rule":
 		rec.Rule = r.keep(v)
+		return false // no more is wanted
 	}
-	return v != nil
+	return true
 }
 
 func (r *reader) member(name, v []byte, rec *record) {
@@ -234,55 +261,107 @@ func (r *reader) member(name, v []byte, rec *record) {
 	case "exposed":
 		rec.Tool = r.keep(v)
 	case "ticket":
-		rec.Ticket = r.text(v)
+		rec.Ticket = string(textOf(v))
 	case "outcome":
 		rec.Outcome = r.keep(v)
 	case "code":
 		rec.Code = r.keep(v)
 	case "stage":
 		rec.Stage = r.keep(v)
-	case "duration_ms":
-		rec.DurationMS, _ = strconv.ParseFloat(string(v), 64)
 	}
 }
 
-// The members at the beginning of a decision, before every object; and those objects whose names others choose.
-var (
-	timeMember      = []byte(`,"time":"`)
-	kindMember      = []byte(`,"kind":"`)
-	idMember        = []byte(`,"decision_id":"`)
-	argumentsMember = []byte(`,"arguments":`)
-	tagsMember      = []byte(`,"tags":{`)
-)
-
-// textAfter returns the text of the first member that begins with name: in a string, its quotes would be
-// escaped.
-func textAfter(line, name []byte) []byte {
-	_, rest, _ := bytes.Cut(line, name)
-	text, _, _ := bytes.Cut(rest, []byte{'"'})
-	return text
+// eachMember calls visit for the members of an object as the log writes it, without space around
+// names and values, until it returns false. It returns false for anything else.
+func eachMember(object []byte, visit func(name, value []byte) bool) bool {
+	if len(object) < 2 || object[0] != '{' {
+		return false
+	}
+	if object[1] == '}' {
+		return len(object) == 2
+	}
+	for rest := object; ; {
+		rest = rest[1:] // a bracket or a comma
+		n := valueLen(rest)
+		if n < 2 || rest[0] != '"' || n == len(rest) || rest[n] != ':' {
+			return false
+		}
+		name := rest[1 : n-1]
+		rest = rest[n+1:]
+		if n = valueLen(rest); n == 0 || n == len(rest) {
+			return false
+		}
+		if !visit(name, rest[:n:n]) {
+			return true
+		}
+		if rest = rest[n:]; rest[0] != ',' {
+			return rest[0] == '}' && len(rest) == 1
+		}
+	}
 }
 
-// argumentsOf returns the arguments in the line of a decision, over which it writes. Reading
-// the whole line takes longer.
+// valueLen returns the length of the JSON value that text begins with, 0 for none. Of an array or
+// an object it looks at strings and brackets alone.
+func valueLen(text []byte) int {
+	depth := 0
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '"':
+			n := stringLen(text[i:])
+			if n == 0 {
+				return 0
+			}
+			if i += n - 1; depth == 0 {
+				return i + 1
+			}
+		case '{', '[':
+			depth++
+		case '}', ']':
+			switch depth--; {
+			case depth < 0:
+				return i // behind a number or a word
+			case depth == 0:
+				return i + 1
+			}
+		case ',':
+			if depth == 0 {
+				return i
+			}
+		}
+	}
+	return 0
+}
+
+// stringLen returns the length of the JSON string that text begins with, 0 for none.
+func stringLen(text []byte) int {
+	for at := 1; ; {
+		n := bytes.IndexByte(text[at:], '"')
+		if n < 0 {
+			return 0
+		}
+		end, escapes := at+n, 0
+		for text[end-1-escapes] == '\\' {
+			escapes++
+		}
+		if at = end + 1; escapes%2 == 0 {
+			return at
+		}
+	}
+}
+
+// argumentsOf returns the arguments in the line of a decision.
 func argumentsOf(line []byte) (found json.RawMessage) {
-	object := line
-	if i := bytes.Index(line, argumentsMember); i >= 0 && !bytes.Contains(line[:i], tagsMember) {
-		object = line[i:]
-		object[0] = '{'
-	}
-	jsonrpc.Each(object, func(name []byte, v json.RawMessage) bool {
+	eachMember(line, func(name, v []byte) bool {
 		if string(name) == "arguments" {
 			found = v
 		}
-		return found == nil && v != nil
+		return found == nil
 	})
 	return found
 }
 
-// terms returns the terms of a call; one may come twice.
-func (rec *record) terms() []uint64 {
-	terms := make([]uint64, 0, 32)
+// terms appends the terms of a call to terms; one may come twice.
+func (rec *record) terms(terms []uint64) []uint64 {
 	for _, t := range []struct {
 		kind byte
 		text string
@@ -298,12 +377,13 @@ func (rec *record) terms() []uint64 {
 		terms = append(terms, termHash(termTicket, ""))
 	}
 	for _, id := range rec.ids {
-		if id != "" {
+		if len(id) > 0 {
 			terms = append(terms, termHash(termID, id))
 		}
 	}
 	f := finder{terms: terms, leaves: maxLeaves, words: maxWords}
-	f.value(nil, rec.arguments)
+	var pointer [256]byte
+	f.value(pointer[:0], rec.arguments)
 	f.text(rec.excerpt)
 	return f.terms
 }
@@ -375,13 +455,5 @@ func (f *finder) wordsOf(text []byte) {
 }
 
 func leafHash(pointer, text []byte) uint64 {
-	h := newHasher(termLeaf)
-	for _, c := range pointer {
-		h = h.add(c)
-	}
-	h = h.add('=')
-	for _, c := range text {
-		h = h.add(c)
-	}
-	return h.sum()
+	return add(add(newHasher(termLeaf), pointer).add('='), text).sum()
 }

@@ -30,6 +30,7 @@ type writer struct {
 	follower *audit.Follower
 	reader   reader
 	record   record              // of the line that is read
+	terms    []uint64            // of record
 	spare    [][]byte            // lines of decisions that have their outcomes
 	chains   map[string]*place   // by name
 	waiting  map[string]*waiting // decisions without an outcome, by ID
@@ -144,14 +145,8 @@ func (w *writer) add(line []byte) {
 	}
 	rec := &w.record
 	*rec = record{}
-	if string(textAfter(line, kindMember)) == string(audit.KindDecision) {
-		rec.kind, rec.seq, rec.ID = audit.KindDecision, audit.LineNumber(line), string(textAfter(line, idMember))
-		rec.Time, _ = time.Parse(time.RFC3339Nano, string(textAfter(line, timeMember)))
-	} else if !w.reader.read(line, rec) {
+	if !w.reader.read(line, rec, false) || rec.seq == 0 || rec.Time.IsZero() {
 		return // audit verify reports it
-	}
-	if rec.seq == 0 || rec.Time.IsZero() {
-		return
 	}
 	rec.Instance = chain
 	if rec.seq <= p.again { // what the database has already
@@ -203,7 +198,7 @@ func (w *writer) addOutcome(rec *record) {
 			rec.arguments = argumentsOf(d.line)
 		}
 	}
-	w.push(&entry{Call: rec.Call, terms: rec.terms()})
+	w.pushCall(rec)
 	if d != nil && len(w.spare) < maxSpare && cap(d.line) <= 16<<10 {
 		w.spare = append(w.spare, d.line)
 	}
@@ -212,12 +207,17 @@ func (w *writer) addOutcome(rec *record) {
 // showWaiting indexes a call without an outcome.
 func (w *writer) showWaiting(d *waiting) {
 	var rec record
-	if d.shown || !w.reader.read(d.line, &rec) {
+	if d.shown || !w.reader.read(d.line, &rec, true) {
 		return
 	}
 	d.shown, rec.Instance, rec.DecisionSeq = true, d.chain, rec.seq
 	rec.Stage = ""
-	w.push(&entry{Call: rec.Call, terms: rec.terms()})
+	w.pushCall(&rec)
+}
+
+func (w *writer) pushCall(rec *record) {
+	w.terms = rec.terms(w.terms[:0])
+	w.push(&entry{Call: rec.Call, terms: slices.Clone(w.terms)})
 }
 
 func (w *writer) push(e *entry) {
