@@ -282,13 +282,16 @@ func eachMember(object []byte, visit func(name, value []byte) bool) bool {
 	}
 	for rest := object; ; {
 		rest = rest[1:] // a bracket or a comma
-		n := valueLen(rest)
-		if n < 2 || rest[0] != '"' || n == len(rest) || rest[n] != ':' {
+		n := stringLen(rest)
+		if n == 0 || n == len(rest) || rest[n] != ':' {
 			return false
 		}
 		name := rest[1 : n-1]
 		rest = rest[n+1:]
-		if n = valueLen(rest); n == 0 || n == len(rest) {
+		if n = stringLen(rest); n == 0 {
+			n = valueLen(rest)
+		}
+		if n == 0 || n == len(rest) {
 			return false
 		}
 		if !visit(name, rest[:n:n]) {
@@ -334,16 +337,20 @@ func valueLen(text []byte) int {
 
 // stringLen returns the length of the JSON string that text begins with, 0 for none.
 func stringLen(text []byte) int {
+	if len(text) == 0 || text[0] != '"' {
+		return 0
+	}
 	for at := 1; ; {
 		n := bytes.IndexByte(text[at:], '"')
 		if n < 0 {
 			return 0
 		}
-		end, escapes := at+n, 0
-		for text[end-1-escapes] == '\\' {
+		at += n + 1
+		escapes := 0
+		for text[at-2-escapes] == '\\' {
 			escapes++
 		}
-		if at = end + 1; escapes%2 == 0 {
+		if escapes%2 == 0 {
 			return at
 		}
 	}
