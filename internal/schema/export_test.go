@@ -1,6 +1,11 @@
 package schema
 
-import "encoding/json"
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
 
 // MaxKept is how many subschemas have a place in memory.
 var MaxKept = len(kept.places)
@@ -19,4 +24,10 @@ func (s *Schema) Library(instance json.RawMessage) ([]Fault, error) {
 	f, plain := s.load(), new(Schema)
 	plain.keep(&form{compiled: f.compiled, graph: f.graph})
 	return plain.ValidateAccepted(instance)
+}
+
+// Certainly reports whether o accepts instance without its compiled form.
+func (o *Own) Certainly(instance json.RawMessage) bool {
+	v, err := jsonschema.UnmarshalJSON(bytes.NewReader(instance))
+	return err == nil && o.certainly(v)
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -22,8 +23,12 @@ import (
 // names it speaks of and the schema's own description. It is immutable and safe
 // for concurrent use.
 type Own struct {
-	compiled *jsonschema.Schema
-	doc      any
+	doc     any
+	pointer string
+	formats map[string]func(string) error
+	compile func() (*jsonschema.Schema, error)
+
+	published bool // by ReadOwn
 }
 
 // Violation is one keyword of an Own schema that an instance does not meet.
@@ -55,17 +60,34 @@ type Violation struct {
 }
 
 // CompileOwn compiles raw at a JSON Pointer, "" for the whole. Formats replace
-// those of the dialect; a function gets strings only. The error is for the
-// programmer: raw is part of the program.
+// those of the dialect; a function gets strings only. The error says what is wrong with raw.
 func CompileOwn(raw json.RawMessage, pointer string, formats map[string]func(string) error) (*Own, error) {
+	o, err := ReadOwn(raw, pointer, formats)
+	if err == nil {
+		o.published = false
+		_, err = o.compile()
+	}
+	return o, err
+}
+
+// ReadOwn is CompileOwn for a schema that is part of the program, and that a test has
+// compiled: it is compiled when the first value does not certainly meet it.
+func ReadOwn(raw json.RawMessage, pointer string, formats map[string]func(string) error) (*Own, error) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
 	if err != nil {
 		return nil, fmt.Errorf("reading the schema: %w", err)
 	}
+	o := &Own{doc: doc, pointer: pointer, formats: formats, published: true}
+	o.compile = sync.OnceValues(o.compiled)
+	return o, nil
+}
+
+// compiled compiles o.
+func (o *Own) compiled() (*jsonschema.Schema, error) {
 	c := jsonschema.NewCompiler()
 	c.UseLoader(nothing{})
 	c.AssertFormat()
-	for name, check := range formats {
+	for name, check := range o.formats {
 		c.RegisterFormat(&jsonschema.Format{Name: name, Validate: func(v any) error {
 			if s, ok := v.(string); ok {
 				return check(s)
@@ -73,14 +95,14 @@ func CompileOwn(raw json.RawMessage, pointer string, formats map[string]func(str
 			return nil
 		}})
 	}
-	if err := c.AddResource(location, doc); err != nil {
+	if err := c.AddResource(location, o.doc); err != nil {
 		return nil, fmt.Errorf("adding the schema: %w", err)
 	}
-	compiled, err := c.Compile(location + "#" + pointer)
+	compiled, err := c.Compile(location + "#" + o.pointer)
 	if err != nil {
 		return nil, fmt.Errorf("compiling the schema: %w", err)
 	}
-	return &Own{compiled: compiled, doc: doc}, nil
+	return compiled, nil
 }
 
 // Check gives every violation of an instance, in no particular order. The error
@@ -95,7 +117,14 @@ func (o *Own) Check(instance json.RawMessage) ([]Violation, error) {
 
 // CheckValue is Check for a value that was read from JSON, numbers as json.Number.
 func (o *Own) CheckValue(v any) ([]Violation, error) {
-	err := o.compiled.Validate(v)
+	if o.published && o.certainly(v) {
+		return nil, nil
+	}
+	compiled, err := o.compile()
+	if err != nil {
+		return nil, err
+	}
+	err = compiled.Validate(v)
 	var failed *jsonschema.ValidationError
 	if err != nil && !errors.As(err, &failed) {
 		return nil, fmt.Errorf("validating against the schema: %w", err)

@@ -31,7 +31,7 @@ var publishedForm = sync.OnceValues(func() (*schema.Own, error) {
 	if err != nil {
 		return nil, err
 	}
-	return schema.CompileOwn(raw, "", map[string]func(string) error{"time-zone": checkZone})
+	return schema.ReadOwn(raw, "", map[string]func(string) error{"time-zone": checkZone})
 })
 
 // checkZone returns an error for a time zone that neither this machine nor the program has.

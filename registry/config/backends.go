@@ -13,7 +13,7 @@ import (
 	"github.com/toolgate/toolgate/internal/tree"
 )
 
-var backendsSchema = sync.OnceValue(func() *schema.Own { return compile("backends.json", "", formats) })
+var backendsSchema = sync.OnceValue(func() *schema.Own { return read("backends.json", "", formats) })
 
 // backendMembers are the members of search or media that each provider supports. A filter that a
 // provider does not have is a fault: it would not filter.

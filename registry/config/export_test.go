@@ -6,6 +6,9 @@ import (
 	"github.com/toolgate/toolgate/internal/tree"
 )
 
+// Formats are the formats of the published schema.
+var Formats = formats
+
 // CheckBind is checkBind with an error.
 func CheckBind(addr string, id Identity, plain bool) error {
 	message, hint := checkBind(addr, id, plain)

@@ -9,21 +9,19 @@ import (
 	"github.com/toolgate/toolgate/internal/tree"
 )
 
-// The published schema: of mcp.json with the settings in it, of its servers, and of a file of
-// client profiles.
-var (
-	fileSchema    = sync.OnceValue(func() *schema.Own { return compile("config.json", "", formats) })
-	profileSchema = sync.OnceValue(func() *schema.Own { return compile("config.json", "/$defs/profiles", formats) })
-)
+// fileSchema and profileSchema are the published schema: of mcp.json with the settings in it, and
+// of a file of client profiles. A process that serves reads few files, so nothing keeps them.
+func fileSchema() *schema.Own    { return read("config.json", "", formats) }
+func profileSchema() *schema.Own { return read("config.json", "/$defs/profiles", formats) }
 
-func compile(name, pointer string, formats map[string]func(string) error) *schema.Own {
+func read(name, pointer string, formats map[string]func(string) error) *schema.Own {
 	text, err := schemas.Files.ReadFile(name)
 	if err != nil {
 		panic("reading the embedded schema: " + err.Error())
 	}
-	own, err := schema.CompileOwn(text, pointer, formats)
+	own, err := schema.ReadOwn(text, pointer, formats)
 	if err != nil { // a test compiles it
-		panic("compiling the embedded schema: " + err.Error())
+		panic("reading the embedded schema: " + err.Error())
 	}
 	return own
 }
@@ -35,7 +33,7 @@ var entrySchema = sync.OnceValue(func() *schema.Own {
 	for name, check := range formats {
 		unexpanded[name] = func(s string) error { return unless(strings.Contains(s, "${"), check, s) }
 	}
-	return compile("config.json", "/$defs/servers", unexpanded)
+	return read("config.json", "/$defs/servers", unexpanded)
 })
 
 // CheckServers reports what the published schema says against servers in toolgate's own form,

@@ -141,10 +141,15 @@ func firstList(b *bench, l lane) figures {
 	return sum([]times{t}, time.Since(begun))
 }
 
-// startup starts one more peer. Value is the time to its first answers in ms.
+// startup starts one more peer. Value is the time to its first answers in ms, CPU what its
+// process took for them.
 func startup(b *bench, l lane) figures {
-	return fresh(b, l, func(_ *running, p *peer) (f figures, err error) {
-		f = figures{Calls: 1, Value: float64(p.ready.Microseconds()) / 1e3}
+	return fresh(b, l, func(_ *running, p *peer) (figures, error) {
+		took, err := cpuTime(p.pid())
+		if err != nil {
+			return figures{}, err
+		}
+		f := figures{Calls: 1, Value: float64(p.ready.Microseconds()) / 1e3, CPU: float64(took.Microseconds())}
 		f.Resident, err = resident(p.pid())
 		return f, err
 	})
