@@ -219,34 +219,42 @@ var odd = []json.RawMessage{
 
 // Try evaluates sample calls and other requests of the roles in data.roles, and of a
 // role that has no rights, on all cores. Each must come to a decision or to undefined.
-// Calls come with odd arguments, other requests only from the role without rights. The
-// error is that of the first role that fails.
+// Calls come with odd arguments, other requests only from the role without rights. Samples
+// that no rule can tell apart are evaluated once. The error is that of the first role that
+// fails.
 func (e *Engine) Try(ctx context.Context) error {
 	roles := e.Roles()
 	roles = append([]string{sampleRole}, roles[:min(len(roles), triedRoles)]...)
+	s, err := e.program.samples()
+	if err != nil {
+		return fmt.Errorf("trying policy: %w", err)
+	}
 	faults := make([]error, len(roles))
 	var cores errgroup.Group
 	cores.SetLimit(runtime.GOMAXPROCS(0))
 	for i, role := range roles {
-		cores.Go(func() error { faults[i] = e.tryRole(ctx, role); return nil })
+		cores.Go(func() error { faults[i] = e.tryRole(ctx, role, s); return nil })
 	}
 	_ = cores.Wait() // faults has the errors
 	return cmp.Or(faults...)
 }
 
 // tryRole evaluates the samples of one role.
-func (e *Engine) tryRole(ctx context.Context, role string) error {
-	samples := slices.Clone(others)
+func (e *Engine) tryRole(ctx context.Context, role string, s samples) error {
+	requests := slices.Clone(s.others)
 	for _, tool := range slices.Concat(some(e.toolsGranted(role)), some(slices.Sorted(maps.Keys(e.program.meters))), []string{unknownTool}) {
-		samples = append(samples, policy.Input{
+		requests = append(requests, policy.Input{
 			Tool: policy.Tool{Server: "toolgate-sample", Name: tool, Exposed: tool}, Usage: policy.Unused(e.program.meters[tool]),
 		})
 	}
-	for _, in := range samples {
+	for _, in := range requests {
 		in.Principal = policy.Principal{Subject: "toolgate-sample", Roles: []string{role}}
 		in.Request = policy.Request{ID: "1", Transport: "http", TraceID: "trc_sample", Time: sampleTime}
-		arguments := odd
-		if !in.Calls() && role != sampleRole {
+		arguments := s.arguments
+		switch {
+		case in.Calls() && e.program.facts[in.Tool.Exposed] != nil: // they are read from the arguments
+			arguments = odd
+		case !in.Calls() && role != sampleRole:
 			arguments = odd[:1]
 		}
 		if err := e.tryOne(ctx, role, &in, arguments); err != nil {

@@ -149,3 +149,19 @@ func Late() int { return int(late.Load()) }
 func (e *Engine) Overrun(f func()) error {
 	return bounded(context.Background(), time.Nanosecond, func(topdown.Cancel) error { f(); return nil })
 }
+
+// TryAll is Try with every sample, those included that the policy cannot tell apart, and
+// says how many samples Try leaves out.
+func (e *Engine) TryAll(ctx context.Context) (leftOut int, err error) {
+	s, err := e.program.samples()
+	if err != nil {
+		return 0, err
+	}
+	all := samples{others: others, arguments: odd}
+	for _, role := range append([]string{sampleRole}, e.Roles()...) {
+		if err := e.tryRole(ctx, role, all); err != nil {
+			return 0, err
+		}
+	}
+	return len(others) + len(odd) - len(s.others) - len(s.arguments), nil
+}
