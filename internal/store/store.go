@@ -261,7 +261,7 @@ func build(ctx context.Context, file string, steps []migration) (err error) {
 		return err
 	}
 	if _, err = db.Write.ExecContext(ctx, "PRAGMA synchronous = OFF;"+header); err == nil {
-		err = applyAlone(ctx, db.Write, 0, steps)
+		err = lite.transact(ctx, db.Write, func(ctx context.Context, tx *sql.Tx) error { return lite.fill(ctx, tx, steps) })
 	}
 	return errors.Join(err, db.Close(), f.Sync())
 }
