@@ -109,6 +109,9 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	return group.Wait()
 }
 
+// beforeIndex is how long the index of calls is not opened yet: the first calls come before it.
+const beforeIndex = 100 * time.Millisecond
+
 // maintain begins what a does besides serving, until ctx ends.
 func (a *App) maintain(ctx context.Context, group *errgroup.Group, r Reload) {
 	group.Go(func() error { return a.watch(ctx, r) })
@@ -131,7 +134,7 @@ func (a *App) maintain(ctx context.Context, group *errgroup.Group, r Reload) {
 		func() { releaseMemory(ctx) },
 		func() { a.metrics.activity.run(ctx) },
 		func() {
-			if a.state.index != nil {
+			if a.state.index != nil && wait.For(ctx, beforeIndex) {
 				a.state.index.Run(ctx)
 			}
 		},
