@@ -45,7 +45,7 @@ func TestSchemaJudgesAsCompiled(t *testing.T) {
 
 func FuzzSchemaJudgesAsCompiled(f *testing.F) {
 	for _, document := range documents(f) {
-		f.Add([]byte(document))
+		f.Add(document)
 	}
 	judges := newJudges(f)
 	f.Fuzz(func(t *testing.T, document []byte) { judges.agree(t, document) })
