@@ -45,6 +45,7 @@ type program struct {
 	kept       kept                // of invariants that read only data
 	form       form
 	decision   *query
+	rest       *query                  // decision without the verdict sets that are invariants
 	visible    *query                  // nil = the policy does not say
 	trail      *query                  // nil = the policy does not say
 	rights     map[policy.Right]*query // without those that the policy does not name
@@ -201,11 +202,14 @@ func (p *program) prepare(ctx context.Context) error {
 			}
 		}
 	}
-	for what, q := range map[string]**query{p.form.query: &p.decision, visiblePath: &p.visible, trailPath: &p.trail, dropPath: &p.drop, maskPath: &p.mask} {
+	for q, what := range map[**query]string{
+		&p.decision: p.form.query(func(ast.Ref) bool { return false }), &p.rest: p.form.query(p.invariants.has),
+		&p.visible: visiblePath, &p.trail: trailPath, &p.drop: dropPath, &p.mask: maskPath,
+	} {
 		c, keep := p.compiler, p.invariants
 		if strings.HasPrefix(what, systemPackages.String()) { // mostly there is neither rule nor data
 			c, keep = p.telling, nil // a rule may read what only telling has
-		} else if q != &p.decision && len(c.GetRules(ast.MustParseRef(what))) == 0 {
+		} else if q != &p.decision && q != &p.rest && len(c.GetRules(ast.MustParseRef(what))) == 0 {
 			continue
 		}
 		if *q, err = p.compileQuery(c, patterns, keep, what); err != nil {

@@ -283,7 +283,7 @@ func isPointer(s string) bool { return jsontext.Pointer(s).IsValid() }
 // verdictSets are the sets in which a policy may answer instead of with one
 // decision, the strongest effect first. The position of a set in the list is its
 // position in the answer of the query.
-var verdictSets = []struct {
+var verdictSets = [...]struct {
 	effect policy.Effect
 	ref    ast.Ref
 	other  []string // members of an element besides rule, reason and remedy
@@ -295,9 +295,34 @@ var verdictSets = []struct {
 
 // form is how a policy answers: with the rule decision, or with sets.
 type form struct {
-	query  string
-	refs   []ast.Ref // of the rules that answer
-	decode func(ast.Value) (policy.Decision, error)
+	refs  []ast.Ref      // of the rules that answer
+	order map[string]int // of sets: the position of each rule id in the source
+}
+
+// sets reports whether the policy answers with sets.
+func (f *form) sets() bool { return !f.refs[0].Equal(decisionRef) }
+
+// query asks for the decision. Sets for which known is true are left empty in the answer.
+func (f *form) query(known func(ast.Ref) bool) string {
+	if !f.sets() {
+		return decisionPath
+	}
+	operands := make([]string, len(verdictSets))
+	for i, s := range verdictSets {
+		operands[i] = "set()"
+		if slices.ContainsFunc(f.refs, func(ref ast.Ref) bool { return ref.Equal(s.ref) }) && !known(s.ref) {
+			operands[i] = s.ref.String()
+		}
+	}
+	return "[" + strings.Join(operands, ", ") + "]"
+}
+
+// decode reads the answer of a query. The verdicts of sets in known are not read.
+func (f *form) decode(v ast.Value, known *verdicts) (policy.Decision, error) {
+	if f.sets() {
+		return decodeSets(v, f.order, known)
+	}
+	return decodeDecision(v)
 }
 
 // formOf finds the form in which the rules of c answer. A policy that uses both
@@ -306,15 +331,13 @@ type form struct {
 // order is the position of each rule id in the source, which names the decision
 // where a set has several elements.
 func formOf(c *ast.Compiler, order map[string]int) (form, error) {
-	f := form{decode: func(v ast.Value) (policy.Decision, error) { return decodeSets(v, order) }}
-	var operands []string
+	f := form{order: order}
 	var found Faults
 	decides := c.GetRules(decisionRef)
 	for _, s := range verdictSets {
 		rules := c.GetRules(s.ref)
 		set := slices.IndexFunc(rules, func(r *ast.Rule) bool { return r.Head.RuleKind() == ast.MultiValue })
 		if len(rules) == 0 || set < 0 && len(decides) > 0 { // a helper of decision
-			operands = append(operands, "set()")
 			continue
 		}
 		switch name := string(s.effect); {
@@ -324,33 +347,41 @@ func formOf(c *ast.Compiler, order map[string]int) (form, error) {
 			found = append(found, at(rules[set].Location, LevelError, codeShape, fmt.Sprintf("the policy defines both %s and the set %s", decisionPath, s.ref),
 				fmt.Sprintf("keep one form: remove decision (%s), or give the set another name", at(decides[0].Location, "", "", "", "").Where())))
 		}
-		f.refs, operands = append(f.refs, s.ref), append(operands, s.ref.String())
+		f.refs = append(f.refs, s.ref)
 	}
 	switch {
 	case len(found) > 0:
 		return f, found.errorOf("compiling policy")
 	case len(decides) > 0:
-		return form{query: decisionPath, refs: []ast.Ref{decisionRef}, decode: decodeDecision}, nil
+		return form{refs: []ast.Ref{decisionRef}}, nil
 	case len(f.refs) == 0:
 		return f, fmt.Errorf("no rule defines %s or one of the sets data.toolgate.deny, hold and allow (hint: package toolgate, rule decision, or allow contains {\"rule\": …})", decisionPath)
 	}
-	f.query = "[" + strings.Join(operands, ", ") + "]"
 	return f, nil
 }
+
+// verdicts are what was read of each of verdictSets; nil = nothing was.
+type verdicts [len(verdictSets)][]policy.Decision
 
 // decodeSets reads the answer of a policy that answers with sets: deny takes
 // precedence over hold, and hold over allow. Nothing in any set is undefined.
 // Every element must be well formed, whether or not it decides.
-func decodeSets(v ast.Value, order map[string]int) (policy.Decision, error) {
+func decodeSets(v ast.Value, order map[string]int, known *verdicts) (policy.Decision, error) {
 	sets, ok := v.(*ast.Array)
 	if !ok || sets.Len() != len(verdictSets) {
 		return policy.Decision{}, fmt.Errorf("verdicts are %s, not sets", ast.ValueName(v))
 	}
-	found := make([][]policy.Decision, len(verdictSets))
-	for i, s := range verdictSets {
+	var found verdicts
+	for i := range verdictSets {
+		if known != nil && known[i] != nil {
+			for j := range known[i] {
+				found[i] = append(found[i], cloneDecision(&known[i][j]))
+			}
+			continue
+		}
 		var err error
-		if found[i], err = decodeSet(sets.Elem(i).Value, s.effect, s.other, order); err != nil {
-			return policy.Decision{}, fmt.Errorf("%v: %w", s.ref, err)
+		if found[i], err = decodeSet(sets.Elem(i).Value, i, order); err != nil {
+			return policy.Decision{}, err
 		}
 	}
 	denials, holds, allows := found[0], found[1], found[2]
@@ -387,29 +418,32 @@ func joinScopes(denials []policy.Decision) policy.Decision {
 	return first
 }
 
-// decodeSet reads the elements of one set, in the order of their rules in the
+// decodeSet reads the elements of one of verdictSets, in the order of their rules in the
 // source: the first one names the decision. Ids that the source does not name
 // come last, by id; elements of one rule are ordered by reason and remedy.
-func decodeSet(v ast.Value, effect policy.Effect, other []string, order map[string]int) ([]policy.Decision, error) {
+func decodeSet(v ast.Value, which int, order map[string]int) ([]policy.Decision, error) {
+	s := &verdictSets[which]
 	set, ok := v.(ast.Set)
 	if !ok {
-		return nil, fmt.Errorf("is %s, not a set", ast.ValueName(v))
+		return nil, fmt.Errorf("%v: is %s, not a set", s.ref, ast.ValueName(v))
 	}
-	var out []policy.Decision
-	err := set.Iter(func(t *ast.Term) error {
-		d := policy.Decision{Effect: effect}
+	out := make([]policy.Decision, set.Len())
+	for i, t := range set.Slice() {
+		d := &out[i]
+		d.Effect = s.effect
 		err := eachMember(t.Value, "element", func(name string, v ast.Value) error {
-			if name == "effect" || slices.Contains(obligations, name) && !slices.Contains(other, name) {
-				return fmt.Errorf("has no place in an element of %s", effect)
+			if name == "effect" || slices.Contains(obligations, name) && !slices.Contains(s.other, name) {
+				return fmt.Errorf("has no place in an element of %s", s.effect)
 			}
-			return decisionMembers.readMember(&d, name, v)
+			return decisionMembers.readMember(d, name, v)
 		})
 		if err == nil {
-			err = checkDecision(&d)
+			err = checkDecision(d)
 		}
-		out = append(out, d)
-		return err
-	})
+		if err != nil {
+			return nil, fmt.Errorf("%v: %w", s.ref, err)
+		}
+	}
 	position := func(rule string) int {
 		if at, ok := order[rule]; ok {
 			return at
@@ -419,7 +453,7 @@ func decodeSet(v ast.Value, effect policy.Effect, other []string, order map[stri
 	slices.SortFunc(out, func(a, b policy.Decision) int {
 		return cmp.Or(cmp.Compare(position(a.Rule), position(b.Rule)), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Remedy, b.Remedy))
 	})
-	return out, err
+	return out, nil
 }
 
 // joinApprovals makes a ask for everything that b asks for: the shorter times,

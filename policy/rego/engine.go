@@ -277,10 +277,10 @@ func (e *Engine) tryOne(ctx context.Context, role string, in *policy.Input, argu
 	for _, raw := range arguments {
 		in.Arguments = raw
 		v, err := e.eval(ctx, e.program.decision, e.program.kept, max(tryTimeout, e.timeout), func(c topdown.Cancel) (ast.Value, error) {
-			return inputTerm(in, known, c)
+			return e.program.inputTerm(in, known, c)
 		})
 		if err == nil {
-			_, err = e.program.form.decode(v)
+			_, err = e.program.form.decode(v, nil)
 		}
 		if err != nil && !errors.Is(err, errUndefined) {
 			return fmt.Errorf("role %q %s with %s: %s (hint: %s)", role, what, raw, cause(err), hint)
@@ -353,7 +353,7 @@ func (r *Reference) Decide(ctx context.Context, in *policy.Input) (policy.Decisi
 	if err != nil {
 		return r.engine.close(policy.Decision{}, err)
 	}
-	return r.engine.close(r.engine.program.form.decode(v))
+	return r.engine.close(r.engine.program.form.decode(v, nil))
 }
 
 // ask evaluates the whole policy once. A panic of OPA is an error.
@@ -380,7 +380,7 @@ func (r *Reference) ask(ctx context.Context, in *policy.Input) (v ast.Value, err
 	if err := util.NewJSONDecoder(bytes.NewReader(raw)).Decode(&document); err != nil {
 		return nil, fmt.Errorf("reading input: %w", err)
 	}
-	rs, err := rego.New(rego.Query(r.engine.program.form.query), rego.Compiler(compiler), rego.Store(r.store()),
+	rs, err := rego.New(rego.Query(r.engine.program.form.query(func(ast.Ref) bool { return false })), rego.Compiler(compiler), rego.Store(r.store()),
 		rego.StrictBuiltinErrors(true), rego.GenerateJSON(keepTerm), rego.Input(document)).Eval(ctx)
 	if err != nil {
 		return nil, err

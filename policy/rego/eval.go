@@ -102,7 +102,7 @@ func (e *Engine) Independent(ctx context.Context, in *policy.Input, members ...s
 			return ok && !slices.Contains(members, string(name))
 		})
 	}}
-	_, err = e.trace(ctx, t, e.timeout, func(c topdown.Cancel) (ast.Value, error) { return inputTerm(in, known, c) })
+	_, err = e.trace(ctx, t, e.timeout, func(c topdown.Cancel) (ast.Value, error) { return e.program.inputTerm(in, known, c) })
 	return err == nil || errors.Is(err, errUndefined)
 }
 
@@ -180,17 +180,19 @@ func (e *Engine) failed(err error) (policy.Decision, error) {
 // evaluate judges in by evaluating the whole policy; known is nil for a request
 // that calls no tool. Reading the arguments counts as evaluation.
 func (e *Engine) evaluate(ctx context.Context, in *policy.Input, known *pair, within time.Duration) (policy.Decision, error) {
-	values := e.program.kept
+	q, k := e.program.decision, &pairKept{values: e.program.kept}
 	if known != nil && known.kept.Load() != nil {
-		values = *known.kept.Load()
+		if k = known.kept.Load(); k.verdicts != nil {
+			q = e.program.rest
+		}
 	}
-	v, err := e.eval(ctx, e.program.decision, values, within, func(c topdown.Cancel) (ast.Value, error) {
-		return inputTerm(in, known, c)
+	v, err := e.eval(ctx, q, k.values, within, func(c topdown.Cancel) (ast.Value, error) {
+		return e.program.inputTerm(in, known, c)
 	})
 	if err != nil {
 		return policy.Decision{}, err
 	}
-	return e.program.form.decode(v)
+	return e.program.form.decode(v, k.verdicts)
 }
 
 // eval evaluates one query, with the input that read gives and values of its
@@ -210,8 +212,7 @@ func (e *Engine) eval(ctx context.Context, q *query, known kept, within time.Dur
 
 // bounded runs f with a cancel that fires after the time within or when ctx
 // ends, and turns a panic of f into an error. What f returns after that time is
-// errTimeout, and so is everything while maxLate others have not returned in theirs. A
-// timer instead of a goroutine costs a tenth of a microsecond.
+// errTimeout, and so is everything while maxLate others have not returned in theirs.
 func bounded(ctx context.Context, within time.Duration, f func(topdown.Cancel) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -224,21 +225,12 @@ func bounded(ctx context.Context, within time.Duration, f func(topdown.Cancel) e
 	if n := late.Load(); n >= maxLate {
 		return fmt.Errorf("%w: %d others go on beyond their time", errTimeout, n)
 	}
-	c := topdown.NewCancel()
+	b := bounds.Get().(*bound)
+	b.ctx = ctx
 	begin := time.Now()
-	timer := time.AfterFunc(within, func() {
-		late.Add(1)
-		c.Cancel()
-	})
-	defer func() {
-		if !timer.Stop() {
-			late.Add(-1)
-		}
-	}()
-	if ctx.Done() != nil {
-		defer context.AfterFunc(ctx, c.Cancel)()
-	}
-	err = f(c)
+	b.timer.Reset(within)
+	defer b.end()
+	err = f(b)
 	switch {
 	case ctx.Err() != nil && topdown.IsCancel(err):
 		return ctx.Err()
@@ -246,6 +238,43 @@ func bounded(ctx context.Context, within time.Duration, f func(topdown.Cancel) e
 		return fmt.Errorf("%w: more than %v", errTimeout, within)
 	}
 	return err
+}
+
+// bound is the topdown.Cancel of one evaluation.
+type bound struct {
+	ctx       context.Context
+	cancelled atomic.Bool
+	timer     *time.Timer // calls expire
+}
+
+// bounds are used again, each with its timer.
+var bounds = sync.Pool{New: func() any {
+	b := new(bound)
+	b.timer = time.AfterFunc(time.Hour, b.expire)
+	return b
+}}
+
+// Cancel implements topdown.Cancel.
+func (b *bound) Cancel() { b.cancelled.Store(true) }
+
+// Cancelled implements topdown.Cancel.
+func (b *bound) Cancelled() bool { return b.cancelled.Load() || b.ctx.Err() != nil }
+
+func (b *bound) expire() {
+	late.Add(1)
+	b.Cancel()
+}
+
+// end says that the evaluation has returned. One whose time was over has a timer that may
+// still cancel, so nobody uses its bound again.
+func (b *bound) end() {
+	if !b.timer.Stop() {
+		late.Add(-1)
+		return
+	}
+	b.ctx = nil
+	b.cancelled.Store(false)
+	bounds.Put(b)
 }
 
 // cloneDecision copies what d points to, so that no caller can change what the
@@ -271,7 +300,7 @@ type pair struct {
 	principal, tool *ast.Term
 	facts           *fact.Set                // of the tool; nil = it has none
 	constant        atomic.Pointer[constant] // nil = nobody has looked
-	kept            atomic.Pointer[kept]     // what keepFor has found; nil = nobody has looked
+	kept            atomic.Pointer[pairKept] // what keepFor has found; nil = nobody has looked
 	shown           atomic.Pointer[bool]     // the answer of Visible; nil = nobody has asked
 	forgotten       bool                     // it is not in the cache: nothing found is of use later
 }
@@ -400,7 +429,7 @@ func (e *Engine) traceConstant(ctx context.Context, known *pair, within time.Dur
 	if err != nil {
 		return e.close(policy.Decision{}, err)
 	}
-	return e.close(e.program.form.decode(v))
+	return e.close(e.program.form.decode(v, nil))
 }
 
 // trace evaluates the whole policy under t. It returns errDepends when t has found a read.

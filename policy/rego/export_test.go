@@ -29,8 +29,12 @@ func (e *Engine) Whole(ctx context.Context, p policy.Principal, t policy.Tool, i
 		return func() (ast.Value, error) { return nil, err }
 	}
 	e.keepFor(ctx, known, e.timeout)
+	q, k := e.program.decision, known.kept.Load()
+	if k.verdicts != nil {
+		q = e.program.rest
+	}
 	return func() (ast.Value, error) {
-		return e.program.decision.run(ctx, input, *known.kept.Load(), topdown.NewCancel())
+		return q.run(ctx, input, k.values, topdown.NewCancel())
 	}
 }
 
@@ -107,7 +111,7 @@ func (e *Engine) Remembers(p policy.Principal) bool {
 func (e *Engine) Kept(in *policy.Input) (always, ofPair []string) {
 	values := e.program.kept
 	if known, err := e.pairs.find(&in.Principal, &in.Tool); err == nil && known.kept.Load() != nil {
-		values = *known.kept.Load()
+		values = known.kept.Load().values
 	}
 	for i, v := range values {
 		switch k := e.program.invariants.rules[i]; {

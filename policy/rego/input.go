@@ -95,9 +95,10 @@ func usageTerm(usage map[string]policy.Reading) (*ast.Term, error) {
 	return ast.ObjectTerm(members...), nil
 }
 
-// inputTerm returns in as a policy sees it. known holds the terms of the principal
-// and the tool; it is nil for a request that calls no tool.
-func inputTerm(in *policy.Input, known *pair, stop topdown.Cancel) (ast.Value, error) {
+// inputTerm returns in as the policy sees it. known holds the terms of the principal
+// and the tool; it is nil for a request that calls no tool. input.request of a call is left
+// out where no rule reads it.
+func (p *program) inputTerm(in *policy.Input, known *pair, stop topdown.Cancel) (ast.Value, error) {
 	args, err := argumentsTerm(in.Arguments, stop)
 	if err != nil {
 		return nil, err
@@ -118,7 +119,10 @@ func inputTerm(in *policy.Input, known *pair, stop topdown.Cancel) (ast.Value, e
 		}
 		return t.Value, nil
 	}
-	members := append(make([][2]*ast.Term, 0, 6), isCall, [2]*ast.Term{keyArguments, args}, [2]*ast.Term{keyRequest, requestTerm(&in.Request)})
+	members := append(make([][2]*ast.Term, 0, 7), isCall, [2]*ast.Term{keyArguments, args})
+	if p.reads.request {
+		members = append(members, [2]*ast.Term{keyRequest, requestTerm(&in.Request)})
+	}
 	if known.facts != nil {
 		facts, err := readJSON(known.facts.Of(in.Arguments), stop)
 		if err != nil {

@@ -33,6 +33,13 @@ type invariant struct {
 // share them, and nobody writes to them.
 type kept []*ast.Term
 
+// pairKept is what is kept of a pair: values of invariants and, where all verdict sets that
+// are invariants have been read, their verdicts.
+type pairKept struct {
+	values   kept
+	verdicts *verdicts // nil = the whole decision is asked for
+}
+
 // undefinedTerm stands for the value of a rule that is undefined.
 var undefinedTerm = new(ast.Term)
 
@@ -78,10 +85,13 @@ func (p *program) findInvariants(ctx context.Context, patterns cache.InterQueryV
 	return nil
 }
 
-// has reports whether the rule at ref is in s.
-func (s *invariants) has(ref ast.Ref) bool {
-	return slices.ContainsFunc(s.rules, func(k invariant) bool { return k.ref.Equal(ref) })
+// at returns the position of the rule at ref in s.rules, or -1.
+func (s *invariants) at(ref ast.Ref) int {
+	return slices.IndexFunc(s.rules, func(k invariant) bool { return k.ref.Equal(ref) })
 }
+
+// has reports whether the rule at ref is in s.
+func (s *invariants) has(ref ast.Ref) bool { return s.at(ref) >= 0 }
 
 func (s *invariants) add(k invariant) {
 	last := k.ref[len(k.ref)-1].Value
@@ -121,10 +131,35 @@ func (s *invariants) evaluate(ctx context.Context, known kept, input ast.Value, 
 // as they are found in the time within. What an ended context cuts short is not
 // remembered.
 func (e *Engine) keepFor(ctx context.Context, known *pair, within time.Duration) {
-	k := e.program.invariants.evaluate(ctx, e.program.kept, known.input(isCall), within)
+	k := pairKept{values: e.program.invariants.evaluate(ctx, e.program.kept, known.input(isCall), within)}
+	k.verdicts = e.program.verdictsIn(k.values)
 	if ctx.Err() == nil {
 		known.kept.Store(&k)
 	}
+}
+
+// verdictsIn reads the verdict sets that are invariants. It returns nil when there are none,
+// or when one was not evaluated or is not well formed: then each call finds that out.
+func (p *program) verdictsIn(values kept) *verdicts {
+	var out *verdicts
+	for i, s := range verdictSets {
+		at := p.invariants.at(s.ref)
+		if at < 0 || !p.form.sets() {
+			continue
+		}
+		if values[at] == nil || values[at] == undefinedTerm {
+			return nil
+		}
+		read, err := decodeSet(values[at].Value, i, p.form.order)
+		if err != nil {
+			return nil
+		}
+		if out == nil {
+			out = new(verdicts)
+		}
+		out[i] = read
+	}
+	return out
 }
 
 // constants finds rules whose value depends only on data and on the members of the input

@@ -4,9 +4,13 @@ import (
 	"github.com/open-policy-agent/opa/v1/ast"
 )
 
-// reads says which members of input.principal any rule looks at. Principals
-// that differ elsewhere cannot be told apart by the policy.
-type reads struct{ subject, roles, client, tenant, facts bool } // facts: any other member
+// reads says which members of input.principal any rule looks at, and whether one looks at
+// input.request. Principals that differ elsewhere cannot be told apart by the policy.
+type reads struct {
+	subject, roles, client, tenant bool
+	facts                          bool // any other member of input.principal
+	request                        bool
+}
 
 var principalPath = ast.MustParseRef("input.principal")
 
@@ -123,6 +127,8 @@ func (r *reads) add(ref ast.Ref) {
 		return
 	case len(ref) == 1 || !isString(ref[1]):
 		r.addAll()
+	case ref[1].Equal(keyRequest):
+		r.request = true
 	case !ref[1].Equal(principalPath[1]):
 		return
 	case len(ref) == 2 || !isString(ref[2]):
@@ -138,5 +144,5 @@ func (r *reads) add(ref ast.Ref) {
 }
 
 func (r *reads) addAll() {
-	*r = reads{subject: true, roles: true, client: true, tenant: true, facts: true}
+	*r = reads{subject: true, roles: true, client: true, tenant: true, facts: true, request: true}
 }
