@@ -39,8 +39,11 @@ type stdioWire struct {
 	out     io.Reader
 	process Process
 	tasks   sync.WaitGroup
-	queue   chan outLine // what waits to be written
-	posted  atomic.Int64 // bytes of the messages in queue that are no calls
+	queue   chan outLine                   // what waits to be written
+	posted  atomic.Int64                   // bytes of the messages in queue that are no calls
+	queued  atomic.Int64                   // lines that are left to the writer and not written
+	turn    sync.Mutex                     // held while a line is written
+	try     func(line []byte) (int, error) // see tryWriter
 }
 
 // outLine is one line to write; call is nil unless the line is a request.
@@ -53,7 +56,7 @@ type outLine struct {
 // server speaks the NDJSON action protocol, and its actions appear as tools.
 func (c *Conn) OpenStdio(in io.Writer, out io.Reader, process Process, actions bool) {
 	c.actions = actions
-	w := &stdioWire{c: c, in: in, out: out, process: process, queue: make(chan outLine, maxQueued)}
+	w := &stdioWire{c: c, in: in, out: out, process: process, queue: make(chan outLine, maxQueued), try: tryWriter(in)}
 	c.wire = w
 	w.tasks.Go(w.read)
 	w.tasks.Go(w.write)
@@ -61,10 +64,40 @@ func (c *Conn) OpenStdio(in io.Writer, out io.Reader, process Process, actions b
 
 // send implements wire.
 func (w *stdioWire) send(ctx context.Context, p *Call) error {
-	if err := w.enqueue(ctx, outLine{p, p.line}); err != nil {
-		return err
+	if !w.sendNow(p) {
+		if err := w.enqueue(ctx, outLine{p, p.line}); err != nil {
+			return err
+		}
 	}
 	return p.await(ctx)
+}
+
+// atOnce is PIPE_BUF of Linux.
+const atOnce = 4096
+
+// sendNow writes a short call where no line comes before it and the pipe has room for it,
+// which spares waking the writer. It never waits. It reports false, and has written
+// nothing, where the call has to be left to the writer.
+func (w *stdioWire) sendNow(p *Call) bool {
+	if w.try == nil || len(p.line) >= atOnce || !w.turn.TryLock() {
+		return false
+	}
+	defer w.turn.Unlock()
+	if w.queued.Load() > 0 || w.c.Dead() || !p.claim() {
+		return false
+	}
+	p.line = append(p.line, '\n')
+	n, _ := w.try(p.line) // the writer finds out why it fails
+	if n == len(p.line) {
+		return true
+	}
+	if n > 0 { // it is no pipe
+		w.c.Fail(failed(fmt.Errorf("writing to the server: %w", io.ErrShortWrite)))
+		return true
+	}
+	p.line = p.line[:len(p.line)-1]
+	p.state.Store(kept)
+	return false
 }
 
 // post implements wire.
@@ -74,10 +107,12 @@ func (w *stdioWire) post(ctx context.Context, line []byte, lossy bool) error {
 	case !lossy:
 		err = w.enqueue(ctx, outLine{line: line})
 	case fits:
+		w.queued.Add(1)
 		select {
 		case w.queue <- outLine{line: line}:
 			return nil
 		default:
+			w.queued.Add(-1)
 		}
 	}
 	if err != nil {
@@ -88,12 +123,15 @@ func (w *stdioWire) post(ctx context.Context, line []byte, lossy bool) error {
 
 // enqueue leaves a line to the writer, and waits while too many are queued.
 func (w *stdioWire) enqueue(ctx context.Context, out outLine) error {
+	w.queued.Add(1)
 	select {
 	case w.queue <- out:
 		return nil
 	case <-ctx.Done():
+		w.queued.Add(-1)
 		return ctx.Err()
 	case <-w.c.life.Done():
+		w.queued.Add(-1)
 		return io.ErrClosedPipe
 	}
 }
@@ -105,10 +143,9 @@ func (w *stdioWire) write() {
 		case out := <-w.queue:
 			if out.call == nil {
 				w.posted.Add(-int64(len(out.line)))
-			} else if !out.call.claim() {
-				continue
 			}
-			if !w.put(out) {
+			ok := out.call != nil && !out.call.claim() || w.put(out)
+			if w.queued.Add(-1); !ok {
 				return
 			}
 		case <-w.c.life.Done():
@@ -119,7 +156,9 @@ func (w *stdioWire) write() {
 
 // put writes one line, and records when certainly none of its bytes was sent.
 func (w *stdioWire) put(out outLine) bool {
+	w.turn.Lock()
 	n, err := w.in.Write(append(out.line, '\n'))
+	w.turn.Unlock()
 	if err == nil {
 		return true
 	}
