@@ -258,10 +258,10 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
-// FuzzExtend: Extend and Append edit an object that was accepted as Edit does.
+// FuzzExtend: Extend, Splice and Append edit an object that was accepted as Edit does.
 func FuzzExtend(f *testing.F) {
 	for _, seed := range []string{
-		`{}`, ` { } `, `{"a":1}`, `{"a":1 } `, `{"_meta":{"a":1},"b":2}`, `{"\u005fmeta":{"x":[]}}`, `{"a":"_meta"}`, `{"a":"}"}`, `{"_meta":1}`, `{"x":{"_meta":null}}`, `[1]`, `{`, ``, `"a}"`, `{"a":1},`,
+		`{}`, ` { } `, `{"a":1}`, `{"a":1 } `, `{"_meta":{"a":1},"b":2}`, `{"\u005fmeta":{"x":[]}}`, `{"a":"_meta"}`, `{"a":"}"}`, `{"_meta":1}`, `{"x":{"_meta":null}}`, `{ "_meta" : { } , "content":[] }`, `{"_meta":{ "x":2 },"b":1}`, `{"_meta":{"y":{}} , "y":{}}`, `[1]`, `{`, ``, `"a}"`, `{"a":1},`,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -273,11 +273,16 @@ func FuzzExtend(f *testing.F) {
 		for _, changes := range [][]jsonrpc.Change{
 			{{Name: "_meta", Members: []jsonrpc.Change{{Name: "io.toolgate/result", Value: json.RawMessage(`{"a":"b"}`)}, {Name: "x", Value: json.RawMessage(`1`)}}}},
 			{{Name: "content", Value: json.RawMessage(`[]`)}, {Name: "y", Value: json.RawMessage(`{}`)}}, {{Name: "a"}}, {{Name: "b", Value: json.RawMessage(`{`)}}, {},
+			{{Name: "y", Value: json.RawMessage(`{}`), Checked: true}, {Name: "_meta", Members: []jsonrpc.Change{{Name: "y", Members: []jsonrpc.Change{{Name: "z", Value: json.RawMessage(`1`)}}}}}},
 		} {
 			want, wantErr := jsonrpc.Edit(obj, changes...)
 			got, err := jsonrpc.Extend(obj, changes...)
 			if !bytes.Equal(got, want) || (err == nil) != (wantErr == nil) {
 				t.Errorf("%q: %q %v, want %q %v", obj, got, err, want, wantErr)
+			}
+			parts, err := jsonrpc.Splice(obj, changes...)
+			if got := bytes.Join(parts, nil); !bytes.Equal(got, want) || (err == nil) != (wantErr == nil) {
+				t.Errorf("%q in parts: %q %v, want %q %v", obj, parts, err, want, wantErr)
 			}
 			for _, spare := range []int{0, 1, 20, 1000} {
 				own := append(make([]byte, 0, len(obj)+spare), obj...)

@@ -123,6 +123,54 @@ func Append(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 	return append(appendMembers(obj[:gap], changes, nil, obj[gap-1] != '{'), end...), nil
 }
 
+// Splice is Extend in parts, of which most are parts of obj: what adds a little to a large
+// object copies nothing of it. Changes other than new members, of obj and of objects in it,
+// are made by Extend.
+func Splice(obj json.RawMessage, changes ...Change) (parts [][]byte, err error) {
+	if _, valid := room(changes); !valid {
+		return nil, ErrNotValue
+	}
+	from, end := 0, bytes.IndexByte(obj, '{')+1 // of what is not in parts yet, and of the last member
+	done, kept := make([]bool, len(changes)), false
+	l := lexer{data: obj, accepted: true}
+	adds := l.peek() == '{' && l.each(func(name []byte) bool {
+		value := l.element()
+		end, kept = l.at, true
+		i := slices.IndexFunc(changes, func(c Change) bool { return c.Name == string(name) })
+		if i < 0 || value == nil || done[i] {
+			return i < 0 && value != nil
+		}
+		done[i] = true
+		c := changes[i]
+		if c.Members == nil {
+			return bytes.Equal(value, c.Value)
+		}
+		last, ok := lastMember(value, c.Members)
+		at := end - len(value) + last
+		parts = append(parts, obj[from:at], appendMembers(nil, c.Members, nil, last > 1))
+		from = at
+		return ok
+	})
+	if !adds {
+		whole, err := Extend(obj, changes...)
+		return [][]byte{whole}, err
+	}
+	return append(parts, obj[from:end], appendMembers(nil, changes, done, kept), obj[end:]), nil
+}
+
+// lastMember returns where the last member of value ends. It reports false for a value that
+// is no object, or that has a member called as one of others.
+func lastMember(value json.RawMessage, others []Change) (end int, ok bool) {
+	end = 1
+	l := lexer{data: value, accepted: true}
+	ok = l.peek() == '{' && l.each(func(name []byte) bool {
+		v := l.element()
+		end = l.at
+		return v != nil && !slices.ContainsFunc(others, func(c Change) bool { return c.Name == string(name) })
+	})
+	return end, ok
+}
+
 // appendMembers appends the members that changes set, but for those that are done, to
 // out, which ends inside an object. A comma comes before the first where it says so.
 func appendMembers(out []byte, changes []Change, done []bool, comma bool) []byte {

@@ -398,39 +398,25 @@ func (c *core) answerTo(x *exchange, o outcome) answer {
 	case o.failure != nil:
 		return c.failed(x, o.failure)
 	}
-	result, ok := o.result, o.result != nil
-	if x.stateless != nil && !o.complete {
-		result, ok = c.completeResult(result, x.row, c.serverInfo)
+	a, ok := answer{status: http.StatusOK, decision: o.decision, trace: o.trace}, o.result != nil
+	if len(o.result) >= largeResult {
+		a.body, a.rest, ok = c.largeMessage(x, o)
+	} else if a.body = o.result; !o.complete {
+		if x.stateless != nil {
+			a.body, ok = c.completeResult(o.result, x.row, c.serverInfo)
+		}
+		a.body = jsonrpc.OneLine(a.body)
 	}
 	if !ok { // fails closed
 		return c.broken(x)
 	}
-	a := answer{status: http.StatusOK, decision: o.decision, trace: o.trace}
-	if !o.complete {
-		result = jsonrpc.OneLine(result)
-	}
-	if len(result) < largeResult {
-		a.body = jsonrpc.NewSuccess(x.id, result)
-	} else {
-		frame := jsonrpc.NewSuccess(x.id, nil)
-		end := len(frame) - 1
-		a.body, a.rest = frame[:end], net.Buffers{result, frame[end:]}
+	if a.rest == nil {
+		a.body = jsonrpc.NewSuccess(x.id, a.body)
 	}
 	if x.opened != nil {
 		a.opened = x.opened.id
 	}
 	return a
-}
-
-// largeResult is the size in bytes from which a result is not copied into its message.
-const largeResult = 16 << 10
-
-// message returns the whole message of a, nil for none.
-func (a *answer) message() []byte {
-	if a.rest == nil {
-		return a.body
-	}
-	return slices.Concat(append([][]byte{a.body}, a.rest...)...)
 }
 
 // refuseFault answers bytes that are not a message. The gate refuses and

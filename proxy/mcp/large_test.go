@@ -33,3 +33,18 @@ func TestResultsOfAnySize(t *testing.T) {
 		}
 	}
 }
+
+// What the revision without sessions adds to a result is the same whatever its size.
+func TestLargeResultsWithoutSession(t *testing.T) {
+	c := dial(t, newDoor(t, newGate(), nil))
+	ask := func(text string) string {
+		return c.Ask(modernLine(`1`, "tools/call", `"name":"demo__echo","arguments":{"t":"`+text+`"}`))
+	}
+	small := ask("few bytes")
+	for _, size := range []int{16_000, 16_384, 300_000} {
+		text := strings.Repeat("x", size)
+		if got := strings.Replace(ask(text), text, "few bytes", 1); got != small || !strings.Contains(got, "io.modelcontextprotocol/serverInfo") {
+			t.Errorf("%d: %.400s\nwant %s", size, got, small)
+		}
+	}
+}

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -86,6 +88,38 @@ func (o *response) finish(a answer) {
 		}
 		_ = o.rc.Flush() // under the deadline, not after it
 	}
+}
+
+// largeResult is the size in bytes from which a result is not copied into its message.
+const largeResult = 16 << 10
+
+// largeMessage returns the message with a large result, which it does not copy: its
+// beginning and the other parts.
+func (c *core) largeMessage(x *exchange, o outcome) (begin []byte, rest net.Buffers, ok bool) {
+	rest, ok = net.Buffers{o.result}, true
+	if !o.complete && x.stateless != nil {
+		var changes []jsonrpc.Change
+		if o.result, changes, ok = completions(o.result, x.row, c.serverInfo); ok {
+			parts, err := jsonrpc.Splice(o.result, changes...)
+			rest, ok = parts, err == nil
+		}
+	}
+	for i, part := range rest {
+		if !o.complete {
+			rest[i] = jsonrpc.OneLine(part)
+		}
+	}
+	frame := jsonrpc.NewSuccess(x.id, nil)
+	end := len(frame) - 1
+	return frame[:end], append(rest, frame[end:]), ok
+}
+
+// message returns the whole message of a, nil for none.
+func (a *answer) message() []byte {
+	if a.rest == nil {
+		return a.body
+	}
+	return slices.Concat(append([][]byte{a.body}, a.rest...)...)
 }
 
 // beginEvents sends the head of an event stream.

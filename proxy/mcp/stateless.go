@@ -426,15 +426,25 @@ const extensionTasks = "io.modelcontextprotocol/tasks"
 // returns false for bytes that cannot be a result, such as a question that
 // should have been asked on the road.
 func (c *core) completeResult(result json.RawMessage, row method, info json.RawMessage) (json.RawMessage, bool) {
-	known, _, ok := jsonrpc.Unpack(result, true, nil, "resultType", "ttlMs", "_meta")
+	result, changes, ok := completions(result, row, info)
 	if !ok {
 		return nil, false
+	}
+	result, err := jsonrpc.Extend(result, changes...)
+	return result, err == nil
+}
+
+// completions returns the changes of completeResult, and the result that they are made to.
+func completions(result json.RawMessage, row method, info json.RawMessage) (json.RawMessage, []jsonrpc.Change, bool) {
+	known, _, ok := jsonrpc.Unpack(result, true, nil, "resultType", "ttlMs", "_meta")
+	if !ok {
+		return nil, nil, false
 	}
 	if known[0] == nil {
 		known[0] = json.RawMessage(`"complete"`)
 	}
 	if kind, ok := jsonrpc.Text(known[0]); !ok || kind == "input_required" {
-		return nil, false
+		return nil, nil, false
 	}
 	if known[2] != nil && !isObject(known[2]) {
 		result = setIn(result, json.RawMessage("{}"), "_meta")
@@ -448,8 +458,7 @@ func (c *core) completeResult(result json.RawMessage, row method, info json.RawM
 			jsonrpc.Change{Name: "cacheScope", Value: json.RawMessage(`"private"`), Checked: true}) // what the policy has filtered is one principal's
 	}
 	changes = append(changes, jsonrpc.Change{Name: "_meta", Members: []jsonrpc.Change{{Name: metaServer, Value: info, Checked: true}}})
-	result, err := jsonrpc.Extend(result, changes...)
-	return result, err == nil
+	return result, changes, true
 }
 
 // serverInfoOf returns the name of toolgate and its version.
