@@ -230,6 +230,7 @@ func FuzzUnpack(f *testing.F) {
 		`{"content":[{"type":"text","text":"a"},{"type":"image","data":"AA=="}],"isError":false}`, ` { "content" : [ 1 , {} , [ ] ] , "x":{"content":[]} } `,
 		`{"content":{"type":"text"}}`, `{"content":[{"type":"a","type":"b"}]}`, `{"content":[],"content":[]}`, `{"content":[{"t\u0079pe":"a"}]}`,
 		`{"content":[{"type":"a"}]} x`, `{"content":[{"type":"a"}`, `{"content":[{"type"}]}`, `{"content":[}`, `{"content":[1,]}`, `[]`, `{}`, ``, `{"isError":null,"content":null}`,
+		`{"x":{"a":["}\\\"]",{"b":"{"}],"c":-1.5e3},"content":[{"text":{"q":["]"," \\"]},"type":[[],{}]}]}`,
 	} {
 		f.Add([]byte(seed))
 	}

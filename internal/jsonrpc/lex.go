@@ -37,6 +37,9 @@ var words = map[byte][]byte{'t': []byte("true"), 'f': []byte("false"), 'n': []by
 func (l *lexer) value(depth int) bool {
 	switch l.peek() {
 	case '{', '[':
+		if l.accepted {
+			return l.skip()
+		}
 		return depth > 0 && l.each(func([]byte) bool { return l.value(depth - 1) })
 	case '"':
 		return l.string()
@@ -70,6 +73,28 @@ func (l *lexer) value(depth int) bool {
 		ok = digits() && ok
 	}
 	return ok
+}
+
+// skip goes over the object or array that begins here, in accepted data: only its strings
+// and brackets are looked at.
+func (l *lexer) skip() bool {
+	for depth := 0; l.at < len(l.data); {
+		switch l.data[l.at] {
+		case '"':
+			if !l.string() {
+				return false
+			}
+			continue
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		}
+		if l.at++; depth == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // element goes over a value and returns it, nil for none.
