@@ -52,6 +52,7 @@ type program struct {
 	drop       *query                  // from the decision log
 	mask       *query
 	reads      reads
+	names      map[string]*ast.Term // :: JSON string ⇒ the term of a name that rules write out
 	residuals  *residuals
 	roles      map[string]any
 	labels     map[string]map[string]string // of rules, by their ids
@@ -216,7 +217,7 @@ func (p *program) prepare(ctx context.Context) error {
 			return fmt.Errorf("preparing %s: %w", what, err)
 		}
 	}
-	p.reads = readsOf(p.compiler, p.data)
+	p.reads, p.names = readsOf(p.compiler, p.data)
 	return nil
 }
 

@@ -368,7 +368,7 @@ func (r *Reference) ask(ctx context.Context, in *policy.Input) (v ast.Value, err
 		return nil, fmt.Errorf("compiling policy: %w", err)
 	}
 	if len(in.Arguments) > 0 {
-		if _, err := readJSON(in.Arguments, topdown.NewCancel()); err != nil { // numbers have the bound that they have in calls
+		if _, err := readJSON(in.Arguments, nil, topdown.NewCancel()); err != nil { // numbers have the bound that they have in calls
 			return nil, err
 		}
 	}

@@ -62,7 +62,7 @@ func (e *Engine) Bounded(ctx context.Context, f func()) error {
 
 // RoundTrip parses one JSON value as arguments are parsed and writes it again.
 func RoundTrip(raw json.RawMessage) (json.RawMessage, error) {
-	t, err := readJSON(raw, topdown.NewCancel())
+	t, err := readJSON(raw, nil, topdown.NewCancel())
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/topdown"
 
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -51,7 +52,7 @@ func termOf(v any, stop topdown.Cancel) (*ast.Term, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding input: %w", err)
 	}
-	return readJSON(raw, stop)
+	return readJSON(raw, nil, stop)
 }
 
 func principalTerm(p policy.Principal) (*ast.Term, error) {
@@ -62,7 +63,7 @@ func principalTerm(p policy.Principal) (*ast.Term, error) {
 func toolTerm(t *policy.Tool) (*ast.Term, error) {
 	members := textMembers(toolNames, t.Server, t.Name, t.Exposed, t.Risk, t.Fingerprint)
 	if len(t.Annotations) > 0 {
-		annotations, err := readJSON(t.Annotations, topdown.NewCancel())
+		annotations, err := readJSON(t.Annotations, nil, topdown.NewCancel())
 		if err != nil {
 			return nil, fmt.Errorf("encoding input: %w", err)
 		}
@@ -99,7 +100,7 @@ func usageTerm(usage map[string]policy.Reading) (*ast.Term, error) {
 // and the tool; it is nil for a request that calls no tool. input.request of a call is left
 // out where no rule reads it.
 func (p *program) inputTerm(in *policy.Input, known *pair, stop topdown.Cancel) (ast.Value, error) {
-	args, err := argumentsTerm(in.Arguments, stop)
+	args, err := argumentsTerm(in.Arguments, p.names, stop)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +125,7 @@ func (p *program) inputTerm(in *policy.Input, known *pair, stop topdown.Cancel) 
 		members = append(members, [2]*ast.Term{keyRequest, requestTerm(&in.Request)})
 	}
 	if known.facts != nil {
-		facts, err := readJSON(known.facts.Of(in.Arguments), stop)
+		facts, err := readJSON(known.facts.Of(in.Arguments), p.names, stop)
 		if err != nil {
 			return nil, fmt.Errorf("reading facts: %w", err)
 		}
@@ -142,11 +143,11 @@ func (p *program) inputTerm(in *policy.Input, known *pair, stop topdown.Cancel) 
 
 // argumentsTerm reads the judged bytes; absent arguments are no members. It ends
 // with an error when stop fires.
-func argumentsTerm(raw json.RawMessage, stop topdown.Cancel) (*ast.Term, error) {
+func argumentsTerm(raw json.RawMessage, names map[string]*ast.Term, stop topdown.Cancel) (*ast.Term, error) {
 	if len(raw) == 0 {
 		return ast.ObjectTerm(), nil
 	}
-	t, err := readJSON(raw, stop)
+	t, err := readJSON(raw, names, stop)
 	if err != nil {
 		return nil, fmt.Errorf("reading arguments: %w", err)
 	}
@@ -156,20 +157,21 @@ func argumentsTerm(raw json.RawMessage, stop topdown.Cancel) (*ast.Term, error) 
 	return t, nil
 }
 
-var decoders = sync.Pool{New: func() any { return jsontext.NewDecoder(bytes.NewReader(nil)) }}
+var readers = sync.Pool{New: func() any { return &jsonReader{decoder: jsontext.NewDecoder(new(bytes.Buffer))} }}
 
 // readJSON makes a term of exactly one JSON value, until stop fires. Numbers keep
-// their text, so that no digit is lost; a name that is there twice is an error.
-func readJSON(raw []byte, stop topdown.Cancel) (*ast.Term, error) {
-	d := decoders.Get().(*jsontext.Decoder)
-	d.Reset(bytes.NewBuffer(raw))
-	defer decoders.Put(d)
-	r := jsonReader{Decoder: d, stop: stop}
+// their text, so that no digit is lost; a name that is there twice is an error. Members
+// called as in names, which are JSON strings, share the terms of their names.
+func readJSON(raw []byte, names map[string]*ast.Term, stop topdown.Cancel) (*ast.Term, error) {
+	r := readers.Get().(*jsonReader)
+	defer readers.Put(r)
+	r.names, r.stop, r.bytes = names, stop, *bytes.NewBuffer(raw)
+	r.decoder.Reset(&r.bytes)
 	t, err := r.value()
 	if err != nil {
 		return nil, err
 	}
-	return t, atEnd(d)
+	return t, atEnd(r.decoder)
 }
 
 // atEnd returns an error unless d has read all there is.
@@ -183,15 +185,17 @@ func atEnd(d *jsontext.Decoder) error {
 // jsonReader makes terms of JSON. Objects are filled member by member, so that
 // stop is heard even while keys of equal hashes are compared.
 type jsonReader struct {
-	*jsontext.Decoder
-	stop topdown.Cancel
+	decoder *jsontext.Decoder
+	bytes   bytes.Buffer // which decoder reads
+	names   map[string]*ast.Term
+	stop    topdown.Cancel
 }
 
 func (r *jsonReader) value() (*ast.Term, error) {
 	if r.stop.Cancelled() {
 		return nil, errTimeout
 	}
-	token, err := r.ReadToken()
+	token, err := r.decoder.ReadToken()
 	if err != nil {
 		return nil, err
 	}
@@ -229,31 +233,35 @@ func numberTerm(text string) (*ast.Term, error) {
 
 func (r *jsonReader) object() (*ast.Term, error) {
 	out := ast.NewObjectWithCapacity(4) // most have few members
-	for r.PeekKind() != '}' {
-		key, err := r.ReadToken()
+	for r.decoder.PeekKind() != '}' {
+		key, err := r.decoder.ReadValue()
 		if err != nil {
 			return nil, err
 		}
-		name := ast.StringTerm(key.String())
+		name := r.names[string(key)]
+		if name == nil {
+			text, _ := jsonrpc.Text(json.RawMessage(key)) // it is a string
+			name = ast.StringTerm(text)
+		}
 		value, err := r.value()
 		if err != nil {
 			return nil, err
 		}
 		out.Insert(name, value)
 	}
-	_, err := r.ReadToken()
+	_, err := r.decoder.ReadToken()
 	return ast.NewTerm(out), err
 }
 
 func (r *jsonReader) array() (*ast.Term, error) {
 	var elements []*ast.Term
-	for r.PeekKind() != ']' {
+	for r.decoder.PeekKind() != ']' {
 		value, err := r.value()
 		if err != nil {
 			return nil, err
 		}
 		elements = append(elements, value)
 	}
-	_, err := r.ReadToken()
+	_, err := r.decoder.ReadToken()
 	return ast.ArrayTerm(elements...), err
 }

@@ -24,7 +24,7 @@ const (
 // read is an error, and then nothing of the event may be shipped. Errors name the
 // place and quote nothing of the event.
 func (e *Engine) Mask(ctx context.Context, event json.RawMessage) (m policy.Mask, err error) {
-	input, err := argumentsTerm(event, topdown.NewCancel())
+	input, err := argumentsTerm(event, nil, topdown.NewCancel())
 	if err != nil {
 		return m, fmt.Errorf("masking event: %w", err)
 	}

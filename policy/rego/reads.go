@@ -2,6 +2,8 @@ package rego
 
 import (
 	"github.com/open-policy-agent/opa/v1/ast"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
 // reads says which members of input.principal any rule looks at, and whether one looks at
@@ -15,14 +17,15 @@ type reads struct {
 var principalPath = ast.MustParseRef("input.principal")
 
 // readsOf walks every compiled rule but those that wait for data which the
-// policy does not have: a library brings rules that most policies never feed.
-func readsOf(c *ast.Compiler, data ast.Value) reads {
+// policy does not have: a library brings rules that most policies never feed. It also
+// returns the terms of the names that references to the input have.
+func readsOf(c *ast.Compiler, data ast.Value) (reads, map[string]*ast.Term) {
 	var r reads
-	w := reader{rules: c.RuleTree, data: data, reads: &r, replaced: replacesData(c)}
+	w := reader{rules: c.RuleTree, data: data, reads: &r, names: map[string]*ast.Term{}, replaced: replacesData(c)}
 	for _, m := range c.Modules {
 		w.walk(m)
 	}
-	return r
+	return r, w.names
 }
 
 // replacesData reports whether a rule puts other data in place of the policy's.
@@ -43,6 +46,7 @@ type reader struct {
 	rules    *ast.TreeNode
 	data     ast.Value
 	reads    *reads
+	names    map[string]*ast.Term
 	replaced bool
 }
 
@@ -59,6 +63,9 @@ func (w *reader) walk(x any) {
 		case ast.Ref:
 			w.reads.add(x)
 			for _, t := range x[1:] {
+				if name, ok := t.Value.(ast.String); ok && x[0].Equal(ast.InputRootDocument) {
+					w.names[string(jsonrpc.Quote(string(name)))] = ast.NewTerm(name)
+				}
 				w.walk(t)
 			}
 			return true
