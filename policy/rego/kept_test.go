@@ -27,7 +27,7 @@ func TestVerdictSetsOfPair(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := loadUntried(t, writeFiles(t, "p.rego", module(rules)))
-			for _, arguments := range []string{`{"n":1}`, `{"n":1}`, `{"n":1}`, `{"n":11}`, `{"n":101}`, `{}`, `{"n":11}`, `{"n":1}`} {
+			for _, arguments := range []string{`{"n":1}`, `{"n":1}`, `{"n":1}`, `{"n":11}`, `{"n":101}`, `{}`, `{"\u006e":11}`, `{"n":1,"\u006e":11}`, `{"n":1}`} {
 				in := input("r", "t", arguments)
 				want, wantErr := e.Reference().Decide(t.Context(), in)
 				got, err := e.Decide(t.Context(), in)
