@@ -126,12 +126,13 @@ func isError(result json.RawMessage) bool {
 // checkOutput checks structuredContent against the tool's output schema. In mode
 // warn a fault is a warning; a validator that fails counts as a fault.
 func (t *toolCall) checkOutput() *Failure {
-	if isError(t.raw) {
+	known, _, _ := jsonrpc.Unpack(t.raw, true, nil, "isError", "structuredContent")
+	if known != nil && string(known[0]) == "true" {
 		return nil
 	}
 	reason := "the tool declares an output schema and returned no structuredContent"
-	if structured, ok := jsonrpc.Get(t.raw, "structuredContent"); ok {
-		switch faults, err := t.tool.Output.ValidateAccepted(structured); {
+	if known != nil && known[1] != nil {
+		switch faults, err := t.tool.Output.ValidateAccepted(known[1]); {
 		case err != nil:
 			reason = "the tool's output could not be validated"
 		case len(faults) == 0:

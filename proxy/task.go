@@ -19,7 +19,7 @@ import (
 // that was asked for, or all of a result that says so itself (MCP 2026-07-28,
 // extension io.modelcontextprotocol/tasks).
 func (t *toolCall) taskOf(result json.RawMessage) (state json.RawMessage, ok bool) {
-	if textMember(result, "resultType") == "task" && t.declared("extensions", "io.modelcontextprotocol/tasks") {
+	if t.declared("extensions", "io.modelcontextprotocol/tasks") && textMember(result, "resultType") == "task" {
 		state = result
 	} else if t.task != nil {
 		state, _ = jsonrpc.Get(result, "task")
