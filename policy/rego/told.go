@@ -83,7 +83,7 @@ func (p *program) samples() (s samples, err error) {
 		return s, err
 	}
 	s.arguments, err = distinct(t, odd, func(raw json.RawMessage) (ast.Value, error) {
-		arguments, err := argumentsTerm(raw, topdown.NewCancel())
+		arguments, err := argumentsTerm(raw, nil, topdown.NewCancel())
 		return ast.NewObject([2]*ast.Term{keyArguments, arguments}), err
 	})
 	return s, err
