@@ -6,18 +6,22 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // maxBits is the width of an amount in the EVM.
 const maxBits = 256
 
-var decimalNumber = regexp.MustCompile(`^(0|[1-9][0-9]{0,77})(?:\.([0-9]{1,77}))?(?:[eE]([+-]?[0-9]{1,2}))?$`)
+// decimalNumber is compiled when it is first used: its counted repeats make it large.
+var decimalNumber = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(0|[1-9][0-9]{0,77})(?:\.([0-9]{1,77}))?(?:[eE]([+-]?[0-9]{1,2}))?$`)
+})
 
 // Units reads a decimal number, such as 0.10 or 1e2, as the number of the smallest units
 // of an asset with decimals places. It is exact: a number with more places is an error, and
 // so are one that is not above zero and one of more than 256 bits.
 func Units(number string, decimals int) (*big.Int, error) {
-	parts := decimalNumber.FindStringSubmatch(number)
+	parts := decimalNumber().FindStringSubmatch(number)
 	if parts == nil {
 		return nil, fmt.Errorf("%.40q is not a decimal number above zero", number)
 	}

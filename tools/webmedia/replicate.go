@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/wait"
@@ -42,7 +43,8 @@ type prediction struct {
 	Output     json.RawMessage
 }
 
-var predictionID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+// predictionID is compiled when it is first used: its counted repeat makes it large.
+var predictionID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`) })
 
 // sensitive are parts of the errors of models for what breaks their rules.
 var sensitive = []string{"nsfw", "flagged as sensitive", "(e005)"}
@@ -51,7 +53,7 @@ var sensitive = []string{"nsfw", "flagged as sensitive", "(e005)"}
 func (e *Engine) follow(ctx context.Context, answer []byte) ([]byte, error) {
 	for failures := 0; ; {
 		var p prediction
-		if err := json.Unmarshal(answer, &p); err != nil || !predictionID.MatchString(p.ID) {
+		if err := json.Unmarshal(answer, &p); err != nil || !predictionID().MatchString(p.ID) {
 			return nil, e.unreadable()
 		}
 		switch p.Status {
