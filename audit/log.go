@@ -94,6 +94,7 @@ type Log struct {
 	mu     sync.Mutex // protects the fields below
 	w      *writer
 	over   bool      // the close record is written
+	crowd  bool      // the last batch was flushed for several callers: together they need fewer flushes
 	alone  [1]*entry // the batch of a caller that writes its own record
 	scarce bool
 	seen   int64 // bytes since the free space was read

@@ -81,14 +81,14 @@ func (l *Log) Write(kind Kind, r *Record) error {
 // writeAlone writes e, and flushes it, on the goroutine of its caller, which spares two switches
 // between goroutines: they cost more than a write of its own for each record, with one client and
 // with 64. It returns false for what the writer's goroutine has to do: checkpoints, new segments,
-// looks at the free space, and records that come during a write or a flush.
+// looks at the free space, records that come during a write or a flush, and flushes of many callers.
 func (l *Log) writeAlone(e *entry) bool {
 	if !l.mu.TryLock() {
 		return false
 	}
 	defer l.mu.Unlock()
 	const frame = 512 // more than a line adds to a body
-	if w := l.w; l.over || len(l.queue) > 0 || l.seen >= l.stride || w.file == nil || w.at.seq+1-w.head >= l.opts.CheckpointEvery || w.size+int64(len(e.body))+frame >= l.opts.SegmentBytes {
+	if w := l.w; l.over || e.durable && l.crowd || len(l.queue) > 0 || l.seen >= l.stride || w.file == nil || w.at.seq+1-w.head >= l.opts.CheckpointEvery || w.size+int64(len(e.body))+frame >= l.opts.SegmentBytes {
 		return false
 	}
 	if l.alone[0] = e; e.durable {
@@ -163,6 +163,7 @@ func (l *Log) run() {
 				}
 				e = <-l.queue
 			}
+			l.crowd = len(durable) > 1
 			l.w.commit(plain, durable)
 			if l.seen += int64(len(l.w.buf)); l.seen >= l.stride {
 				l.seen = 0
