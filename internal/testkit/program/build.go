@@ -85,7 +85,7 @@ func Toolgate(t testing.TB) string {
 // and of the usual one otherwise.
 func Watched(t testing.TB) string {
 	t.Helper()
-	if !raceEnabled {
+	if !Raced {
 		return Toolgate(t)
 	}
 	return racing(t)

@@ -2,4 +2,5 @@
 
 package program
 
-const raceEnabled = false
+// Raced says whether the race detector watches this test.
+const Raced = false

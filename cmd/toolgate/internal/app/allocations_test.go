@@ -1,0 +1,171 @@
+package app
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"math"
+	"net"
+	"path/filepath"
+	"testing"
+
+	"github.com/toolgate/toolgate/internal/testkit/program"
+)
+
+// echoPolicy decides echo the same for every call, and checked by its text.
+const echoPolicy = `package toolgate
+import rego.v2
+granted if "agent" in input.principal.roles
+allow contains {"rule": "granted", "reason": "a role of the caller has the tool"} if granted
+visible if granted
+deny contains {"rule": "long", "reason": "the text is too long"} if {
+	input.tool.name == "checked"
+	count(input.arguments.text) > 1000
+}
+`
+
+// canned are the answers of echoServer by what the request has in it.
+var canned = []struct{ request, answer string }{
+	{`"server/discover"`, `"error":{"code":-32601,"message":"method not found"}`},
+	{`"initialize"`, `"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"echo","version":"1"}}`},
+	{`"tools/list"`, `"result":{"tools":[{"name":"echo","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}},` +
+		`{"name":"checked","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}}]}`},
+	{`"tools/call"`, `"result":{"content":[{"type":"text","text":"the quick brown fox"}],"isError":false}`},
+}
+
+// echoServer serves MCP over HTTP with answers that are written beforehand, so that a call
+// allocates nothing here. It returns its address.
+func echoServer(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go answerEchoes(conn)
+		}
+	}()
+	return "http://" + l.Addr().String() + "/mcp"
+}
+
+func answerEchoes(conn net.Conn) {
+	defer conn.Close()
+	request, answer := make([]byte, 0, 64<<10), make([]byte, 0, 64<<10)
+	requests := make([][]byte, len(canned))
+	for i, c := range canned {
+		requests[i] = []byte(c.request)
+	}
+	for {
+		n, err := conn.Read(request[len(request):cap(request)])
+		if err != nil {
+			return
+		}
+		request = request[:len(request)+n]
+		if body := bytes.Index(request, []byte("\r\n\r\n")); body < 0 || bytes.HasPrefix(request, []byte("POST")) && !bytes.HasSuffix(request, []byte("}")) {
+			continue
+		}
+		answer = append(answer[:0], "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"...)
+		for i, c := range canned {
+			if !bytes.Contains(request, requests[i]) {
+				continue
+			}
+			_, id, _ := bytes.Cut(request, []byte(`"id":`))
+			id = id[:bytes.IndexByte(id, ',')]
+			size := len(`{"jsonrpc":"2.0","id":,}`) + len(id) + len(c.answer)
+			answer = fmt.Appendf(answer[:0], "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", size)
+			answer = append(append(append(append(append(answer, `{"jsonrpc":"2.0","id":`...), id...), ','), c.answer...), '}')
+			break
+		}
+		if !bytes.HasPrefix(request, []byte("POST")) {
+			answer = append(answer[:0], "HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n"...)
+		}
+		request = request[:0]
+		if _, err := conn.Write(answer); err != nil {
+			return
+		}
+	}
+}
+
+// An echoClient sends requests that are written beforehand on one connection.
+type echoClient struct {
+	conn   net.Conn
+	answer []byte // valid until the next request
+}
+
+func (c *echoClient) send(t *testing.T, request []byte) {
+	if _, err := c.conn.Write(request); err != nil {
+		t.Fatal(err)
+	}
+	c.answer = c.answer[:0]
+	for !bytes.HasSuffix(c.answer, []byte("}")) && !bytes.HasSuffix(c.answer, []byte("Content-Length: 0\r\n\r\n")) {
+		n, err := c.conn.Read(c.answer[len(c.answer):cap(c.answer)])
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.answer = c.answer[:len(c.answer)+n]
+	}
+}
+
+func post(headers, body string) []byte {
+	return fmt.Appendf(nil, "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: application/json, text/event-stream\r\n"+
+		"Content-Type: application/json\r\nAuthorization: Bearer agent\r\n%sContent-Length: %d\r\n\r\n%s", headers, len(body), body)
+}
+
+// The allocations of one governed call in the whole program, from its client's bytes to the
+// answer's: a token, a policy, a rate limit, the tool's schema, both records. A change that
+// needs more of them says why.
+func TestAllocationsOfACall(t *testing.T) {
+	if program.Raced {
+		t.Skip("the race detector allocates too")
+	}
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "policy", "p.rego"), echoPolicy)
+	write(t, filepath.Join(dir, "mcp.json"), fmt.Sprintf(`{"mcpServers": {"up": {"url": %q}}, "toolgate": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0",
+		"state": "state", "policy": {"path": "policy"}, "limits": {"default": "100000000/1m"}, "audit": {"durability": "os"},
+		"identity": {"tokens": [{"subject": "agent", "roles": ["agent"], "sha256": "%x"}]}, "servers": {"up": {"isolation": "shared", "pin": false}}}}`,
+		echoServer(t), sha256.Sum256([]byte("agent"))))
+	l := running(t, dir)
+	const (
+		call = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"up__%s","arguments":{"text":"the quick brown fox"}%s}}`
+		meta = `,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
+	)
+	conn, err := net.Dial("tcp", l.Agents.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	c := &echoClient{conn: conn, answer: make([]byte, 0, 64<<10)}
+	c.send(t, post("", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`))
+	_, session, _ := bytes.Cut(c.answer, []byte("Mcp-Session-Id: "))
+	session, _, _ = bytes.Cut(session, []byte("\r\n"))
+	inSession := fmt.Sprintf("Mcp-Session-Id: %s\r\nMcp-Protocol-Version: 2025-11-25\r\n", session)
+	for _, tc := range []struct {
+		name    string
+		request []byte
+		want    float64
+	}{
+		{"constant verdict", post(inSession, fmt.Sprintf(call, "echo", "")), 63},
+		{"verdict on arguments", post(inSession, fmt.Sprintf(call, "checked", "")), 108},
+		{"client of 2026-07-28", post("Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: up__echo\r\n", fmt.Sprintf(call, "echo", meta)), 92},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			least := math.Inf(1)
+			for range 300 { // the trail's writer and the index have their own now and then
+				least = min(least, testing.AllocsPerRun(1, func() {
+					if c.send(t, tc.request); !bytes.Contains(c.answer, []byte("the quick brown fox")) {
+						t.Fatalf("%s", c.answer)
+					}
+				}))
+			}
+			if least != tc.want {
+				t.Errorf("%v allocations, want %v", least, tc.want)
+			}
+		})
+	}
+}
