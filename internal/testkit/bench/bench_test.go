@@ -106,7 +106,7 @@ func TestUnits(t *testing.T) {
 // measured.
 func TestWorkloads(t *testing.T) {
 	names := map[string]bool{}
-	for _, w := range workloads {
+	for _, w := range (options{beside: []neighbour{{Name: "one"}, {Name: "two"}}}).workloads() {
 		lanes := map[string]bool{}
 		for _, l := range w.lanes {
 			if lanes[l.name] {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"fmt"
 	"net"
 	"strconv"
@@ -22,6 +23,10 @@ const statelessMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-
 // answerTime bounds one request and its answer.
 const answerTime = 60 * time.Second
 
+// idleTime is how long a connection to a neighbour is used again: Node and uvicorn close an
+// idle one after five seconds.
+const idleTime = 3 * time.Second
+
 // A caller is one MCP client. It has one request in flight and is not safe for
 // concurrent use.
 type caller interface {
@@ -34,6 +39,9 @@ type caller interface {
 // An endpoint is where a peer answers, and how its callers introduce themselves.
 type endpoint struct {
 	address  string // host:port
+	path     string // "" = /mcp
+	extra    string // further header lines
+	foreign  bool   // a neighbour: an event stream may answer, an idle connection may be closed
 	token    string // bearer token; "" = none
 	prefix   string // of tool names
 	revision string
@@ -45,7 +53,8 @@ type session struct {
 	endpoint
 	conn   net.Conn // nil after a failure
 	read   *bufio.Reader
-	stream net.Conn // the GET stream, when listen was called
+	used   time.Time // when conn was last used
+	stream net.Conn  // the GET stream, when listen was called
 	id     int
 	name   []byte // Mcp-Session-Id
 	head   []byte // of every POST, up to the headers that change
@@ -91,7 +100,7 @@ func (s *session) initialize() error {
 
 // headers returns the beginning of every request with the method.
 func (s *session) headers(method string) []byte {
-	b := fmt.Appendf(nil, "%s /mcp HTTP/1.1\r\nHost: %s\r\nMcp-Protocol-Version: %s\r\n", method, s.address, s.revision)
+	b := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\nMcp-Protocol-Version: %s\r\n%s", method, cmp.Or(s.path, "/mcp"), s.address, s.revision, s.extra)
 	if method == "GET" {
 		b = append(b, "Accept: text/event-stream\r\n"...)
 	} else {
@@ -112,7 +121,7 @@ func (s *session) call(method, tool, params string) ([]byte, error) {
 	if err := s.exchange(method, tool, "200"); err != nil {
 		return nil, err
 	}
-	if s.answer.events {
+	if s.answer.events && !s.foreign {
 		return nil, fmt.Errorf("an event stream answers %s", method)
 	}
 	return s.answer.body, nil
@@ -138,11 +147,16 @@ func request(b []byte, e endpoint, id int, method, tool, params string) []byte {
 
 // exchange posts the body and reads the answer, which has to have the status.
 func (s *session) exchange(method, tool, status string) error {
+	if s.foreign && s.conn != nil && time.Since(s.used) > idleTime {
+		_ = s.conn.Close() // everything was read
+		s.conn = nil
+	}
 	if s.conn == nil {
 		if err := s.connect(); err != nil {
 			return err
 		}
 	}
+	s.used = time.Now()
 	if err := s.post(method, tool); err != nil {
 		_ = s.conn.Close() // err says more
 		s.conn = nil

@@ -4,6 +4,7 @@
 //	make bench                                  # everything, as a table
 //	make bench ARGS='-quick -only "1 client"'   # try something out
 //	make bench ARGS='-o json'                   # the figures of every round
+//	make bench ARGS='-beside FILE -only beside' # next to MCP proxies of others (beside.go)
 //
 // It starts real processes on loopback: an MCP server (upstream.go), the stock
 // httputil.ReverseProxy of Go before it as the yardstick (proxy.go), and toolgate
@@ -46,6 +47,8 @@ type options struct {
 	output   string // table or json
 	scratch  string // directory for what runs leave; on the disk that is to be measured
 	toolgate string // the program
+	file     string // that describes the neighbours
+	beside   []neighbour
 }
 
 func main() {
@@ -75,6 +78,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.BoolVar(&quick, "quick", false, "2 rounds of 300ms, to try out")
 	flags.StringVar(&o.scratch, "scratch", ".cache/bench", "directory for state, on the disk that is measured")
 	flags.StringVar(&o.toolgate, "toolgate", "bin/toolgate", "the program that is measured")
+	flags.StringVar(&o.file, "beside", "", "file that describes MCP proxies of others, which are measured too")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -89,6 +93,12 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, fmt.Errorf("-only: %w", err)
 	}
 	o.only = expression
+	if o.beside, err = readNeighbours(o.file); err != nil {
+		return o, err
+	}
+	if o.file, err = filepath.Abs(o.file); err != nil {
+		return o, err
+	}
 	o.toolgate, err = filepath.Abs(o.toolgate)
 	return o, err
 }
@@ -116,7 +126,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return ctx.Err()
 	}
 	if len(all) == 0 {
-		return fmt.Errorf("-only matches none of: %s", strings.Join(names(), ", "))
+		return fmt.Errorf("-only matches none of: %s", strings.Join(o.names(), ", "))
 	}
 	fmt.Fprintf(stderr, "%d workloads in %s\n", len(all), time.Since(begun).Round(time.Second))
 	if err := publish(stdout, o, m, all); err != nil {
@@ -128,9 +138,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
+// workloads returns everything that can be measured.
+func (o options) workloads() []workload { return slices.Concat(workloads, beside(o.beside)) }
+
 // names returns the names of all workloads.
-func names() (all []string) {
-	for _, w := range workloads {
+func (o options) names() (all []string) {
+	for _, w := range o.workloads() {
 		all = append(all, w.name)
 	}
 	return all
@@ -191,7 +204,7 @@ func (b *bench) end() {
 
 // all measures every workload that was asked for.
 func (b *bench) all(progress io.Writer) (all []measured) {
-	for _, w := range workloads {
+	for _, w := range b.workloads() {
 		if b.only.MatchString(w.name) {
 			all = append(all, measured{w, b.interleave(w, progress)})
 		}

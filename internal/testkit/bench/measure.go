@@ -62,12 +62,12 @@ func charged(p *peer, run func() figures) figures {
 	if err != nil {
 		return failed(err)
 	}
-	before, err := cpuTime(p.pid())
+	before, err := treeTime(p.pid())
 	if err != nil {
 		return failed(err)
 	}
 	f := run()
-	after, err := cpuTime(p.pid())
+	after, err := treeTime(p.pid())
 	if err != nil {
 		return failed(errors.Join(err, p.ended()))
 	}
@@ -83,6 +83,20 @@ func charged(p *peer, run func() figures) figures {
 		return failed(err)
 	}
 	return f
+}
+
+// treeTime returns the CPU time of a process and of those that it has started.
+func treeTime(pid int) (time.Duration, error) {
+	total, err := cpuTime(pid)
+	if err != nil {
+		return 0, err
+	}
+	started, err := children(pid)
+	for _, child := range started {
+		t, lost := treeTime(child)
+		total, err = total+t, errors.Join(err, lost)
+	}
+	return total, err
 }
 
 // disk measures fdatasync of a file where the trails are.

@@ -176,12 +176,9 @@ func programIn(ctx context.Context, dir, name string, args ...string) (*process,
 func (p *process) serve() (address string, err error) {
 	found := make(chan string, 1)
 	p.cmd.Stdout = &endpointLine{log: p.log, found: found}
-	if err := p.cmd.Start(); err != nil {
-		close(p.done)
-		p.end()
+	if err := p.start(); err != nil {
 		return "", err
 	}
-	p.reap()
 	select {
 	case address = <-found:
 		return address, nil
@@ -215,13 +212,24 @@ func (l *endpointLine) Write(p []byte) (int, error) {
 	return l.log.Write(p)
 }
 
-// announce listens on a free port and prints the endpoint for serve.
-func announce(w io.Writer) (net.Listener, error) {
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+// announce listens on an address and prints the endpoint for serve.
+func announce(w io.Writer, address string) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
 	if err == nil {
 		_, err = fmt.Fprintf(w, "http://%s/mcp\n", l.Addr())
 	}
 	return l, err
+}
+
+// start starts a program, whose end reap notes.
+func (p *process) start() error {
+	if err := p.cmd.Start(); err != nil {
+		close(p.done)
+		p.end()
+		return err
+	}
+	p.reap()
+	return nil
 }
 
 // reap notes the end of a program that was started.

@@ -20,12 +20,13 @@ import (
 func serveProxy(args []string, _ io.Reader, w io.Writer) error {
 	flags := flag.NewFlagSet("proxy", flag.ContinueOnError)
 	to := flags.String("to", "", "address of the upstream")
+	listen := flags.String("listen", "127.0.0.1:0", "address")
 	buffer := flags.Bool("buffer", false, "read the body of a request before it is sent on")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	target := &url.URL{Scheme: "http", Host: *to}
-	l, err := announce(w)
+	l, err := announce(w, *listen)
 	if err != nil {
 		return err
 	}

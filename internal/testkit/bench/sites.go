@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -103,6 +104,9 @@ func (r *running) fresh(v via) (*peer, error) {
 	case reverse, buffering:
 		return r.launch(e, dir, r.b.self, "proxy", "-to", upstream, "-buffer="+strconv.FormatBool(v == buffering))
 	}
+	if n := slices.IndexFunc(r.b.beside, func(n neighbour) bool { return n.Name == string(v) }); n >= 0 {
+		return r.startNeighbour(r.b.beside[n], upstream, dir)
+	}
 	e.token, e.prefix = token(0), "up__"
 	if r.issued {
 		e.token = r.b.issuer.token()
@@ -138,9 +142,13 @@ func (r *running) launch(e endpoint, dir, name string, args ...string) (*peer, e
 	if e.address, err = proc.serve(); err != nil {
 		return nil, err
 	}
-	p := &peer{process: proc, endpoint: e, dir: dir}
+	return r.greet(&peer{process: proc, endpoint: e, dir: dir}, begun)
+}
+
+// greet converses with a peer until that succeeds.
+func (r *running) greet(p *peer, begun time.Time) (*peer, error) {
 	for {
-		err := converse(e, r.toolCount())
+		err := converse(p.endpoint, r.toolCount())
 		p.ready = time.Since(begun)
 		if err == nil {
 			return p, nil
@@ -192,15 +200,18 @@ func (r *running) pipe(v via) (*pipe, error) {
 	return p, nil
 }
 
-// close ends all processes, toolgate before what it stands before.
+// close ends all processes, the upstream last.
 func (r *running) close() {
 	for _, p := range r.pipes {
 		p.end()
 	}
-	for _, v := range []via{gate, reverse, buffering, direct} {
-		if p := r.peers[v]; p != nil {
-			p.end()
-		}
+	upstream := r.peers[direct]
+	delete(r.peers, direct)
+	for _, p := range r.peers {
+		p.end()
+	}
+	if upstream != nil {
+		upstream.end()
 	}
 }
 

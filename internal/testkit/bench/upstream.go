@@ -109,7 +109,7 @@ func serveUpstream(args []string, r io.Reader, w io.Writer) error {
 	if !*overHTTP {
 		return u.serveLines(r, w)
 	}
-	l, err := announce(w)
+	l, err := announce(w, "127.0.0.1:0")
 	if err != nil {
 		return err
 	}

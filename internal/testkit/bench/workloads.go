@@ -65,6 +65,7 @@ var (
 	arguments = lane{name: "arguments", site: small, via: gate, tool: "checked"}
 	newer     = lane{name: "stateless", site: small, via: gate, revision: stateless}
 	synced    = lane{name: "sync", site: site{sync: true}, via: gate}
+	durable   = lane{name: "governed", site: site{sync: true}, via: gate, tool: "checked"}
 	buffers   = lane{name: "buffers", site: small, via: buffering}
 
 	governed     = []lane{bare, plainHTTP, constant}
