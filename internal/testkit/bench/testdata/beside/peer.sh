@@ -5,6 +5,7 @@
 #	python3 -m venv $PEERS/fastmcp && $PEERS/fastmcp/bin/pip install fastmcp==4.2.3
 #	python3 -m venv $PEERS/litellm && $PEERS/litellm/bin/pip install 'litellm[proxy]==1.108.7'
 #	python3 -m venv $PEERS/contextforge && $PEERS/contextforge/bin/pip install mcp-contextforge-gateway==1.0.7.post20260921
+#	cargo install --root $PEERS/mcp-proxy --locked --no-default-features mcp-proxy@0.6.0
 #	npm install --prefix $PEERS/civic @civic/passthrough-mcp-server@0.12.1
 #
 # What asks for updates, prices or reports over the network is switched off.
@@ -48,6 +49,20 @@ contextforge)
 			-d "{\"name\":\"up\",\"url\":\"$url\",\"transport\":\"STREAMABLEHTTP\",\"visibility\":\"public\"}"
 	) >&2 &
 	exec mcpgateway --host 127.0.0.1 --port "$port" --no-access-log
+	;;
+mcp-proxy)
+	cat >proxy.toml <<-END
+		[proxy]
+		name = "bench"
+		[proxy.listen]
+		host = "127.0.0.1"
+		port = $port
+		[[backends]]
+		name = "up"
+		transport = "http"
+		url = "$url"
+	END
+	exec "$PEERS/mcp-proxy/bin/mcp-proxy" --config proxy.toml
 	;;
 civic)
 	export PORT="$port" TARGET_SERVER_URL="http://$2"
