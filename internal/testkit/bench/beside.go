@@ -47,8 +47,8 @@ func readNeighbours(file string) (all []neighbour, err error) {
 }
 
 // beside returns the workloads that compare toolgate with neighbours. toolgate evaluates
-// its policy on the arguments, and both records of a call are on disk: neither is left out
-// because a neighbour does without.
+// its policy on the arguments, and the record of a call is on disk before the call is sent:
+// neither is left out because a neighbour does without.
 func beside(all []neighbour) []workload {
 	if len(all) == 0 {
 		return nil
