@@ -26,6 +26,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	_ "github.com/toolgate/toolgate/cmd/toolgate/internal/cli/garbage" // sets how often it is collected
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/logfold"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/progress"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"

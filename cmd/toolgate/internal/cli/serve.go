@@ -22,7 +22,6 @@ import (
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/crash"
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/garbage"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy/bridge"
@@ -57,7 +56,6 @@ func serveCommand(e *env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		garbage.Serving()
 		defer keepCrash(e, cfg.State)()
 		_ = e.Print(report.Of(newBanner(e, a, listen != ""), bannerText)) // serving matters more
 		a.LogWarnings("demo-token")                                       // the banner names them
@@ -189,7 +187,6 @@ func attached(ctx context.Context, e *env, serve func(*app.App, identity.Credent
 	if err != nil {
 		return err
 	}
-	garbage.Serving()
 	defer keepCrash(e, cfg.State)()
 	a.LogWarnings()
 	return errors.Join(serve(a, identity.Credential{Bearer: e.token, Local: e.token == ""}), a.Close())
