@@ -32,9 +32,11 @@ func (t *toolCall) receive(context.Context) *Failure {
 	if t.name, _ = jsonrpc.Text(name); t.name == "" {
 		return t.fail(signal.CodeEnvelopeInvalid, "params.name must be a string that is not empty")
 	}
-	if args, ok := m.Param("arguments"); !ok {
+	args, ok := m.Param("arguments")
+	if t.body = args; !isObject(args) {
 		t.body = json.RawMessage("{}")
-	} else if t.body = args; args[0] != '{' {
+	}
+	if ok && !isObject(args) {
 		return t.fail(signal.CodeEnvelopeInvalid, "params.arguments must be an object")
 	}
 	t.digest = digest(t.body)

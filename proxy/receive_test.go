@@ -64,6 +64,8 @@ func TestReceive(t *testing.T) {
 		{call, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}`, nil, signal.CodeEnvelopeInvalid, "params.name is missing"},
 		{call, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":""}}`, nil, signal.CodeEnvelopeInvalid, "must be a string"},
 		{call, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":7}}`, nil, signal.CodeEnvelopeInvalid, "must be a string"},
+		{call, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"web__find","_meta":[]}}`, nil, signal.CodeEnvelopeInvalid, "_meta must be an object"},
+		{call, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"web__find","arguments":[1]}}`, nil, signal.CodeEnvelopeInvalid, "arguments must be an object"},
 		{relay, "", nil, signal.CodeEnvelopeInvalid, "there is no message"},
 		{relay, "", &jsonrpc.Fault{Kind: jsonrpc.Parse, Reason: "odd"}, signal.CodeEnvelopeParse, "odd"},
 		{relay, `{"jsonrpc":"2.0","method":"resources/read","params":{"uri":"file:///a"}}`, nil, signal.CodeEnvelopeInvalid, "resources/read needs an id"},
@@ -78,5 +80,8 @@ func TestReceive(t *testing.T) {
 		if f := tc.by(c); f == nil || f.Kernel.Code != tc.code || !strings.Contains(f.Reason, tc.reason) {
 			t.Errorf("%s: %v, want %s %s", tc.text, f, tc.code, tc.reason)
 		}
+	}
+	if last := b.outcomes[len(b.outcomes)-1]; string(last.Arguments) != "{}" {
+		t.Errorf("arguments that are none are recorded as %s", last.Arguments)
 	}
 }
