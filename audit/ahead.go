@@ -15,8 +15,8 @@ import (
 
 // A segment that is being written under Sync ends in zeros: a flush is cheaper when the file
 // already has the bytes that a record replaces, because its size and its blocks stay as they
-// are. Closing the segment cuts the zeros off. The next start cuts off those that a killed
-// process left behind.
+// are. Closing the segment cuts the zeros off. After a process was killed, the next start cuts
+// its zeros off.
 //
 // No record contains a zero byte. After a power failure some bytes of records that were never
 // acknowledged may be on disk and others not, so that zeros stand among them.

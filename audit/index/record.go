@@ -272,7 +272,8 @@ func (r *reader) member(name, v []byte, rec *record) {
 }
 
 // eachMember calls visit for the members of an object as the log writes it, without space around
-// names and values, until it returns false. It returns false for anything else.
+// names and values, until it returns false. It returns false for anything else. jsonrpc.Each does
+// the same for all JSON, and costs a tenth more of the time that it takes to index a call.
 func eachMember(object []byte, visit func(name, value []byte) bool) bool {
 	if len(object) < 2 || object[0] != '{' {
 		return false

@@ -123,9 +123,9 @@ func Append(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 	return append(appendMembers(obj[:gap], changes, nil, obj[gap-1] != '{'), end...), nil
 }
 
-// Splice is Extend in parts, of which most are parts of obj: what adds a little to a large
-// object copies nothing of it. Changes other than new members, of obj and of objects in it,
-// are made by Extend.
+// Splice returns the result of Extend in parts. New members of obj, and of objects in obj,
+// stand between slices of obj, which are not copied. For any other change there is one part,
+// which Extend makes. The error is that of Extend.
 func Splice(obj json.RawMessage, changes ...Change) (parts [][]byte, err error) {
 	if _, valid := room(changes); !valid {
 		return nil, ErrNotValue
@@ -158,8 +158,8 @@ func Splice(obj json.RawMessage, changes ...Change) (parts [][]byte, err error) 
 	return append(parts, obj[from:end], appendMembers(nil, changes, done, kept), obj[end:]), nil
 }
 
-// lastMember returns where the last member of value ends. It reports false for a value that
-// is no object, or that has a member called as one of others.
+// lastMember returns where the last member of value ends. It reports false unless value is
+// an object without the members of others.
 func lastMember(value json.RawMessage, others []Change) (end int, ok bool) {
 	end = 1
 	l := lexer{data: value, accepted: true}

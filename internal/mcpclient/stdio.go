@@ -91,7 +91,7 @@ func (w *stdioWire) sendNow(p *Call) bool {
 	if n == len(p.line) {
 		return true
 	}
-	if n > 0 { // it is no pipe
+	if n > 0 { // in is not a pipe: a pipe takes a short line whole
 		w.c.Fail(failed(fmt.Errorf("writing to the server: %w", io.ErrShortWrite)))
 		return true
 	}

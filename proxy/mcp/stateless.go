@@ -333,7 +333,7 @@ func (s *statelessServer) serveStateless(ctx context.Context, x *exchange, notif
 	return a
 }
 
-// mayBeAsked reports whether the client of x can answer questions in the course of it.
+// mayBeAsked reports whether a server may ask the client of x before it answers x.
 func (x *exchange) mayBeAsked() bool {
 	return x.row.asks && slices.ContainsFunc([]string{"elicitation", "sampling", "roots"}, func(feature string) bool {
 		_, can := jsonrpc.Get(x.call.Capabilities, feature)
