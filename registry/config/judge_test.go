@@ -51,10 +51,10 @@ func FuzzSchemaJudgesAsCompiled(f *testing.F) {
 	f.Fuzz(func(t *testing.T, document []byte) { judges.agree(t, document) })
 }
 
-// TestGoodFilesCompileNoSchema: to compile the schema takes several times as many allocations as
-// to read it and a configuration.
+// TestGoodFilesCompileNoSchema: the largest good file takes 23,000 allocations, 25,000 under the
+// race detector; compiling the schema takes 64,000 more.
 func TestGoodFilesCompileNoSchema(t *testing.T) {
-	const most = 25_000
+	const most = 40_000
 	for _, path := range archives(t, "good") {
 		a, err := txtar.ParseFile(path)
 		if err != nil {
