@@ -3,6 +3,7 @@ package audit_test
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/chain"
+	"github.com/toolgate/toolgate/audit/notary"
 )
 
 // noZeros checks that no segment under root contains zeros.
@@ -46,6 +49,15 @@ func crash(t *testing.T, checkpoint uint64) (root, path string, data []byte) {
 		t.Fatal("the segment does not end in zeros", err)
 	}
 	return root, path, bytes.TrimRight(data, "\x00")
+}
+
+func copyTree(t *testing.T, from string) string {
+	t.Helper()
+	to := t.TempDir()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	return to
 }
 
 func put(t *testing.T, path string, parts ...[]byte) {
@@ -95,7 +107,7 @@ func TestReadersEndAtZeros(t *testing.T) {
 			}
 			for last := uint64(0); last < seq; {
 				for line, err := range follower.Next(t.Context()) {
-					if last = audit.LineNumber(line); err != nil {
+					if last = chain.LineNumber(line); err != nil {
 						t.Fatal("follow", err)
 					}
 				}
@@ -106,7 +118,7 @@ func TestReadersEndAtZeros(t *testing.T) {
 			if ends, err := audit.Ends(root); err != nil || ends["one"] != seq {
 				t.Errorf("ends are %v (%v), want %d", ends, err, seq)
 			}
-			if line, err := audit.LineAt(root, "one", seq); err != nil || audit.LineNumber(line) != seq {
+			if line, err := audit.LineAt(root, "one", seq); err != nil || chain.LineNumber(line) != seq {
 				t.Errorf("line %d: %.40s (%v)", seq, line, err)
 			}
 			if _, err := audit.LineAt(root, "one", seq+1); !errors.Is(err, audit.ErrGone) {
@@ -253,14 +265,21 @@ func TestAStartLeavesTheSegmentsOfOthers(t *testing.T) {
 // An archive has none of the zeros that a killed process left.
 func TestArchiveOfAKilledProcess(t *testing.T) {
 	root, _, data := crash(t, 1)
-	signer, _ := newKey(t)
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := notary.NewSigner(key)
+	if err != nil {
+		t.Fatal(err)
+	}
 	to, later := t.TempDir(), time.Now().Add(time.Hour)
-	done, err := audit.Archive(root, to, later, later, "t", signer)
+	done, err := notary.Archive(root, to, later, later, "t", signer)
 	if err != nil || done.Segments != 1 || done.Bytes != int64(len(data)) {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	noZeros(t, to)
-	rep, err := audit.Evidence{Archive: true}.Verify(to)
+	rep, err := notary.Evidence{Archive: true}.Verify(to)
 	if err != nil || !rep.OK() || rep.Chains[0].Records != 6 {
 		t.Errorf("%+v, %v", rep, err)
 	}

@@ -10,7 +10,7 @@
 // there, so processes that share a state directory need no lock. Directories have mode
 // 0700 and files 0600: arguments are recorded in full, including secrets in them. The
 // segment that is being written may end in zeros, which records replace.
-// Archive and RemoveChains take away what processes have left: see there.
+// Package audit/notary takes away what processes have left.
 //
 // # Chain
 //
@@ -26,9 +26,9 @@
 // A changed, added, moved or missing record breaks the chain where it happened. A
 // chain whose end was cut off is still a chain, so HEAD names the last record as of at
 // most one second or 10,000 records ago, and after a clean end the last record of all.
-// Verify reports records that are missing against HEAD. Someone who can write to the
+// notary.Evidence.Verify reports records that are missing against HEAD. Someone who can write to the
 // directory can also rewrite chain and HEAD together, or remove both; only a head that
-// was noted elsewhere (Chain.Head of a Report) reveals that.
+// was noted elsewhere reveals that: package audit/notary has signed checkpoints of heads.
 //
 // # Envelope log
 //
@@ -39,6 +39,7 @@ package audit
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"time"
 )
@@ -190,6 +191,9 @@ type Earlier struct {
 	Seq      uint64 `json:"seq"`  // number of its last record at the time
 	Hash     string `json:"hash"` // of that record
 }
+
+// String returns e as it is in Event.Removed.
+func (e Earlier) String() string { return fmt.Sprintf("chain %s %d %s", e.Instance, e.Seq, e.Hash) }
 
 // Record is one line of the log. A caller fills the fields that it knows and keeps the
 // Record: the log reads it only until Decision, Outcome or Ticket returns, and never

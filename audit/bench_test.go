@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 )
 
 func BenchmarkDecision(b *testing.B) {
@@ -57,7 +58,7 @@ func BenchmarkVerify(b *testing.B) {
 	}
 	l.Close()
 	for b.Loop() {
-		if rep, err := (audit.Evidence{}).Verify(root); err != nil || !rep.OK() {
+		if rep, err := (notary.Evidence{}).Verify(root); err != nil || !rep.OK() {
 			b.Fatal(rep, err)
 		}
 	}

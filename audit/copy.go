@@ -7,13 +7,15 @@ import (
 	"strings"
 
 	"errors"
+
+	"github.com/toolgate/toolgate/audit/chain"
 )
 
 // Copy copies the trail under root to a new directory, while it may be written to. What
 // states the end of a chain is copied before its records, so that the copy has every
 // record that it names. progress receives what was copied.
 func Copy(to, root string, progress io.Writer) error {
-	return eachChain(root, func(dir string) error {
+	return chain.Each(root, func(dir string) error {
 		target := filepath.Join(to, filepath.Base(dir))
 		if err := os.MkdirAll(target, 0o700); err != nil {
 			return err
@@ -48,7 +50,7 @@ func copyFile(to, from string, progress io.Writer) error {
 	if err != nil {
 		return errors.Join(err, in.Close())
 	}
-	end, err := contentEnd(in)
+	end, err := chain.ContentEnd(in)
 	if err == nil {
 		_, err = io.Copy(out, io.TeeReader(io.NewSectionReader(in, 0, end), progress))
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/toolgate/toolgate/audit/chain"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
@@ -115,7 +116,7 @@ const maxSpare = 1 << 20
 // log.
 func OpenEnvelopes(dir string, opts EnvelopeOptions) (*EnvelopeLog, error) {
 	opts = opts.withDefaults()
-	if !instanceName.MatchString(opts.Instance) {
+	if !chain.IsName(opts.Instance) {
 		return nil, fmt.Errorf("opening envelope log: bad instance name %q", opts.Instance)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {

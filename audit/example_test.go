@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 )
 
 // A call is recorded before it is made, and its outcome afterwards. Anyone who has
@@ -37,7 +38,7 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	report, err := audit.Evidence{}.Verify(root)
+	report, err := notary.Evidence{}.Verify(root)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -1,11 +1,15 @@
 package audit
 
-import "time"
+import (
+	"time"
+
+	"github.com/toolgate/toolgate/audit/chain"
+)
 
 // AppendRecord encodes a whole line, for benchmarks.
 func AppendRecord(b, scratch []byte, r *Record, kind Kind, now time.Time) ([]byte, []byte) {
 	scratch = appendRecord(scratch[:0], r, kind, now)
-	b, _ = appendLine(b[:0], link{}, "01J0000000000000000000000A", scratch)
+	b, _ = chain.AppendLine(b[:0], chain.Link{}, "01J0000000000000000000000A", scratch)
 	return b, scratch
 }
 
@@ -21,9 +25,6 @@ func AppendEnvelope(b []byte, e EnvelopeEvent) []byte {
 
 // CreateAhead creates a segment that is written ahead in zeros.
 var CreateAhead = createAhead
-
-// SignCheckpoint returns the signed note of a checkpoint.
-var SignCheckpoint = Checkpoint.sign
 
 // Queue makes the writer's goroutine write every record.
 func (l *Log) Queue() {

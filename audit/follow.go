@@ -14,17 +14,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/toolgate/toolgate/audit/chain"
 	"github.com/toolgate/toolgate/internal/wait"
 )
 
 // Cursor is a position in the chains of a log: instance → number of the last record
 // that was dealt with. Callers may store it as JSON.
 type Cursor map[string]uint64
-
-// quietAfter is how long a chain must be unchanged before its writer counts as dead
-// and its last records are yielded although HEAD does not name them. It is longer
-// than a writer takes to update HEAD.
-const quietAfter = 5 * time.Second
 
 // Follow yields the records of every chain under root that come after its position
 // in after, then new records as they arrive, until ctx ends; poll is the time between
@@ -63,9 +59,9 @@ func Follow(ctx context.Context, root string, after Cursor, poll time.Duration) 
 // after them.
 func Ends(root string) (Cursor, error) {
 	ends := Cursor{}
-	err := eachChain(root, func(dir string) error {
-		line, _, err := lastLine(dir)
-		ends[filepath.Base(dir)] = LineNumber(line)
+	err := chain.Each(root, func(dir string) error {
+		line, _, err := chain.LastLine(dir)
+		ends[filepath.Base(dir)] = chain.LineNumber(line)
 		return err
 	})
 	if err != nil {
@@ -78,13 +74,13 @@ func Ends(root string) (Cursor, error) {
 // were archived.
 func Begins(root string) (Cursor, error) {
 	begins := Cursor{}
-	err := eachChain(root, func(dir string) error {
-		numbers, err := segments(dir)
+	err := chain.Each(root, func(dir string) error {
+		numbers, err := chain.Segments(dir)
 		if err != nil || len(numbers) == 0 {
 			return err
 		}
-		line, err := firstLine(dir, numbers[0])
-		begins[filepath.Base(dir)] = LineNumber(line)
+		line, err := chain.FirstLine(dir, numbers[0])
+		begins[filepath.Base(dir)] = chain.LineNumber(line)
 		return err
 	})
 	if err != nil {
@@ -141,15 +137,15 @@ func (f *Follower) Unread() bool {
 // followed is one chain.
 type followed struct {
 	dir    string
-	after  uint64    // number of the last record that was yielded
-	at     *position // nil = no record was looked for yet
-	asleep time.Time // modification time of the directory when it had no more records and no living writer
-	ended  bool      // its close record was yielded
+	after  uint64          // number of the last record that was yielded
+	at     *chain.Position // nil = no record was looked for yet
+	asleep time.Time       // modification time of the directory when it had no more records and no living writer
+	ended  bool            // its close record was yielded
 }
 
 // look yields the new records of all chains, and reports whether to continue.
 func (f *Follower) look(ctx context.Context, yield func([]byte, error) bool) bool {
-	err := eachChain(f.root, func(dir string) error {
+	err := chain.Each(f.root, func(dir string) error {
 		name := filepath.Base(dir)
 		f.chain = name
 		if f.chains[name] == nil {
@@ -172,14 +168,14 @@ var errEnough = errors.New("enough")
 
 // unread reports whether the chain has records after the last that was yielded.
 func (c *followed) unread() bool {
-	if c.ended || c.at != nil && c.at.atEnd() {
+	if c.ended || c.at != nil && c.at.AtEnd() {
 		return false
 	}
 	if info, err := os.Stat(c.dir); err != nil || info.ModTime().Equal(c.asleep) {
 		return false
 	}
-	line, _, err := lastLine(c.dir) // half a line may follow it
-	return err == nil && LineNumber(line) > c.after
+	line, _, err := chain.LastLine(c.dir) // half a line may follow it
+	return err == nil && chain.LineNumber(line) > c.after
 }
 
 // isClose reports whether a line is a close record. The member comes before every text that a
@@ -201,16 +197,16 @@ func (c *followed) look(ctx context.Context, yield func([]byte, error) bool) err
 	}
 	c.asleep = time.Time{}
 	// HEAD is read before the segments are listed: it vouches for what was on disk.
-	h, _ := readHead(c.dir) // one that is missing or broken vouches for nothing
-	numbers, err := segments(c.dir)
+	h, _ := chain.ReadHead(c.dir) // one that is missing or broken vouches for nothing
+	numbers, err := chain.Segments(c.dir)
 	if err != nil || len(numbers) == 0 {
 		return err
 	}
-	last, err := os.Stat(segmentPath(c.dir, numbers[len(numbers)-1]))
+	last, err := os.Stat(chain.Path(c.dir, numbers[len(numbers)-1]))
 	if err != nil {
 		return err
 	}
-	limit, quiet := h.Seq, time.Since(last.ModTime()) > quietAfter
+	limit, quiet := h.Seq, time.Since(last.ModTime()) > chain.QuietAfter
 	if quiet {
 		limit = math.MaxUint64
 	}
@@ -228,11 +224,11 @@ func (c *followed) look(ctx context.Context, yield func([]byte, error) bool) err
 // begin finds the segment of the first record that was not yielded; when there is no
 // such record, c.at stays nil.
 func (c *followed) begin(numbers []int) error {
-	line, _, err := lastLine(c.dir)
-	if number := LineNumber(line); err != nil || number != 0 && number <= c.after {
+	line, _, err := chain.LastLine(c.dir)
+	if number := chain.LineNumber(line); err != nil || number != 0 && number <= c.after {
 		return err
 	}
-	c.at, err = positionAfter(c.dir, numbers, func(first []byte) bool { return LineNumber(first) <= c.after+1 })
+	c.at, err = chain.PositionAfter(c.dir, numbers, func(first []byte) bool { return chain.LineNumber(first) <= c.after+1 })
 	return err
 }
 
@@ -243,15 +239,15 @@ func (c *followed) yield(ctx context.Context, numbers []int, limit uint64, yield
 			return err
 		}
 	}
-	segment := c.at.number
-	for line, err := range c.at.lines {
-		number := LineNumber(line)
+	segment := c.at.Number
+	for line, err := range c.at.Lines {
+		number := chain.LineNumber(line)
 		if err != nil || number > limit || ctx.Err() != nil {
 			return err
 		}
-		if c.at.number != segment {
+		if c.at.Number != segment {
 			// After a failed write a segment may repeat numbers with other records.
-			segment, c.after = c.at.number, min(c.after, max(number, 1)-1)
+			segment, c.after = c.at.Number, min(c.after, max(number, 1)-1)
 		}
 		if number != 0 && number <= c.after {
 			continue

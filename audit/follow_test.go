@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/chain"
 )
 
 // follow gives the records that Follow yields from after on until there are n.
@@ -326,7 +327,7 @@ func TestFollower(t *testing.T) {
 	}
 	for number, there := range map[uint64]bool{0: false, 1: true, 3: true, 4: false} {
 		line, err := audit.LineAt(root, "a", number)
-		if there && (err != nil || audit.LineNumber(line) != number) || !there && !errors.Is(err, audit.ErrGone) {
+		if there && (err != nil || chain.LineNumber(line) != number) || !there && !errors.Is(err, audit.ErrGone) {
 			t.Errorf("record %d: %q, %v", number, line, err)
 		}
 	}

@@ -3,17 +3,19 @@ package audit
 import (
 	"cmp"
 	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/oklog/ulid/v2"
 
+	"github.com/toolgate/toolgate/audit/chain"
 	"github.com/toolgate/toolgate/internal/files"
 )
 
@@ -49,7 +51,7 @@ type Options struct {
 	Now             func() time.Time                // nil = time.Now
 	OpenFile        func(path string) (File, error) // creates a new segment; nil = CreateFile, under Sync written ahead in zeros
 	OnError         func(doing string, cause error) // receives every failure to write, sign and anchor; nil = none. Must not block
-	Signing         Signing                         // of checkpoints, one for each HEAD
+	Notary          Notary                          // attests the end that each HEAD names; nil = none does
 }
 
 func (o Options) withDefaults() Options {
@@ -74,6 +76,16 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// A Notary attests the ends of one chain. A Log calls one method at a time, and Close last.
+type Notary interface {
+	// Begin attests the first end of the chain in dir. Its error means that the chain does not begin.
+	Begin(dir string, end Earlier, now time.Time) error
+	// Offer asks for a later end to be attested. It does not wait.
+	Offer(end Earlier, now time.Time)
+	// Close returns when the last end that was offered is attested, or cannot be.
+	Close()
+}
+
 func newInstance() string { return ulid.MustNew(ulid.Now(), rand.Reader).String() }
 
 // Log is one open chain. It is safe for concurrent use. It fails closed: when a
@@ -87,7 +99,6 @@ type Log struct {
 	once    sync.Once
 	err     error // of closing the chain; valid after done
 	entries sync.Pool
-	notary  *notary
 	root    string
 	low     atomic.Bool // new calls are refused: see Space
 
@@ -101,18 +112,16 @@ type Log struct {
 	stride int64 // bytes to write before it is read again
 }
 
-var instanceName = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]{0,63}$`)
-
 // Open begins a new chain in a directory of its own under root, creating root when
-// it is missing. It returns once the open record, HEAD and the first checkpoint are on
-// disk; a chain directory that already exists is an error, and so is a checkpoint that
-// cannot be signed. The caller must Close the Log.
+// it is missing. It returns once the open record and HEAD are on disk and its notary has
+// attested them; a chain directory that already exists is an error, and so is an end that the
+// notary does not attest. The caller must Close the Log.
 func Open(root string, opts Options) (*Log, error) {
 	opts = opts.withDefaults()
 	if opts.Durability != Sync && opts.Durability != OS {
 		return nil, fmt.Errorf("opening audit log: unknown durability %q\nhint: use sync or os", opts.Durability)
 	}
-	if !instanceName.MatchString(opts.Instance) {
+	if !chain.IsName(opts.Instance) {
 		return nil, fmt.Errorf("opening audit log: bad instance name %q", opts.Instance)
 	}
 	dir := filepath.Join(root, opts.Instance)
@@ -127,29 +136,28 @@ func Open(root string, opts Options) (*Log, error) {
 		return nil, fmt.Errorf("opening audit log: %w", err)
 	}
 	w := &writer{dir: dir, opts: opts, buf: make([]byte, 0, 64<<10)}
-	n := newNotary(opts.Signing, dir, opts.Instance, opts.OnError)
-	if err := w.open(root, n); err != nil {
+	if err := w.open(root); err != nil {
 		w.drop()
 		w.release()
-		if numbers, failed := segments(dir); failed == nil && len(numbers) == 0 {
-			_ = os.Remove(filepath.Join(dir, lockName))
+		if numbers, failed := chain.Segments(dir); failed == nil && len(numbers) == 0 {
+			_ = os.Remove(filepath.Join(dir, chain.LockName))
 			_ = os.Remove(dir) // succeeds only when the directory is empty
 		}
 		return nil, fmt.Errorf("opening audit log: %w", err)
 	}
-	l := &Log{opts: opts, queue: make(chan *entry, queueLen), closing: make(chan struct{}), done: make(chan struct{}), notary: n, root: root, w: w}
+	l := &Log{opts: opts, queue: make(chan *entry, queueLen), closing: make(chan struct{}), done: make(chan struct{}), root: root, w: w}
 	l.entries.New = newEntry
 	l.watchSpace()
 	go l.run()
 	return l, nil
 }
 
-// open locks the chain, and writes the first record and its checkpoint.
-func (w *writer) open(root string, n *notary) (err error) {
-	if w.lock, err = hold(w.dir); err != nil {
+// open locks the chain, and writes the first record and has it attested.
+func (w *writer) open(root string) (err error) {
+	if w.lock, err = chain.Lock(w.dir); err != nil {
 		return err
 	}
-	err = eachChain(root, cutZeros)
+	err = chain.Each(root, chain.CutZeros)
 	if err != nil {
 		w.opts.OnError("cutting zeros off", err) // readers know them
 	}
@@ -157,22 +165,23 @@ func (w *writer) open(root string, n *notary) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := w.mark(&Record{Version: w.opts.Version, PID: os.Getpid(), Before: before}, KindOpen); err != nil || n == nil {
+	if err := w.mark(&Record{Version: w.opts.Version, PID: os.Getpid(), Before: before}, KindOpen); err != nil || w.opts.Notary == nil {
 		return err
 	}
-	if err := n.sign(n.checkpoint(w.at, w.opts.Now())); err != nil {
+	if err := w.opts.Notary.Begin(w.dir, w.ending(), w.opts.Now()); err != nil {
 		return err
 	}
-	n.start()
-	w.notary = n
+	w.notary = w.opts.Notary
 	return nil
+}
+
+// ending names the chain as it is now.
+func (w *writer) ending() Earlier {
+	return Earlier{w.opts.Instance, w.at.Seq, hex.EncodeToString(w.at.Hash[:])}
 }
 
 // Instance returns the name of the chain.
 func (l *Log) Instance() string { return l.opts.Instance }
-
-// Signing returns how the checkpoints of the chain are signed.
-func (l *Log) Signing() Signing { return l.opts.Signing }
 
 // LastWrite returns when the log last wrote records.
 func (l *Log) LastWrite() time.Time { return time.Unix(0, l.w.wrote.Load()) }
@@ -187,4 +196,33 @@ func (l *Log) Close() error {
 	l.once.Do(func() { close(l.closing) })
 	<-l.done
 	return l.err
+}
+
+// endsOf returns the ends of the chains under root, without those that another chain
+// names already with the same end.
+func endsOf(root string) ([]Earlier, error) {
+	var ends []Earlier
+	named := map[Earlier]bool{}
+	err := chain.Each(root, func(dir string) error {
+		line, numbers, err := chain.LastLine(dir)
+		if err != nil || line == nil {
+			return err
+		}
+		last, err := Parse(line)
+		if err != nil {
+			return nil //nolint:nilerr // Verify reports it
+		}
+		ends = append(ends, Earlier{filepath.Base(dir), last.Seq, last.Hash})
+		first, err := chain.FirstLine(dir, numbers[0])
+		if err != nil || first == nil {
+			return err
+		}
+		if open, err := Parse(first); err == nil {
+			for _, e := range open.Before {
+				named[e] = true
+			}
+		}
+		return nil
+	})
+	return slices.DeleteFunc(ends, func(e Earlier) bool { return named[e] }), err
 }

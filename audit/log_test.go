@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/internal/testkit/parts"
 )
 
@@ -66,9 +67,9 @@ func open(t *testing.T, root string, opts audit.Options) *audit.Log {
 	return l
 }
 
-func verify(t *testing.T, root string) audit.Report {
+func verify(t *testing.T, root string) notary.Report {
 	t.Helper()
-	rep, err := audit.Evidence{}.Verify(root)
+	rep, err := notary.Evidence{}.Verify(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,7 @@ func verify(t *testing.T, root string) audit.Report {
 }
 
 // intact verifies one chain that must have no problem.
-func intact(t *testing.T, root string) audit.Chain {
+func intact(t *testing.T, root string) notary.Chain {
 	t.Helper()
 	rep := verify(t, root)
 	if !rep.OK() || len(rep.Chains) != 1 {

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/toolgate/toolgate/audit/chain"
 )
 
 // ErrNoRecord reports a line that is not a record.
@@ -91,24 +93,24 @@ var ErrGone = errors.New("the record is not in this trail")
 
 // LineAt returns the line of the record with a number in a chain under root, without its line
 // feed. It reads the record's segment up to there. The error is ErrGone when it is not there.
-func LineAt(root, chain string, number uint64) ([]byte, error) {
-	if chain != filepath.Base(chain) {
+func LineAt(root, instance string, number uint64) ([]byte, error) {
+	if instance != filepath.Base(instance) {
 		return nil, ErrGone
 	}
-	dir := filepath.Join(root, chain)
-	numbers, err := segments(dir)
+	dir := filepath.Join(root, instance)
+	numbers, err := chain.Segments(dir)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(numbers) == 0 {
 		return nil, ErrGone
 	}
-	var at *position
+	var at *chain.Position
 	if err == nil {
-		at, err = positionAfter(dir, numbers, func(first []byte) bool { return LineNumber(first) <= number })
+		at, err = chain.PositionAfter(dir, numbers, func(first []byte) bool { return chain.LineNumber(first) <= number })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading audit log: %w", err)
 	}
-	for line, err := range at.lines {
-		switch n := LineNumber(line); {
+	for line, err := range at.Lines {
+		switch n := chain.LineNumber(line); {
 		case err != nil:
 			return nil, fmt.Errorf("reading audit log: %w", err)
 		case n == number:
@@ -122,7 +124,7 @@ func LineAt(root, chain string, number uint64) ([]byte, error) {
 
 // source is one chain of Lines.
 type source struct {
-	*position
+	*chain.Position
 	line  []byte                       // the next, nil = not known
 	at    time.Time                    // of line; before the chain is opened, of its segment's first
 	next  func() ([]byte, error, bool) // nil = not opened
@@ -133,17 +135,17 @@ type source struct {
 // time of the first record in the segment that each begins with.
 func sourcesSince(root string, since time.Time) ([]*source, error) {
 	var all []*source
-	err := eachChain(root, func(dir string) error {
-		line, numbers, err := lastLine(dir)
-		if err != nil || line == nil || lineTime(line).Before(since) {
+	err := chain.Each(root, func(dir string) error {
+		line, numbers, err := chain.LastLine(dir)
+		if err != nil || line == nil || chain.LineTime(line).Before(since) {
 			return err
 		}
-		at, err := positionAfter(dir, numbers, func(first []byte) bool { return !lineTime(first).After(since) })
+		at, err := chain.PositionAfter(dir, numbers, func(first []byte) bool { return !chain.LineTime(first).After(since) })
 		if err != nil {
 			return err
 		}
-		first, err := firstLine(dir, at.number)
-		all = append(all, &source{position: at, at: lineTime(first), close: func() {}})
+		first, err := chain.FirstLine(dir, at.Number)
+		all = append(all, &source{Position: at, at: chain.LineTime(first), close: func() {}})
 		return err
 	})
 	slices.SortFunc(all, older)
@@ -153,21 +155,21 @@ func sourcesSince(root string, since time.Time) ([]*source, error) {
 // older orders chains by their next line, and those with lines of the same time by
 // name.
 func older(a, b *source) int {
-	return cmp.Or(a.at.Compare(b.at), strings.Compare(a.dir, b.dir))
+	return cmp.Or(a.at.Compare(b.at), strings.Compare(a.Dir, b.Dir))
 }
 
 // advance finds the next line from since on; there may be none. A line without a time
 // counts too: the caller has to report it.
 func (s *source) advance(since time.Time) error {
 	if s.next == nil {
-		s.next, s.close = iter.Pull2(s.lines)
+		s.next, s.close = iter.Pull2(s.Lines)
 	}
 	for {
 		line, err, ok := s.next()
 		if err != nil || !ok {
 			return err
 		}
-		at := lineTime(line)
+		at := chain.LineTime(line)
 		if at.IsZero() || !at.Before(since) {
 			if s.line = line; at.After(s.at) {
 				s.at = at
@@ -175,4 +177,17 @@ func (s *source) advance(since time.Time) error {
 			return nil
 		}
 	}
+}
+
+// Holds reports whether the trail under root still has a record, and with it all later ones of
+// its chain: archiving removes the oldest first.
+func Holds(root, instance string, seq uint64) bool {
+	dir := filepath.Join(root, instance)
+	numbers, err := chain.Segments(dir)
+	if err != nil || len(numbers) == 0 {
+		return false
+	}
+	line, err := chain.FirstLine(dir, numbers[0])
+	first := chain.LineNumber(line)
+	return err == nil && first > 0 && first <= seq
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/toolgate/toolgate/audit/chain"
 	"github.com/toolgate/toolgate/internal/wait"
 )
 
@@ -26,7 +27,7 @@ type TailOptions struct {
 // without an error. Tail needs no running server and checks no hashes.
 func Tail(ctx context.Context, root string, opts TailOptions) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		chains, last := map[string]*position{}, max(0, opts.Records)
+		chains, last := map[string]*chain.Position{}, max(0, opts.Records)
 		lines, err := newLines(root, chains, last)
 		for lines = lines[max(0, len(lines)-last):]; ; lines, err = newLines(root, chains, math.MaxInt) {
 			if err != nil {
@@ -47,21 +48,21 @@ func Tail(ctx context.Context, root string, opts TailOptions) iter.Seq2[[]byte, 
 
 // newLines returns the lines after the positions in chains, by directory, and the last n
 // of each chain that chains lacks, ordered by time.
-func newLines(root string, chains map[string]*position, n int) (all [][]byte, err error) {
-	err = eachChain(root, func(dir string) error {
+func newLines(root string, chains map[string]*chain.Position, n int) (all [][]byte, err error) {
+	err = chain.Each(root, func(dir string) error {
 		if chains[dir] == nil {
-			numbers, err := segments(dir)
+			numbers, err := chain.Segments(dir)
 			if err != nil {
 				return err
 			}
-			if chains[dir], err = lastPosition(dir, numbers, n); err != nil {
+			if chains[dir], err = chain.LastPosition(dir, numbers, n); err != nil {
 				return err
 			}
 		}
-		if chains[dir].atEnd() {
+		if chains[dir].AtEnd() {
 			return nil
 		}
-		for line, err := range chains[dir].lines {
+		for line, err := range chains[dir].Lines {
 			if err != nil {
 				return err
 			}
@@ -69,6 +70,6 @@ func newLines(root string, chains map[string]*position, n int) (all [][]byte, er
 		}
 		return nil
 	})
-	slices.SortStableFunc(all, func(a, b []byte) int { return lineTime(a).Compare(lineTime(b)) })
+	slices.SortStableFunc(all, func(a, b []byte) int { return chain.LineTime(a).Compare(chain.LineTime(b)) })
 	return all, err
 }

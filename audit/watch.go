@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/toolgate/toolgate/audit/chain"
 )
 
 // Watch reads the records of one kind of every chain under a root as they are written.
@@ -23,7 +25,7 @@ type Watch struct {
 }
 
 // watched is one chain. Its position is nil when it is closed, or ended before since.
-type watched struct{ at *position }
+type watched struct{ at *chain.Position }
 
 // NewWatch returns a Watch of the records of some kinds from since on that name a ticket.
 func NewWatch(root string, since time.Time, kinds ...Kind) *Watch {
@@ -43,7 +45,7 @@ var namesTicket = []byte(`"ticket":"`)
 // then be missing. No hash is checked: Verify does. The caller owns the records.
 func (w *Watch) Next(ctx context.Context) iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {
-		err := eachChain(w.root, func(dir string) error { return w.read(ctx, dir, yield) })
+		err := chain.Each(w.root, func(dir string) error { return w.read(ctx, dir, yield) })
 		if err != nil && !errors.Is(err, errEnough) {
 			yield(nil, fmt.Errorf("watching audit log: %w", err))
 		}
@@ -59,11 +61,11 @@ func (w *Watch) read(ctx context.Context, dir string, yield func(*Record, error)
 		}
 		w.chains[filepath.Base(dir)] = c
 	}
-	if c.at == nil || c.at.atEnd() {
+	if c.at == nil || c.at.AtEnd() {
 		return nil
 	}
 	ended := false
-	for line, err := range c.at.lines {
+	for line, err := range c.at.Lines {
 		if err = errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
@@ -88,14 +90,14 @@ var closeKind = fmt.Appendf(nil, `"kind":%q`, KindClose)
 // begin finds the place in a chain from which records may be from since on. A chain
 // without a segment is nil: its first one may come.
 func (w *Watch) begin(dir string) (*watched, error) {
-	line, numbers, err := lastLine(dir)
+	line, numbers, err := chain.LastLine(dir)
 	if err != nil || len(numbers) == 0 {
 		return nil, err
 	}
-	if line == nil || !lineTime(line).Before(w.since) {
-		at, err := positionAfter(dir, numbers, func(first []byte) bool { return !lineTime(first).After(w.since) })
+	if line == nil || !chain.LineTime(line).Before(w.since) {
+		at, err := chain.PositionAfter(dir, numbers, func(first []byte) bool { return !chain.LineTime(first).After(w.since) })
 		return &watched{at}, err
 	}
-	at, err := lastPosition(dir, numbers, 0)
+	at, err := chain.LastPosition(dir, numbers, 0)
 	return &watched{at}, err
 }

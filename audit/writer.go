@@ -20,6 +20,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/toolgate/toolgate/audit/chain"
 	"github.com/toolgate/toolgate/internal/wait"
 )
 
@@ -88,7 +89,7 @@ func (l *Log) writeAlone(e *entry) bool {
 	}
 	defer l.mu.Unlock()
 	const frame = 512 // more than a line adds to a body
-	if w := l.w; l.over || e.durable && l.crowd || len(l.queue) > 0 || l.seen >= l.stride || w.file == nil || w.at.seq+1-w.head >= l.opts.CheckpointEvery || w.size+int64(len(e.body))+frame >= l.opts.SegmentBytes {
+	if w := l.w; l.over || e.durable && l.crowd || len(l.queue) > 0 || l.seen >= l.stride || w.file == nil || w.at.Seq+1-w.head >= l.opts.CheckpointEvery || w.size+int64(len(e.body))+frame >= l.opts.SegmentBytes {
 		return false
 	}
 	if l.alone[0] = e; e.durable {
@@ -194,18 +195,18 @@ type writer struct {
 	opts Options
 	lock *os.File // shows that this process lives; nil = not yet
 
-	file   File   // nil: the next batch creates a segment
-	id     fileID // of file, to detect that it was moved or removed
-	number int    // of the current or last segment
-	size   int64  // acknowledged bytes of file
-	synced int64  // bytes of file known to be on disk
-	at     link   // last acknowledged record
-	head   uint64 // number of the record that HEAD names
+	file   File       // nil: the next batch creates a segment
+	id     fileID     // of file, to detect that it was moved or removed
+	number int        // of the current or last segment
+	size   int64      // acknowledged bytes of file
+	synced int64      // bytes of file known to be on disk
+	at     chain.Link // last acknowledged record
+	head   uint64     // number of the record that HEAD names
 	buf    []byte
 	// pending holds the acknowledged lines that are not known to be on disk. It is
 	// used under Sync only: OS promises no more than the write.
 	pending []byte
-	notary  *notary // nil = checkpoints are not signed
+	notary  Notary // once it has begun; nil = none
 
 	wrote    atomic.Int64  // when the last batch was written, in ns since 1970
 	failures atomic.Uint64 // see Log.WriteErrors
@@ -214,7 +215,9 @@ type writer struct {
 // end writes the close record, flushes, and closes the segment.
 func (w *writer) end() error {
 	err := w.mark(&Record{}, KindClose)
-	w.notary.close()
+	if w.notary != nil {
+		w.notary.Close()
+	}
 	if w.file != nil {
 		err = errors.Join(err, w.file.Close())
 		w.file = nil
@@ -259,11 +262,11 @@ func (w *writer) commit(plain, durable []*entry) {
 	w.buf = w.buf[:0]
 	at := w.at
 	for _, e := range plain {
-		w.buf, at = appendLine(w.buf, at, w.opts.Instance, e.body)
+		w.buf, at = chain.AppendLine(w.buf, at, w.opts.Instance, e.body)
 	}
 	plainAt, plainLen := at, len(w.buf)
 	for _, e := range durable {
-		w.buf, at = appendLine(w.buf, at, w.opts.Instance, e.body)
+		w.buf, at = chain.AppendLine(w.buf, at, w.opts.Instance, e.body)
 	}
 	if n, err := w.file.Write(w.buf); err != nil || n < len(w.buf) {
 		w.giveUp(true)
@@ -290,7 +293,7 @@ func (w *writer) commit(plain, durable []*entry) {
 			e.answer <- nil
 		}
 	}
-	if w.at.seq-w.head >= w.opts.CheckpointEvery { // HEAD stays near
+	if w.at.Seq-w.head >= w.opts.CheckpointEvery { // HEAD stays near
 		w.tryCheckpoint()
 	}
 	if w.file != nil && w.size >= w.opts.SegmentBytes {
@@ -324,7 +327,7 @@ func (w *writer) leaveIfGone() {
 	if w.file == nil {
 		return
 	}
-	path := segmentPath(w.dir, w.number)
+	path := chain.Path(w.dir, w.number)
 	if id, err := identify(path); err != nil || !id.is(w.id) {
 		w.opts.OnError("writing", fmt.Errorf("segment %s was moved or removed", path))
 		w.drop()
@@ -335,7 +338,7 @@ func (w *writer) leaveIfGone() {
 // last tick.
 func (w *writer) tick() {
 	w.leaveIfGone()
-	if w.head != w.at.seq || len(w.pending) > 0 {
+	if w.head != w.at.Seq || len(w.pending) > 0 {
 		w.tryCheckpoint()
 	}
 }
@@ -353,11 +356,13 @@ func (w *writer) checkpoint() error {
 	if err := w.flush(); err != nil {
 		return err
 	}
-	if err := writeHead(w.dir, w.at, w.opts.Now()); err != nil {
+	if err := chain.WriteHead(w.dir, w.at, w.opts.Now()); err != nil {
 		return err
 	}
-	w.head = w.at.seq
-	w.notary.offer(w.at, w.opts.Now())
+	w.head = w.at.Seq
+	if w.notary != nil {
+		w.notary.Offer(w.ending(), w.opts.Now())
+	}
 	return nil
 }
 
@@ -381,14 +386,6 @@ func (w *writer) flush() error {
 	w.flushed()
 	return nil
 }
-
-const formVersion = 1
-
-// hashMember separates the hashed bytes of a line from their hash.
-const hashMember = `,"hash":"`
-
-// tailLen is the length of a line's end: hashMember, the hash, `"}`.
-const tailLen = len(hashMember) + 2*sha256.Size + len(`"}`)
 
 // appendRecord appends the members of r that a caller of the log knows, without
 // braces. now replaces a missing time. jsontext's encoder is not used because
@@ -556,45 +553,4 @@ func appendJSON(b []byte, name string, value []byte) []byte {
 // isLine reports whether value is JSON in UTF-8 without a line break.
 func isLine(value []byte) bool {
 	return bytes.IndexByte(value, '\n') < 0 && bytes.IndexByte(value, '\r') < 0 && jsontext.Value(value).IsValid(jsontext.AllowDuplicateNames(true))
-}
-
-// link identifies a record of a chain.
-type link struct {
-	seq  uint64
-	hash [sha256.Size]byte // of the record with number seq
-}
-
-// appendLine appends the whole line, with its line feed, of the record that
-// follows at, and returns the link of that record.
-func appendLine(b []byte, at link, instance string, body []byte) ([]byte, link) {
-	start := len(b)
-	b = append(b, `{"v":1,"seq":`...)
-	b = strconv.AppendUint(b, at.seq+1, 10)
-	b = append(append(b, ','), body...)
-	b = append(append(b, `,"instance":"`...), instance...)
-	b = append(b, `","prev":"`...)
-	b = append(hex.AppendEncode(b, at.hash[:]), `"}`...)
-	next := link{seq: at.seq + 1, hash: sha256.Sum256(b[start:])}
-	b = append(b[:len(b)-1], hashMember...)
-	b = hex.AppendEncode(b, next.hash[:])
-	return append(b, "\"}\n"...), next
-}
-
-// splitHash returns the hash computed over a line and the hash that the line
-// states. The line has no line feed. ok is false when the line does not end with a
-// hash member in the form of appendLine; the hashes are then a best effort.
-func splitHash(line []byte) (computed, stated [sha256.Size]byte, ok bool) {
-	cut := len(line) - tailLen
-	if cut < 0 {
-		return computed, stated, false
-	}
-	h := sha256.New()
-	h.Write(line[:cut])
-	h.Write([]byte{'}'})
-	h.Sum(computed[:0])
-	text := line[cut+len(hashMember) : len(line)-2]
-	_, err := hex.Decode(stated[:], text)
-	ok = err == nil && !bytes.ContainsAny(text, "ABCDEF") &&
-		bytes.HasPrefix(line[cut:], []byte(hashMember)) && bytes.HasSuffix(line, []byte(`"}`))
-	return computed, stated, ok
 }

@@ -3,7 +3,7 @@ package console
 import (
 	"net/http"
 
-	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -55,7 +55,7 @@ func (c *Console) submitVerify(w http.ResponseWriter, r *http.Request, v visitor
 type verificationPage struct {
 	shell
 	Job
-	Found *audit.Verified // nil = it is not known yet
+	Found *notary.Verified // nil = it is not known yet
 }
 
 // verificationPage shows how far a verification is, or what it came to.
@@ -68,7 +68,7 @@ func (c *Console) verificationPage(w http.ResponseWriter, r *http.Request, v vis
 		return err
 	}
 	d.Refresh = d.State == JobRunning
-	if found, ok := d.Result.(audit.Verified); ok {
+	if found, ok := d.Result.(notary.Verified); ok {
 		d.Found = &found
 	}
 	return render(w, appCSP, http.StatusOK, verificationView(d))

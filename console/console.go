@@ -13,7 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/docs/schemas"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/keys"
@@ -134,11 +134,11 @@ type Options struct {
 	TrialText func(t PolicyTrial) string
 	// Verify verifies the trail, and returns what it found. Export returns the lines of records, an
 	// error for a query that cannot be read. Nil = nobody does.
-	Verify func(ctx context.Context, report func(Progress)) (audit.Verified, error)
+	Verify func(ctx context.Context, report func(Progress)) (notary.Verified, error)
 	Export func(ctx context.Context, q ExportQuery) (iter.Seq2[[]byte, error], error)
 	// Anchors returns what receives the signed checkpoints of this process, and why the last one was not signed
 	// or kept, nil for no reason. Required with Verify.
-	Anchors func() (all []audit.AnchorState, unsigned error)
+	Anchors func() (all []notary.AnchorState, unsigned error)
 	// Calls is the search index of calls; nil = there is none.
 	Calls Calls
 	// Tools are the tools of all servers; nil = nobody sees or judges them.

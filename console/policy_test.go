@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -90,9 +90,9 @@ func advisedBy(t *testing.T, change func(*console.Options), withheld ...policy.R
 			return policy.TrailDecides, nil
 		}
 		o.Policy, o.Judge, o.Shadow, o.Anchors = a, a, talker{}.shadow, talker{}.anchors
-		o.Verify = func(ctx context.Context, report func(console.Progress)) (audit.Verified, error) {
+		o.Verify = func(ctx context.Context, report func(console.Progress)) (notary.Verified, error) {
 			_, err := a.Try(ctx, console.Candidate{}, report)
-			return audit.Verified{OK: true}, err
+			return notary.Verified{OK: true}, err
 		}
 		o.Export = func(_ context.Context, q console.ExportQuery) (iter.Seq2[[]byte, error], error) {
 			a.export = q

@@ -10,6 +10,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/index"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
@@ -94,20 +95,20 @@ func (k talker) shadow(_ context.Context, q console.ShadowQuery) (shadow.Report,
 			Was: judgement.Verdict{Effect: policy.Allow, Rule: k.or("transfer")}, Now: judgement.Verdict{Effect: policy.Hold, Rule: k.or("transfer_over_threshold")}, Reason: k.or("above 50 USD")}}}, nil
 }
 
-func (k talker) anchors() ([]audit.AnchorState, error) {
+func (k talker) anchors() ([]notary.AnchorState, error) {
 	var unsigned error
 	if k.text != "" {
 		unsigned = errors.New(k.text)
 	}
 	at := time.Unix(1772359200, 0)
-	return []audit.AnchorState{{Kind: "witness", Name: k.or("/srv/witness"), Seq: 48211, Last: at, Fault: k.text}, {Kind: "webhook", Name: "webhook", Seq: 48100, Last: at, Fault: k.or("posting checkpoint: no answer")}, {Kind: "directory", Name: "/mnt/anchor"}}, unsigned
+	return []notary.AnchorState{{Kind: "witness", Name: k.or("/srv/witness"), Seq: 48211, Last: at, Fault: k.text}, {Kind: "webhook", Name: "webhook", Seq: 48100, Last: at, Fault: k.or("posting checkpoint: no answer")}, {Kind: "directory", Name: "/mnt/anchor"}}, unsigned
 }
 
-func (k talker) verify(context.Context, func(console.Progress)) (audit.Verified, error) {
-	v := audit.Verified{OK: k.text == "", Report: audit.Report{Verdicts: audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.Unproven},
-		Chains: []audit.Chain{{Instance: "01M8MDDY6SZVKW3C6JEN40SF87", Records: 48211, Signed: 48200, Seen: 48100, Last: time.Unix(1772359200, 0)}}}}
+func (k talker) verify(context.Context, func(console.Progress)) (notary.Verified, error) {
+	v := notary.Verified{OK: k.text == "", Report: notary.Report{Verdicts: notary.Verdicts{Chain: notary.OK, Content: notary.OK, Independence: notary.Unproven},
+		Chains: []notary.Chain{{Instance: "01M8MDDY6SZVKW3C6JEN40SF87", Records: 48211, Signed: 48200, Seen: 48100, Last: time.Unix(1772359200, 0)}}}}
 	if k.text != "" {
-		v.State, v.Problems = []string{k.text}, []audit.Problem{{What: k.text}}
+		v.State, v.Problems = []string{k.text}, []notary.Problem{{What: k.text}}
 	}
 	return v, nil
 }

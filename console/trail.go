@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -40,7 +40,7 @@ func (c *Console) trailRoutes() map[string]map[string]handler {
 
 // An evidence is where the trail of this process is witnessed.
 type evidence struct {
-	Anchors []audit.AnchorState `json:"anchors"`
+	Anchors []notary.AnchorState `json:"anchors"`
 	// Unsigned says why the last checkpoint was not signed or kept, "" = it was.
 	Unsigned string `json:"unsigned,omitempty"`
 }
@@ -51,7 +51,7 @@ func (c *Console) evidenceFor(ctx context.Context, p policy.Principal) (e eviden
 		return e, notAuditor
 	}
 	all, unsigned := c.opts.Anchors()
-	e.Anchors = append([]audit.AnchorState{}, all...)
+	e.Anchors = append([]notary.AnchorState{}, all...)
 	for i := range e.Anchors {
 		e.Anchors[i].Fault = Visible(e.Anchors[i].Fault)
 	}

@@ -11,22 +11,20 @@ import (
 
 	cosignature "github.com/transparency-dev/formats/note"
 	"golang.org/x/mod/sumdb/note"
-
-	"github.com/toolgate/toolgate/audit"
 )
 
-// A WitnessAnchor is an audit.DirectoryAnchor whose notes a witness has signed too (C2SP
+// A WitnessAnchor is a DirectoryAnchor whose notes a witness has signed too (C2SP
 // tlog-cosignature, cosignature/v1). A Witness signs no checkpoint that contradicts one
 // that it has signed before, also when the holder of toolgate's key asks.
 type WitnessAnchor struct {
-	audit.DirectoryAnchor
+	DirectoryAnchor
 	URL       string
 	Verifiers []note.Verifier // one of which must verify the cosignature; none = it is kept as it comes
 }
 
-// Publish implements audit.Anchor. A note without a cosignature, or with a bad one, is not kept.
+// Publish implements Anchor. A note without a cosignature, or with a bad one, is not kept.
 // The error says so when the witness refuses the checkpoint for one that it has seen.
-func (a WitnessAnchor) Publish(ctx context.Context, c audit.Checkpoint, signed []byte) error {
+func (a WitnessAnchor) Publish(ctx context.Context, c Checkpoint, signed []byte) error {
 	lines, err := post(ctx, a.URL, signed)
 	if errors.Is(err, statusError(http.StatusConflict)) {
 		err = errors.New("ALARM: the witness has signed a later or another checkpoint of this chain: the trail was rewritten, or somebody else signs with its key")

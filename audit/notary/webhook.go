@@ -7,16 +7,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-
-	"github.com/toolgate/toolgate/audit"
 )
 
 // WebhookAnchor is an address that receives each checkpoint as the body of a POST. What
 // it keeps, each note in a file of its own, is evidence.
 type WebhookAnchor string
 
-// Publish implements audit.Anchor. Redirects are not followed.
-func (u WebhookAnchor) Publish(ctx context.Context, _ audit.Checkpoint, signed []byte) error {
+// Publish implements Anchor. Redirects are not followed.
+func (u WebhookAnchor) Publish(ctx context.Context, _ Checkpoint, signed []byte) error {
 	if _, err := post(ctx, string(u), signed); err != nil {
 		return fmt.Errorf("posting checkpoint: %w", err)
 	}

@@ -1,15 +1,3 @@
-// Package notary takes checkpoints of an audit trail to places that the holder of the state directory
-// cannot change, and signs those of other trails.
-//
-// Package audit signs the checkpoints of each chain and gives them to its anchors. Two of them are
-// here: a WebhookAnchor posts a checkpoint, and a WitnessAnchor has a witness sign it too and keeps
-// both signatures. A Witness is such a witness: toolgate witness serves it.
-//
-//	w, err := notary.OpenWitness(dir, "w.example.org", trusted)
-//	http.ListenAndServe(address, w)
-//
-// What an anchor or a witness keeps is evidence for audit.Evidence. Everything here is safe for
-// concurrent use.
 package notary
 
 import (
@@ -29,13 +17,12 @@ import (
 	cosignature "github.com/transparency-dev/formats/note"
 	"golang.org/x/mod/sumdb/note"
 
-	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/files"
 )
 
 // A Witness is an HTTP handler that signs the checkpoints of trails, each the body of a
 // POST, and answers with the line of its signature (C2SP cosignature/v1). It keeps what it
-// signs in files <trail>.<instance>.<seq>.note, which are evidence for audit.Evidence.Anchors.
+// signs in files <trail>.<instance>.<seq>.note, which are evidence for Evidence.Anchors.
 // It signs nothing below the last number of a chain, and no two hashes with one number.
 // It cannot know whether a later record follows from those before: Verify does, with the
 // files. A Witness is safe for concurrent use; one process at a time has a directory.
@@ -155,7 +142,7 @@ func (w *Witness) answer(rw http.ResponseWriter, r *http.Request) (status int, a
 	if err != nil {
 		return http.StatusForbidden, "no trusted key has signed the note", nil
 	}
-	c, err := audit.ParseCheckpoint(n.Text)
+	c, err := ParseCheckpoint(n.Text)
 	if err != nil || c.Segment > 0 || !trailName.MatchString(c.Trail) {
 		return http.StatusBadRequest, "the note is not the checkpoint of a chain", nil
 	}
@@ -171,7 +158,7 @@ func (w *Witness) answer(rw http.ResponseWriter, r *http.Request) (status int, a
 
 // cosign signs and keeps a checkpoint, and returns the last number of its chain and the
 // line of the signature.
-func (w *Witness) cosign(n *note.Note, c audit.Checkpoint) (last uint64, line string, err error) {
+func (w *Witness) cosign(n *note.Note, c Checkpoint) (last uint64, line string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	chain := c.Trail + "." + c.Instance
@@ -195,12 +182,12 @@ func (w *Witness) cosign(n *note.Note, c audit.Checkpoint) (last uint64, line st
 }
 
 // same compares c with the note of its number that was signed before, which stays.
-func (w *Witness) same(path string, c audit.Checkpoint) error {
+func (w *Witness) same(path string, c Checkpoint) error {
 	signed, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	kept, err := audit.OpenCheckpoint(signed, w.own)
+	kept, err := OpenCheckpoint(signed, w.own)
 	if err == nil && kept.Hash != c.Hash {
 		err = errOtherCheckpoint
 	}

@@ -18,8 +18,9 @@ const (
 // the test, so that a new package is a decision.
 var mayImport = map[string][]string{
 	"signal":                {},
-	"audit":                 {"signal"},
-	"audit/notary":          {"audit"},
+	"audit":                 {"signal", "audit/chain"},
+	"audit/chain":           {},
+	"audit/notary":          {"audit", "audit/chain"},
 	"audit/index":           {"audit"},
 	"registry/config":       {"docs/schemas", "registry/lock"}, // the published schema is the one that files are checked against
 	"registry/lock":         {},
@@ -51,7 +52,7 @@ var mayImport = map[string][]string{
 	"proxy/ndjson":          {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
 	"proxy/rest":            {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry", "docs/schemas"},
 	"docs/schemas":          {},
-	"console":               {"policy", "policy/approval", "policy/stop", "policy/workbench", "policy/rejudge/replay", "policy/rejudge/shadow", "audit", "audit/index", "docs/schemas"}, // their types: what it asks for it declares itself
+	"console":               {"policy", "policy/approval", "policy/stop", "policy/workbench", "policy/rejudge/replay", "policy/rejudge/shadow", "audit", "audit/index", "audit/notary", "docs/schemas"}, // their types: what it asks for it declares itself
 	"tools":                 {"signal", "registry/contract", "tools/..."},
 	"tools/search":          {"signal", "registry/contract"},
 	"tools/service":         {},

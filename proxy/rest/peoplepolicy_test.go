@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
@@ -69,13 +69,13 @@ func (a *adviser) shadow(_ context.Context, q console.ShadowQuery) (r shadow.Rep
 	return r, nil
 }
 
-func anchorsNow() ([]audit.AnchorState, error) {
-	return []audit.AnchorState{{Kind: "directory", Name: "/mnt/anchor", Seq: 7, Last: time.Unix(1e9, 0)}, {Kind: "webhook", Name: "webhook", Fault: "no answer"}}, errors.New("disk full")
+func anchorsNow() ([]notary.AnchorState, error) {
+	return []notary.AnchorState{{Kind: "directory", Name: "/mnt/anchor", Seq: 7, Last: time.Unix(1e9, 0)}, {Kind: "webhook", Name: "webhook", Fault: "no answer"}}, errors.New("disk full")
 }
 
-func verifyUntilCancelled(ctx context.Context, _ func(console.Progress)) (audit.Verified, error) {
+func verifyUntilCancelled(ctx context.Context, _ func(console.Progress)) (notary.Verified, error) {
 	<-ctx.Done()
-	return audit.Verified{}, ctx.Err()
+	return notary.Verified{}, ctx.Err()
 }
 
 func exportOne(_ context.Context, q console.ExportQuery) (iter.Seq2[[]byte, error], error) {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/advice"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/progress"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
@@ -33,7 +33,7 @@ func (a *App) withAdvice(opts *console.Options) {
 	opts.Shadow = func(ctx context.Context, q console.ShadowQuery) (shadow.Report, error) {
 		return shadow.ReportOf(ctx, a.state.db, q.Candidate, q.Since, q.Limit)
 	}
-	opts.Anchors = func() ([]audit.AnchorState, error) { return a.state.trail.Anchors(), a.state.trail.Unsigned() }
+	opts.Anchors = func() ([]notary.AnchorState, error) { return a.state.trail.Anchors(), a.state.trail.Unsigned() }
 	opts.Export = func(ctx context.Context, q console.ExportQuery) (iter.Seq2[[]byte, error], error) {
 		s := trail.Selection{Since: q.Since, Until: q.Until}
 		for _, member := range []struct {
@@ -50,9 +50,9 @@ func (a *App) withAdvice(opts *console.Options) {
 
 // verifyTrail verifies the trail of this replica, as the command audit verify does. Its error is that
 // of ctx when that ends.
-func (a *App) verifyTrail(ctx context.Context, report func(console.Progress)) (v audit.Verified, err error) {
+func (a *App) verifyTrail(ctx context.Context, report func(console.Progress)) (v notary.Verified, err error) {
 	cfg, dir := a.Config(), trail.Dir(a.Config().State)
-	x := audit.Evidence{Replica: true, Directory: true, Progress: &checked{ctx: ctx, report: report, all: progress.Size(dir)}}
+	x := notary.Evidence{Replica: true, Directory: true, Progress: &checked{ctx: ctx, report: report, all: progress.Size(dir)}}
 	if x.Notes, err = fleet.StoredNotes(ctx, a.state.db); err != nil {
 		return v, err
 	}
@@ -68,7 +68,7 @@ func (a *App) verifyTrail(ctx context.Context, report func(console.Progress)) (v
 		kept = 0
 	}
 	faults, err := trail.Contradictions(ctx, a.state.db, a.state.keys, []string{dir}, rep, &x, kept)
-	return audit.Verified{OK: rep.OK() && len(faults) == 0 && rep.Verdicts.Content == audit.OK, State: faults, Report: rep}, err
+	return notary.Verified{OK: rep.OK() && len(faults) == 0 && rep.Verdicts.Content == notary.OK, State: faults, Report: rep}, err
 }
 
 // reportEvery is how many checked bytes are reported together.

@@ -10,13 +10,14 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/internal/keys"
 )
 
 // nextChain begins a chain of the trail of cfg next to that of a.
-func nextChain(t *testing.T, a *App) *audit.Log {
+func nextChain(t *testing.T, a *App) *notary.Log {
 	t.Helper()
 	l, err := trail.Open(a.cfg, a.state.keys, a.state.db, audit.Options{})
 	if err != nil {
@@ -26,13 +27,13 @@ func nextChain(t *testing.T, a *App) *audit.Log {
 }
 
 // verified verifies the trail of a as `audit verify` does, and fails the test unless it is sound.
-func verified(t *testing.T, a *App, step string) audit.Report {
+func verified(t *testing.T, a *App, step string) notary.Report {
 	t.Helper()
 	public, err := a.state.keys.Publics(keys.Checkpoints)
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := audit.NewVerifier(public[0].Key)
+	v, err := notary.NewVerifier(public[0].Key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,9 +41,9 @@ func verified(t *testing.T, a *App, step string) audit.Report {
 	if err != nil {
 		t.Fatal(err)
 	}
-	evidence := audit.Evidence{Keys: []note.Verifier{v}, Ledgers: []audit.Ledger{a.state.trail.Signing().Ledger}, Notes: notes, Replica: true}
+	evidence := notary.Evidence{Keys: []note.Verifier{v}, Ledgers: []notary.Ledger{a.state.trail.Signing().Ledger}, Notes: notes, Replica: true}
 	rep, err := evidence.Verify(trail.Dir(a.cfg.State))
-	if err != nil || !rep.OK() || rep.Verdicts.Content != audit.OK {
+	if err != nil || !rep.OK() || rep.Verdicts.Content != notary.OK {
 		t.Fatalf("%s: %+v %v, %v", step, rep.Verdicts, rep.All(), err)
 	}
 	return rep
@@ -126,7 +127,7 @@ func TestNothingIsRemovedWithoutCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	signing := moved.Signing()
-	if _, err := audit.Archive(filepath.Dir(dir), t.TempDir(), later, later, signing.Ledger.Trail, signing.Signer); err != nil {
+	if _, err := notary.Archive(filepath.Dir(dir), t.TempDir(), later, later, signing.Ledger.Trail, signing.Signer); err != nil {
 		t.Fatal(err)
 	}
 	rep = verified(t, a, "interrupted")

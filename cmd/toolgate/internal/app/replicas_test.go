@@ -15,6 +15,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/internal/keys"
@@ -120,7 +121,7 @@ func TestCheckpointsOfReplicas(t *testing.T) {
 		if err != nil || len(publics) != 1 {
 			t.Fatalf("%d public keys, %v", len(publics), err)
 		}
-		v, err := audit.NewVerifier(publics[0].Key)
+		v, err := notary.NewVerifier(publics[0].Key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,12 +136,12 @@ func TestCheckpointsOfReplicas(t *testing.T) {
 	if err != nil || len(notes) != 2 {
 		t.Fatalf("%d notes, %v", len(notes), err)
 	}
-	all, err := audit.Evidence{Keys: known, Notes: notes}.Verify(roots...)
-	if err != nil || !all.OK() || all.Verdicts.Independence != audit.OK {
+	all, err := notary.Evidence{Keys: known, Notes: notes}.Verify(roots...)
+	if err != nil || !all.OK() || all.Verdicts.Independence != notary.OK {
 		t.Errorf("both: %+v %v, %v", all.Verdicts, all.All(), err)
 	}
 	for i, root := range roots {
-		rep, err := audit.Evidence{Keys: known, Notes: notes}.Verify(root)
+		rep, err := notary.Evidence{Keys: known, Notes: notes}.Verify(root)
 		problems := rep.All()
 		if err != nil || len(problems) != 1 || !strings.HasPrefix(problems[0].What, "chain "+all.Chains[1-i].Instance+" is missing: the store's checkpoint of process ") {
 			t.Errorf("one alone: %v, %v", problems, err)
@@ -155,7 +156,7 @@ func TestStoredCheckpointsNeverGoBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	for _, c := range []audit.Checkpoint{{Instance: "ins_1", Seq: 1}, {Instance: "ins_1", Seq: 9}, {Instance: "ins_1", Seq: 3}, {Instance: "ins_2", Seq: 2}} {
+	for _, c := range []notary.Checkpoint{{Instance: "ins_1", Seq: 1}, {Instance: "ins_1", Seq: 9}, {Instance: "ins_1", Seq: 3}, {Instance: "ins_2", Seq: 2}} {
 		if err := fleet.AnchoredInStore(db)[0].Anchor.Publish(t.Context(), c, []byte(strconv.Itoa(int(c.Seq)))); err != nil {
 			t.Fatal(err)
 		}

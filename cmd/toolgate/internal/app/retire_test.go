@@ -14,13 +14,14 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/internal/store"
 )
 
 // publish stores a checkpoint, which a signs.
-func publish(t *testing.T, db *store.DB, a *App, c audit.Checkpoint) error {
+func publish(t *testing.T, db *store.DB, a *App, c notary.Checkpoint) error {
 	t.Helper()
 	raw, err := hex.DecodeString(c.Hash)
 	if err != nil {
@@ -36,9 +37,9 @@ func publish(t *testing.T, db *store.DB, a *App, c audit.Checkpoint) error {
 
 // gone stores a checkpoint of a chain of a replica whose process has ended, and the place up
 // to which its decisions were shipped.
-func gone(t *testing.T, db *store.DB, a *App, chain string, seq uint64) audit.Checkpoint {
+func gone(t *testing.T, db *store.DB, a *App, chain string, seq uint64) notary.Checkpoint {
 	t.Helper()
-	c := audit.Checkpoint{Trail: "other", Instance: chain, Seq: seq, Hash: strings.Repeat("ab", 32), Time: time.Unix(int64(seq), 0)}
+	c := notary.Checkpoint{Trail: "other", Instance: chain, Seq: seq, Hash: strings.Repeat("ab", 32), Time: time.Unix(int64(seq), 0)}
 	err := publish(t, db, a, c)
 	if err == nil {
 		_, err = db.Write.ExecContext(t.Context(), "UPDATE checkpoints SET who = 'process 1 on web-3' WHERE chain = ?", chain)
@@ -112,7 +113,7 @@ func TestRetiredReplica(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rep, err := audit.Evidence{Notes: notes, Ledgers: []audit.Ledger{a.state.trail.Signing().Ledger}, Replica: true}.Verify(trail.Dir(cfg.State))
+	rep, err := notary.Evidence{Notes: notes, Ledgers: []notary.Ledger{a.state.trail.Signing().Ledger}, Replica: true}.Verify(trail.Dir(cfg.State))
 	if err != nil || len(rep.Retired) != 2 || len(rep.Elsewhere) != 0 || !rep.OK() || !strings.HasSuffix(rep.Retired[0].Source, " by root") {
 		t.Errorf("verified %+v, %v", rep, err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/index"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
@@ -35,7 +36,7 @@ import (
 // state is what survives a restart: everything in the state directory.
 type state struct {
 	db        *store.DB
-	trail     *audit.Log
+	trail     *notary.Log
 	records   trail.Recorder // of calls and tickets: trail, as audit.arguments has it
 	fold      *audit.Fold    // floods of refusals
 	ledger    string         // directory of the trail's ledger

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -111,7 +112,7 @@ func TestALostRunIsInTheTrail(t *testing.T) {
 	if !slices.Equal(moves, want) {
 		t.Errorf("the trail has %q, want %q", moves, want)
 	}
-	if rep, err := (audit.Evidence{}).Verify(filepath.Join(dir, "audit")); err != nil || !rep.OK() {
+	if rep, err := (notary.Evidence{}).Verify(filepath.Join(dir, "audit")); err != nil || !rep.OK() {
 		t.Errorf("the trail does not verify: %+v, %v", rep, err)
 	}
 }

@@ -116,13 +116,13 @@ func eachLine(ctx context.Context, r io.Reader, do func(line []byte) error) erro
 }
 
 func auditVerify(e *env) *cobra.Command {
-	var x audit.Evidence
+	var x notary.Evidence
 	var files []string
 	var trailOnly bool
 	var archive, witnessKey, require string
 	c := command("verify [DIR...]", "verify every chain of the trail, its signatures, and the checkpoints that others hold", func(ctx context.Context, args []string) error {
 		if e.addr != "" {
-			v := new(audit.Verified)
+			v := new(notary.Verified)
 			if len(args)+len(files)+len(x.Anchors) > 0 || archive+witnessKey != "" {
 				return usage(errors.New("a running toolgate verifies its own trail by its own keys\nhint: leave out --addr to verify something else"))
 			}
@@ -165,7 +165,7 @@ func auditVerify(e *env) *cobra.Command {
 	c.Flags().StringArrayVar(&x.Anchors, "anchor", nil, "`FILE|DIR` with checkpoints from an anchor; may be repeated")
 	c.Flags().StringVar(&witnessKey, "witness-key", "", "`FILE` with the key of a witness; the notes of anchors need its signature")
 	c.Flags().StringVar(&archive, "archive", "", "verify the archive in `DIR` instead of the trail")
-	c.Flags().StringVar(&require, "require", string(audit.ByContent), "what has to be proved: `content|independence`, the latter in addition to the former")
+	c.Flags().StringVar(&require, "require", string(notary.ByContent), "what has to be proved: `content|independence`, the latter in addition to the former")
 	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of an admin listener whose toolgate verifies its trail")
 	c.Flags().BoolVar(&trailOnly, "trail-only", false, "do not compare the trail with the store")
 	return c
@@ -198,7 +198,7 @@ func trails(e *env, states []string, archive string) (dirs []string, err error) 
 
 // verify verifies the trails in dirs by x, to which it adds public keys and the ledgers of
 // the trails. Given files with keys, it uses these and nothing of this machine's key directory.
-func (e *env) verify(x *audit.Evidence, files []string, dirs ...string) (rep audit.Report, err error) {
+func (e *env) verify(x *notary.Evidence, files []string, dirs ...string) (rep notary.Report, err error) {
 	if x.Directory = len(files) == 0; x.Directory {
 		err = trail.AddKeys(x, keys.At(e.keysDir()), dirs...)
 	} else {
@@ -211,14 +211,14 @@ func (e *env) verify(x *audit.Evidence, files []string, dirs ...string) (rep aud
 	defer bar.End()
 	x.Progress = bar.Count("verifying", progress.Size(dirs...))
 	rep, err = x.Verify(dirs...)
-	if errors.Is(err, audit.ErrOtherKeys) {
-		return rep, usage(fmt.Errorf("%w: %s\nhint: name the key directory of the trail with --keys, or the public key that signs its checkpoints with --key", audit.ErrOtherKeys, e.keysDir()))
+	if errors.Is(err, notary.ErrOtherKeys) {
+		return rep, usage(fmt.Errorf("%w: %s\nhint: name the key directory of the trail with --keys, or the public key that signs its checkpoints with --key", notary.ErrOtherKeys, e.keysDir()))
 	}
 	return rep, missing(err)
 }
 
 // addKeyFiles adds to x the verifiers of checkpoints whose public keys are in PEM files.
-func addKeyFiles(x *audit.Evidence, files []string) error {
+func addKeyFiles(x *notary.Evidence, files []string) error {
 	var known []keys.Public
 	for _, file := range files {
 		key, err := keys.ReadPublic(file)
@@ -231,7 +231,7 @@ func addKeyFiles(x *audit.Evidence, files []string) error {
 }
 
 // contradictions compares the tickets of the store, where there is one, with the trails.
-func contradictions(ctx context.Context, e *env, trails []string, rep audit.Report, x *audit.Evidence) (faults []string, err error) {
+func contradictions(ctx context.Context, e *env, trails []string, rep notary.Report, x *notary.Evidence) (faults []string, err error) {
 	err = e.withStore(ctx, func(db *store.DB) error {
 		var kept time.Duration
 		if x.Replica && db.Shared() {
@@ -251,17 +251,17 @@ func contradictions(ctx context.Context, e *env, trails []string, rep audit.Repo
 }
 
 // verdictOn returns the outcome. Its error has the exit code, unless what is required was proved.
-func verdictOn(rep audit.Report, require string, faults ...string) (audit.Verified, error) {
+func verdictOn(rep notary.Report, require string, faults ...string) (notary.Verified, error) {
 	var bad error
 	switch v := rep.Verdicts; {
 	case !rep.OK() || len(faults) > 0:
 		bad = &exit{code: exitAudit, err: errors.New("the audit trail does not verify")}
-	case v.Content != audit.OK:
+	case v.Content != notary.OK:
 		bad = &exit{code: exitUnproven, err: errors.New("the content of the audit trail is not proved\nhint: name the key directory of the trail with --keys, or the public key that signs its checkpoints with --key")}
-	case require == string(audit.ByIndependence) && v.Independence != audit.OK:
+	case require == string(notary.ByIndependence) && v.Independence != notary.OK:
 		bad = &exit{code: exitUnproven, err: errors.New("the independence of the audit trail is not proved\nhint: name checkpoints from an anchor with --anchor, or the key directory of the trail with --keys")}
 	}
-	return audit.Verified{OK: bad == nil, State: faults, Report: rep}, bad
+	return notary.Verified{OK: bad == nil, State: faults, Report: rep}, bad
 }
 
 // recordFilter selects records of the trail.
@@ -374,12 +374,12 @@ func auditArchive(e *env) *cobra.Command {
 		if inside, err := filepath.Rel(dir, to); err == nil && filepath.IsLocal(inside) {
 			return usage(fmt.Errorf("%s is in the trail\nhint: choose a directory elsewhere", to))
 		}
-		rep, err := e.verify(&audit.Evidence{}, nil, dir)
+		rep, err := e.verify(&notary.Evidence{}, nil, dir)
 		if err != nil {
 			return err
 		}
 		if !rep.OK() {
-			v, bad := verdictOn(rep, string(audit.ByContent))
+			v, bad := verdictOn(rep, string(notary.ByContent))
 			return errors.Join(e.Print(report.Of(v, verifiedText)), bad)
 		}
 		own, err := e.openTrail()

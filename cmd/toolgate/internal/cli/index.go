@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/index"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/progress"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
@@ -44,9 +44,9 @@ func rebuildIndex(ctx context.Context, e *env) (*report.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	ledger, err := audit.FindLedger(keys.At(e.keysDir()).Path(), dir)
+	ledger, err := notary.FindLedger(keys.At(e.keysDir()).Path(), dir)
 	if err == nil && ledger.Trail == "" {
-		err = usage(fmt.Errorf("%w: %s\nhint: name the key directory of the trail with --keys", audit.ErrOtherKeys, e.keysDir()))
+		err = usage(fmt.Errorf("%w: %s\nhint: name the key directory of the trail with --keys", notary.ErrOtherKeys, e.keysDir()))
 	}
 	if err != nil {
 		return nil, err

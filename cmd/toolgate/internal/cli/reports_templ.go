@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/index"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/loginitem"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
@@ -1453,7 +1453,7 @@ func judgedText(v map[string]string, form report.Form) string {
 	return qs422016
 }
 
-func streamverifiedText(qw422016 *qt422016.Writer, v audit.Verified, form report.Form) {
+func streamverifiedText(qw422016 *qt422016.Writer, v notary.Verified, form report.Form) {
 	for _, p := range v.Problems {
 		qw422016.N().S(`broken: `)
 		qw422016.N().S(p.String())
@@ -1551,13 +1551,13 @@ independence	`)
 	}
 }
 
-func writeverifiedText(qq422016 qtio422016.Writer, v audit.Verified, form report.Form) {
+func writeverifiedText(qq422016 qtio422016.Writer, v notary.Verified, form report.Form) {
 	qw422016 := qt422016.AcquireWriter(qq422016)
 	streamverifiedText(qw422016, v, form)
 	qt422016.ReleaseWriter(qw422016)
 }
 
-func verifiedText(v audit.Verified, form report.Form) string {
+func verifiedText(v notary.Verified, form report.Form) string {
 	qb422016 := qt422016.AcquireByteBuffer()
 	writeverifiedText(qb422016, v, form)
 	qs422016 := string(qb422016.B)
@@ -1709,7 +1709,7 @@ func indexedText(v *indexed, form report.Form) string {
 	return qs422016
 }
 
-func streamarchivedText(qw422016 *qt422016.Writer, a audit.Archived, form report.Form) {
+func streamarchivedText(qw422016 *qt422016.Writer, a notary.Archived, form report.Form) {
 	qw422016.N().S(text.Count(a.Segments, "segment"))
 	qw422016.N().S(` of `)
 	qw422016.N().S(text.Count(a.Chains, "chain"))
@@ -1724,13 +1724,13 @@ func streamarchivedText(qw422016 *qt422016.Writer, a audit.Archived, form report
 	}
 }
 
-func writearchivedText(qq422016 qtio422016.Writer, a audit.Archived, form report.Form) {
+func writearchivedText(qq422016 qtio422016.Writer, a notary.Archived, form report.Form) {
 	qw422016 := qt422016.AcquireWriter(qq422016)
 	streamarchivedText(qw422016, a, form)
 	qt422016.ReleaseWriter(qw422016)
 }
 
-func archivedText(a audit.Archived, form report.Form) string {
+func archivedText(a notary.Archived, form report.Form) string {
 	qb422016 := qt422016.AcquireByteBuffer()
 	writearchivedText(qb422016, a, form)
 	qs422016 := string(qb422016.B)

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/progress"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
@@ -66,7 +67,7 @@ func (e *env) trail() (string, error) {
 
 // openTrail begins a chain of the trail for this command. Without a configuration, the
 // flags --state and --keys name the directories.
-func (e *env) openTrail() (*audit.Log, error) {
+func (e *env) openTrail() (*notary.Log, error) {
 	cfg, err := e.stateConfig()
 	if err != nil {
 		return nil, err
@@ -83,9 +84,9 @@ func (e *env) openTrail() (*audit.Log, error) {
 // cannot write. Whoever can read the files can read them without this program.
 func recordReading(e *env, trail string) {
 	k := keys.At(e.keysDir())
-	ledger, err := audit.FindLedger(k.Path(), trail)
+	ledger, err := notary.FindLedger(k.Path(), trail)
 	if err == nil && (ledger.Trail == "" || !k.Has(keys.Checkpoints)) {
-		err = audit.ErrOtherKeys
+		err = notary.ErrOtherKeys
 	}
 	if err == nil {
 		err = e.record(&audit.Record{Principal: audit.Principal{Subject: systemUser()}, Event: &audit.Event{Name: audit.EventTrailRead, Credential: "files"}})

@@ -22,7 +22,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -189,13 +189,13 @@ func (b *supportBundle) verified(ctx context.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var x audit.Evidence
+	var x notary.Evidence
 	rep, err := b.e.verify(&x, nil, dir)
 	if err != nil {
 		return nil, err
 	}
 	faults, err := contradictions(ctx, b.e, []string{dir}, rep, &x)
-	v, _ := verdictOn(rep, string(audit.ByContent), faults...)
+	v, _ := verdictOn(rep, string(notary.ByContent), faults...)
 	return v, err
 }
 

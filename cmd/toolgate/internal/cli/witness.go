@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/internal/guard"
@@ -34,7 +33,7 @@ func auditWitness(e *env) *cobra.Command {
 		if !guard.Loopback(host) && !insecure {
 			return usage(fmt.Errorf("%q can be reached from other machines over plain HTTP\nhint: listen on 127.0.0.1 behind a proxy that speaks TLS, or accept it with --insecure", listen))
 		}
-		var known audit.Evidence
+		var known notary.Evidence
 		if err := addKeyFiles(&known, trusted); err != nil {
 			return err
 		}

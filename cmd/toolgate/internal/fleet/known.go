@@ -12,6 +12,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/index"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/internal/store"
 )
 
@@ -84,7 +85,7 @@ func knownReplicas(ctx context.Context, db *store.DB, q store.Querier) ([]KnownR
 	}
 	all := []KnownReplica{}
 	for _, n := range notes {
-		c, err := audit.Note{Signed: n.note}.Claimed()
+		c, err := notary.Note{Signed: n.note}.Claimed()
 		if err != nil {
 			continue // audit verify reports it
 		}
@@ -154,7 +155,7 @@ func Retire(ctx context.Context, db *store.DB, name, by string, now time.Time) (
 
 // StoredNotes returns the last checkpoint of each chain of every replica, none for a store
 // in a file.
-func StoredNotes(ctx context.Context, db *store.DB) (notes []audit.Note, err error) {
+func StoredNotes(ctx context.Context, db *store.DB) (notes []notary.Note, err error) {
 	if !db.Shared() {
 		return nil, nil
 	}
@@ -164,7 +165,7 @@ func StoredNotes(ctx context.Context, db *store.DB) (notes []audit.Note, err err
 		if !r.retired.IsZero() {
 			source += fmt.Sprintf(", retired at %s by %s", r.retired.Format(time.RFC3339), r.by)
 		}
-		notes = append(notes, audit.Note{Source: source, Signed: r.note, Retired: !r.retired.IsZero()})
+		notes = append(notes, notary.Note{Source: source, Signed: r.note, Retired: !r.retired.IsZero()})
 	}
 	return notes, err
 }

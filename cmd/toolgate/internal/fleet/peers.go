@@ -9,7 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/wait"
 )
@@ -124,15 +124,15 @@ func (p *Peers) Count() map[string]float64 {
 type storeAnchor struct{ db *store.DB }
 
 // AnchoredInStore returns the anchor in a store on a server, none for a store in a file or a nil db.
-func AnchoredInStore(db *store.DB) []audit.Anchoring {
+func AnchoredInStore(db *store.DB) []notary.Anchoring {
 	if db == nil || !db.Shared() {
 		return nil
 	}
-	return []audit.Anchoring{{Anchor: storeAnchor{db}, Kind: "store", Name: "the store", Every: anchorEvery}}
+	return []notary.Anchoring{{Anchor: storeAnchor{db}, Kind: "store", Name: "the store", Every: anchorEvery}}
 }
 
-// Publish implements audit.Anchor. A chain never goes back. One that continues is not retired.
-func (s storeAnchor) Publish(ctx context.Context, c audit.Checkpoint, signed []byte) error {
+// Publish implements notary.Anchor. A chain never goes back. One that continues is not retired.
+func (s storeAnchor) Publish(ctx context.Context, c notary.Checkpoint, signed []byte) error {
 	err := s.db.UpdateWithin(ctx, storeWithin, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO checkpoints AS c (chain, who, seq, hash, at, note) VALUES (?, ?, ?, ?, ?, ?)
  ON CONFLICT (chain) DO UPDATE SET who = excluded.who, seq = excluded.seq, hash = excluded.hash, at = excluded.at, note = excluded.note, retired = 0, retired_by = '' WHERE excluded.seq > c.seq`,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/internal/text"
 )
 
@@ -18,9 +19,9 @@ const maxRemoved = 10_000
 // chain of this process: it records what was archived and by whom, and is closed, so that its
 // signed checkpoint covers the record before the first directory goes. It fails closed: without
 // that checkpoint no directory is removed.
-func Archive(trail *audit.Log, rep audit.Report, dir, to string, before time.Time, by string) (audit.Archived, error) {
+func Archive(trail *notary.Log, rep notary.Report, dir, to string, before time.Time, by string) (notary.Archived, error) {
 	signing := trail.Signing()
-	done, err := audit.Archive(dir, to, before, time.Now(), signing.Ledger.Trail, signing.Signer)
+	done, err := notary.Archive(dir, to, before, time.Now(), signing.Ledger.Trail, signing.Signer)
 	gone := append(rep.Archivable(), done.Removed...)
 	done.Removed = gone[:min(len(gone), maxRemoved)]
 	event := &audit.Event{Name: audit.EventArchived, Reason: fmt.Sprintf("%s from before %s to %s", text.Count(done.Segments, "segment"), before.UTC().Format(time.RFC3339), to)}
@@ -31,5 +32,5 @@ func Archive(trail *audit.Log, rep audit.Report, dir, to string, before time.Tim
 	if err = errors.Join(err, trail.Unsigned()); err != nil {
 		return done, err
 	}
-	return done, audit.RemoveChains(dir, signing.Ledger, slices.Concat(rep.Removed, done.Removed))
+	return done, notary.RemoveChains(dir, signing.Ledger, slices.Concat(rep.Removed, done.Removed))
 }

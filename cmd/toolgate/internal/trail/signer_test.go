@@ -14,6 +14,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
@@ -40,7 +41,7 @@ func TestSigner(t *testing.T) {
 	shell := func(script string) config.Signer {
 		return config.Signer{Command: []string{"sh", "-c", script}, PublicKey: filepath.Join(dir, "pub.pem")}
 	}
-	start := func(t *testing.T, s config.Signer) (*config.Config, *keys.Dir, *audit.Log, error) {
+	start := func(t *testing.T, s config.Signer) (*config.Config, *keys.Dir, *notary.Log, error) {
 		cfg := &config.Config{State: t.TempDir(), Audit: config.Audit{Durability: "sync", Signer: &s}}
 		k, err := keys.Open(t.TempDir())
 		if err != nil {
@@ -65,8 +66,8 @@ func TestSigner(t *testing.T) {
 		if err != nil || len(publics) != 1 || !publics[0].Key.Equal(public) || k.Has(keys.External) || k.Has(keys.Checkpoints) {
 			t.Fatalf("%s: the key directory has %v, %v", name, publics, err)
 		}
-		verifier, _ := audit.NewVerifier(publics[0].Key)
-		if rep, err := (audit.Evidence{Keys: []note.Verifier{verifier}}).Verify(Dir(cfg.State)); err != nil || !rep.OK() || rep.Verdicts.Content != audit.OK {
+		verifier, _ := notary.NewVerifier(publics[0].Key)
+		if rep, err := (notary.Evidence{Keys: []note.Verifier{verifier}}).Verify(Dir(cfg.State)); err != nil || !rep.OK() || rep.Verdicts.Content != notary.OK {
 			t.Errorf("%s: %+v, %v", name, rep, err)
 		}
 	}

@@ -21,21 +21,21 @@ func Dir(state string) string { return filepath.Join(state, "audit") }
 
 // Open begins a chain of the trail of cfg, signed as configured. A db on a server
 // keeps its last checkpoint; nil = none does.
-func Open(cfg *config.Config, k *keys.Dir, db *store.DB, o audit.Options) (*audit.Log, error) {
-	dir, sign := Dir(cfg.State), &o.Signing
+func Open(cfg *config.Config, k *keys.Dir, db *store.DB, o audit.Options) (*notary.Log, error) {
+	dir, sign := Dir(cfg.State), notary.Signing{}
 	o.Durability, o.Reserve = audit.Durability(cfg.Audit.Durability), int64(cfg.Audit.ReserveMiB)<<20
 	key, err := checkpointKey(cfg.Audit.Signer, k)
 	if err != nil {
 		return nil, err
 	}
-	if sign.Signer, err = audit.NewSigner(key); err != nil {
+	if sign.Signer, err = notary.NewSigner(key); err != nil {
 		return nil, err
 	}
 	for _, a := range cfg.Audit.Anchors {
-		anchoring := audit.Anchoring{Anchor: audit.DirectoryAnchor(a.Directory), Kind: "directory", Name: a.Directory}
+		anchoring := notary.Anchoring{Anchor: notary.DirectoryAnchor(a.Directory), Kind: "directory", Name: a.Directory}
 		switch {
 		case a.Witness != "":
-			witness := notary.WitnessAnchor{DirectoryAnchor: audit.DirectoryAnchor(a.Directory), URL: a.Witness}
+			witness := notary.WitnessAnchor{DirectoryAnchor: notary.DirectoryAnchor(a.Directory), URL: a.Witness}
 			if a.WitnessKey != "" {
 				v, err := notary.ReadWitnessKey(a.WitnessKey)
 				if err != nil {
@@ -45,13 +45,13 @@ func Open(cfg *config.Config, k *keys.Dir, db *store.DB, o audit.Options) (*audi
 			}
 			anchoring.Anchor, anchoring.Kind, anchoring.Every = witness, "witness", time.Minute
 		case a.Webhook != "":
-			anchoring = audit.Anchoring{Anchor: notary.WebhookAnchor(a.Webhook), Kind: "webhook", Name: "webhook", Every: time.Minute}
+			anchoring = notary.Anchoring{Anchor: notary.WebhookAnchor(a.Webhook), Kind: "webhook", Name: "webhook", Every: time.Minute}
 		}
 		sign.Anchors = append(sign.Anchors, anchoring)
 	}
 	sign.Anchors = append(sign.Anchors, fleet.AnchoredInStore(db)...)
-	if sign.Ledger, err = audit.OpenLedger(k.Path(), dir); err != nil {
+	if sign.Ledger, err = notary.OpenLedger(k.Path(), dir); err != nil {
 		return nil, err
 	}
-	return audit.Open(dir, o)
+	return notary.Open(dir, o, sign)
 }

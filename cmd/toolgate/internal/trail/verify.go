@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -14,12 +15,12 @@ import (
 
 // AddKeys adds to x what the key directory k has about the trails in dirs: the public keys that
 // signed checkpoints, and ledgers.
-func AddKeys(x *audit.Evidence, k *keys.Dir, dirs ...string) error {
+func AddKeys(x *notary.Evidence, k *keys.Dir, dirs ...string) error {
 	own, err := k.Publics(keys.Checkpoints)
 	elsewhere, failed := k.Publics(keys.External)
 	err = errors.Join(err, failed)
 	for _, dir := range dirs {
-		ledger, unread := audit.FindLedger(k.Path(), dir)
+		ledger, unread := notary.FindLedger(k.Path(), dir)
 		if err = errors.Join(err, unread); ledger.Trail != "" {
 			x.Ledgers = append(x.Ledgers, ledger)
 		}
@@ -32,12 +33,12 @@ func AddKeys(x *audit.Evidence, k *keys.Dir, dirs ...string) error {
 
 // AddVerifiers adds to x the verifiers of checkpoints that the holders of keys signed, each once: a
 // note with two verifiers of a key is ambiguous.
-func AddVerifiers(x *audit.Evidence, known []keys.Public) error {
+func AddVerifiers(x *notary.Evidence, known []keys.Public) error {
 	for i, key := range known {
 		if slices.ContainsFunc(known[:i], func(k keys.Public) bool { return k.Key.Equal(key.Key) }) {
 			continue
 		}
-		v, err := audit.NewVerifier(key.Key)
+		v, err := notary.NewVerifier(key.Key)
 		if err != nil {
 			return err
 		}
@@ -50,9 +51,9 @@ func AddVerifiers(x *audit.Evidence, known []keys.Public) error {
 // which rep is about. It authenticates tickets where k is known to be the key directory of the trails.
 // kept is how long a store that replicas share keeps decided tickets, whose trails others have; 0 =
 // all tickets are compared.
-func Contradictions(ctx context.Context, db *store.DB, k *keys.Dir, dirs []string, rep audit.Report, x *audit.Evidence, kept time.Duration) ([]string, error) {
+func Contradictions(ctx context.Context, db *store.DB, k *keys.Dir, dirs []string, rep notary.Report, x *notary.Evidence, kept time.Duration) ([]string, error) {
 	var own *keys.Dir
-	known := len(x.Ledgers) > 0 || slices.ContainsFunc(rep.Chains, func(c audit.Chain) bool { return c.Signed > 0 })
+	known := len(x.Ledgers) > 0 || slices.ContainsFunc(rep.Chains, func(c notary.Chain) bool { return c.Signed > 0 })
 	if x.Directory && known && k.Has(keys.Tickets) {
 		own = k
 	}
@@ -66,7 +67,7 @@ func Contradictions(ctx context.Context, db *store.DB, k *keys.Dir, dirs []strin
 
 // lastWords returns the last change of each ticket in the trails since a time, and the time
 // of their first record.
-func lastWords(ctx context.Context, trails []string, rep audit.Report, since time.Time) (map[string]approval.Word, time.Time, error) {
+func lastWords(ctx context.Context, trails []string, rep notary.Report, since time.Time) (map[string]approval.Word, time.Time, error) {
 	words, oldest := map[string]approval.Word{}, time.Now()
 	for _, c := range rep.Chains {
 		if c.First.Before(oldest) {

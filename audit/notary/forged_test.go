@@ -1,4 +1,4 @@
-package audit_test
+package notary_test
 
 import (
 	"bytes"

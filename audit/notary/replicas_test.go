@@ -1,4 +1,4 @@
-package audit_test
+package notary_test
 
 import (
 	"bytes"
@@ -11,21 +11,21 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
-	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 )
 
 // replicas are two trails of one chain each, with a signer each, and the notes of both in
 // a store.
-func replicas(t *testing.T) (trails []*signedTrail, roots []string, evidence audit.Evidence) {
+func replicas(t *testing.T) (trails []*signedTrail, roots []string, evidence notary.Evidence) {
 	t.Helper()
 	for _, name := range []string{"a", "b"} {
 		root := filepath.Join(t.TempDir(), "audit")
 		signer, verifier := newKey(t)
-		ledger, err := audit.OpenLedger(t.TempDir(), root)
+		ledger, err := notary.OpenLedger(t.TempDir(), root)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &signedTrail{root: root, signing: audit.Signing{Signer: signer, Ledger: ledger}}
+		s := &signedTrail{root: root, signing: notary.Signing{Signer: signer, Ledger: ledger}}
 		s.write(t, name, 30)
 		signed, err := os.ReadFile(filepath.Join(root, name, "CHECKPOINT"))
 		if err != nil {
@@ -33,7 +33,7 @@ func replicas(t *testing.T) (trails []*signedTrail, roots []string, evidence aud
 		}
 		trails, roots = append(trails, s), append(roots, root)
 		evidence.Keys = append(evidence.Keys, verifier)
-		evidence.Notes = append(evidence.Notes, audit.Note{Source: "the store's checkpoint of " + name, Signed: signed})
+		evidence.Notes = append(evidence.Notes, notary.Note{Source: "the store's checkpoint of " + name, Signed: signed})
 	}
 	return trails, roots, evidence
 }
@@ -41,7 +41,7 @@ func replicas(t *testing.T) (trails []*signedTrail, roots []string, evidence aud
 // The trails of several replicas are verified together. A store that has a checkpoint of
 // each chain shows which one is missing, was cut or was written anew.
 func TestTrailsOfReplicas(t *testing.T) {
-	cut := func(t *testing.T, roots []string, e *audit.Evidence) {
+	cut := func(t *testing.T, roots []string, e *notary.Evidence) {
 		recompute(t, filepath.Join(roots[1], "b"), func(line []byte) bool {
 			return bytes.Contains(line, []byte(`"seq":31,`)) || bytes.Contains(line, []byte(`"seq":32,`))
 		})
@@ -49,20 +49,20 @@ func TestTrailsOfReplicas(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	strange := func(_ *testing.T, _ []string, e *audit.Evidence) { e.Keys = e.Keys[:1] }
+	strange := func(_ *testing.T, _ []string, e *notary.Evidence) { e.Keys = e.Keys[:1] }
 	for name, tt := range map[string]struct {
-		tamper func(t *testing.T, roots []string, e *audit.Evidence)
+		tamper func(t *testing.T, roots []string, e *notary.Evidence)
 		roots  int
 		want   []string
 	}{
-		"as they are": {func(*testing.T, []string, *audit.Evidence) {}, 2, nil},
-		"one is not given": {func(*testing.T, []string, *audit.Evidence) {}, 1,
+		"as they are": {func(*testing.T, []string, *notary.Evidence) {}, 2, nil},
+		"one is not given": {func(*testing.T, []string, *notary.Evidence) {}, 1,
 			[]string{"chain b is missing: the store's checkpoint of b names its record 32"}},
 		"one is not given, nor its key": {strange, 1, []string{"chain b is missing: the store's checkpoint of b names its record 32"}},
 		"one is cut":                    {cut, 2, []string{"records 31 to 32 missing at the end: the store's checkpoint of b names record 32"}},
-		"one is cut, and its key is not given": {func(t *testing.T, roots []string, e *audit.Evidence) { cut(t, roots, e); strange(t, roots, e) }, 2,
+		"one is cut, and its key is not given": {func(t *testing.T, roots []string, e *notary.Evidence) { cut(t, roots, e); strange(t, roots, e) }, 2,
 			[]string{"records 31 to 32 missing at the end: the store's checkpoint of b names record 32"}},
-		"a record is another, and the key is not given": {func(t *testing.T, roots []string, e *audit.Evidence) {
+		"a record is another, and the key is not given": {func(t *testing.T, roots []string, e *notary.Evidence) {
 			strange(t, roots, e)
 			edit(t, filepath.Join(roots[1], "b", "000001.jsonl"), func(lines [][]byte) [][]byte {
 				lines[4] = bytes.ReplaceAll(lines[4], []byte("b3"), []byte("bx"))
@@ -70,7 +70,7 @@ func TestTrailsOfReplicas(t *testing.T) {
 			})
 			recompute(t, filepath.Join(roots[1], "b"), func([]byte) bool { return false })
 		}, 2, []string{"CHECKPOINT of b: reading checkpoint: note has no verifiable signatures", "record 32 is not the one that the store's checkpoint of b names"}},
-		"a note is no note": {func(_ *testing.T, _ []string, e *audit.Evidence) { e.Notes[0].Signed = []byte("x") }, 2,
+		"a note is no note": {func(_ *testing.T, _ []string, e *notary.Evidence) { e.Notes[0].Signed = []byte("x") }, 2,
 			[]string{"the store's checkpoint of a: reading checkpoint: malformed note"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -99,14 +99,14 @@ func TestTrailsOfReplicas(t *testing.T) {
 // At one replica, the chains of others are elsewhere, whether or not their keys are known.
 // A chain of its own that a note names is missing.
 func TestTrailOfOneReplica(t *testing.T) {
-	elsewhere := []audit.Elsewhere{{Instance: "b", Seq: 32, Source: "the store's checkpoint of b"}}
+	elsewhere := []notary.Elsewhere{{Instance: "b", Seq: 32, Source: "the store's checkpoint of b"}}
 	for name, tt := range map[string]struct {
-		change func(t *testing.T, root string, e *audit.Evidence)
+		change func(t *testing.T, root string, e *notary.Evidence)
 		want   string
 	}{
-		"as it is":                     {func(*testing.T, string, *audit.Evidence) {}, ""},
-		"the other's key is not known": {func(_ *testing.T, _ string, e *audit.Evidence) { e.Keys = e.Keys[:1] }, ""},
-		"a chain of its own is removed": {func(t *testing.T, root string, e *audit.Evidence) {
+		"as it is":                     {func(*testing.T, string, *notary.Evidence) {}, ""},
+		"the other's key is not known": {func(_ *testing.T, _ string, e *notary.Evidence) { e.Keys = e.Keys[:1] }, ""},
+		"a chain of its own is removed": {func(t *testing.T, root string, e *notary.Evidence) {
 			signed, err := os.ReadFile(filepath.Join(root, "c", "CHECKPOINT"))
 			if err == nil {
 				err = os.RemoveAll(filepath.Join(root, "c"))
@@ -114,7 +114,7 @@ func TestTrailOfOneReplica(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			e.Notes = append(e.Notes, audit.Note{Source: "the store's checkpoint of c", Signed: signed})
+			e.Notes = append(e.Notes, notary.Note{Source: "the store's checkpoint of c", Signed: signed})
 		}, "chain c is missing: the store's checkpoint of c names its record 3"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,13 +144,13 @@ func TestNotesOfAStoreProveNothingAlone(t *testing.T) {
 	_, other := newKey(t)
 	evidence.Keys = []note.Verifier{other}
 	rep, err := evidence.Verify(roots...)
-	if err != nil || rep.Verdicts.Independence != audit.Unproven || rep.Chains[0].Seen != 0 {
+	if err != nil || rep.Verdicts.Independence != notary.Unproven || rep.Chains[0].Seen != 0 {
 		t.Errorf("%+v, %v", rep.Verdicts, err)
 	}
 }
 
 // lastHash returns the hash of the record that a note names.
-func lastHash(t *testing.T, n audit.Note) string {
+func lastHash(t *testing.T, n notary.Note) string {
 	t.Helper()
 	c, err := n.Claimed()
 	if err != nil {
@@ -183,7 +183,7 @@ func TestChainsOfRetiredReplicas(t *testing.T) {
 				if err = cmp.Or(err, os.RemoveAll(filepath.Join(all[0], "c"))); err != nil {
 					t.Fatal(err)
 				}
-				evidence.Notes = append(evidence.Notes, audit.Note{Source: "the store's checkpoint of c", Signed: signed})
+				evidence.Notes = append(evidence.Notes, notary.Note{Source: "the store's checkpoint of c", Signed: signed})
 			}
 			for _, i := range tt.retired {
 				evidence.Notes[i].Retired = true

@@ -1,4 +1,4 @@
-package audit
+package notary
 
 import (
 	"bufio"
@@ -18,6 +18,9 @@ import (
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/chain"
 )
 
 // keepLinks is the largest number of records that a failed write may leave behind
@@ -89,10 +92,10 @@ type check struct {
 	known   bool                  // seq is certain
 	seq     uint64                // of the last record
 	hashes  [2][sha256.Size]byte  // of the last record, as stated and as computed
-	links   []link                // of the records so far, the newest keepLinks of them
+	links   []chain.Link          // of the records so far, the newest keepLinks of them
 	first   bool                  // the current line is the first of its segment
 	open    map[string]Unfinished // by call id
-	head    head
+	head    chain.Head
 	headErr error
 	atHead  string    // hash of the record that HEAD names, "" = not seen
 	removed []removal // that the records so far state
@@ -106,8 +109,8 @@ type check struct {
 
 func (c *check) run(keys []note.Verifier) error {
 	// HEAD is read first: records that arrive later must not look missing.
-	c.head, c.headErr = readHead(filepath.Join(c.root, c.chain.Instance))
-	numbers, err := segments(filepath.Join(c.root, c.chain.Instance))
+	c.head, c.headErr = chain.ReadHead(filepath.Join(c.root, c.chain.Instance))
+	numbers, err := chain.Segments(filepath.Join(c.root, c.chain.Instance))
 	if err != nil {
 		return err
 	}
@@ -152,13 +155,13 @@ func (c *check) file(number int) error {
 	if old := len(c.links) - keepLinks; old > 0 {
 		c.links = slices.Delete(c.links, 0, old)
 	}
-	segment := segmentPath(filepath.Join(c.root, c.chain.Instance), number)
+	segment := chain.Path(filepath.Join(c.root, c.chain.Instance), number)
 	// Without a bound, a log that is being written to could run ahead of its reader.
 	info, err := os.Stat(segment)
 	if err != nil {
 		return err
 	}
-	for line, err := range wholeLines(segment, 0, splitLine) {
+	for line, err := range chain.Lines(segment, 0) {
 		// What follows zeros was never acknowledged, unless HEAD names it: then it is damaged.
 		if bytes.IndexByte(line, 0) >= 0 && c.head.Seq <= c.seq {
 			break
@@ -180,7 +183,7 @@ func (c *check) file(number int) error {
 			return nil
 		}
 	}
-	end, err := recordsEnd(segment)
+	end, err := chain.RecordsEnd(segment)
 	if c.place.Offset < min(end, info.Size()) {
 		c.place.Line++
 		c.torn()
@@ -199,8 +202,8 @@ func (c *check) torn() {
 // line checks one whole line. One fault is one problem: the line after a broken one
 // may chain to the hash that the broken line states or to its computed hash.
 func (c *check) line(line []byte) {
-	computed, stated, ok := splitHash(line)
-	rec := new(Record)
+	computed, stated, ok := chain.SplitHash(line)
+	rec := new(audit.Record)
 	err := json.Unmarshal(line, rec)
 	if err == nil && rec.Seq == 0 {
 		err = errors.New("no record number")
@@ -235,9 +238,9 @@ func (c *check) fault(err error) {
 
 // follows checks the position of an intact record in the chain. It returns false for
 // a record out of place, which is skipped.
-func (c *check) follows(rec *Record) bool {
-	if rec.V != formVersion {
-		c.problem("record %d has the form of version %d, this program knows %d", rec.Seq, rec.V, formVersion)
+func (c *check) follows(rec *audit.Record) bool {
+	if rec.V != chain.Version {
+		c.problem("record %d has the form of version %d, this program knows %d", rec.Seq, rec.V, chain.Version)
 	}
 	if rec.Instance != c.chain.Instance {
 		c.problem("record %d belongs to chain %q", rec.Seq, rec.Instance)
@@ -247,7 +250,7 @@ func (c *check) follows(rec *Record) bool {
 		c.problem("record %d follows the close record", rec.Seq)
 		return true
 	}
-	if (rec.Seq == 1) != (rec.Kind == KindOpen) {
+	if (rec.Seq == 1) != (rec.Kind == audit.KindOpen) {
 		c.problem("record %d is of kind %q", rec.Seq, rec.Kind)
 	}
 	prevOK := slices.ContainsFunc(c.hashes[:], func(h [sha256.Size]byte) bool { return rec.Prev == hex.EncodeToString(h[:]) })
@@ -268,29 +271,29 @@ func (c *check) follows(rec *Record) bool {
 // branches reports whether rec, the first record of its segment, chains to an earlier
 // record than the last one: a failed write left the records between behind, and none
 // of them was acknowledged.
-func (c *check) branches(rec *Record) bool {
+func (c *check) branches(rec *audit.Record) bool {
 	for i, l := range slices.Backward(c.links) {
-		if l.seq+1 == rec.Seq && hex.EncodeToString(l.hash[:]) == rec.Prev {
+		if l.Seq+1 == rec.Seq && hex.EncodeToString(l.Hash[:]) == rec.Prev {
 			gone := len(c.links) - 1 - i
 			c.links = c.links[:i+1]
 			c.chain.Abandoned += gone
 			c.chain.Records -= gone
 			for id, u := range c.open {
-				if u.Seq > l.seq {
+				if u.Seq > l.Seq {
 					delete(c.open, id)
 				}
 			}
-			c.removed = slices.DeleteFunc(c.removed, func(r removal) bool { return r.seq > l.seq })
+			c.removed = slices.DeleteFunc(c.removed, func(r removal) bool { return r.seq > l.Seq })
 			return true
 		}
 	}
 	return false
 }
 
-func (c *check) take(rec *Record, stated, computed [sha256.Size]byte) {
+func (c *check) take(rec *audit.Record, stated, computed [sha256.Size]byte) {
 	c.known, c.seq = true, rec.Seq
 	c.hashes = [2][sha256.Size]byte{stated, computed}
-	c.links = append(c.links, link{seq: rec.Seq, hash: stated})
+	c.links = append(c.links, chain.Link{Seq: rec.Seq, Hash: stated})
 	ch := &c.chain
 	if ch.Records == 0 {
 		ch.First = rec.Time
@@ -305,11 +308,11 @@ func (c *check) take(rec *Record, stated, computed [sha256.Size]byte) {
 		c.removed = append(c.removed, removal{e, c.chain.Instance, rec.Seq})
 	}
 	switch rec.Kind {
-	case KindDecision:
+	case audit.KindDecision:
 		c.open[rec.CallID] = Unfinished{Seq: rec.Seq, Time: rec.Time, CallID: rec.CallID, DecisionID: rec.DecisionID, Server: rec.Server, Tool: rec.Tool}
-	case KindOutcome:
+	case audit.KindOutcome:
 		delete(c.open, rec.CallID)
-	case KindClose:
+	case audit.KindClose:
 		ch.Closed = true
 	}
 }
@@ -317,7 +320,7 @@ func (c *check) take(rec *Record, stated, computed [sha256.Size]byte) {
 // finish compares the end of the chain with HEAD.
 func (c *check) finish() {
 	end := c.place
-	c.place = Place{File: path.Join(c.chain.Instance, headName)}
+	c.place = Place{File: path.Join(c.chain.Instance, chain.HeadName)}
 	switch {
 	case errors.Is(c.headErr, fs.ErrNotExist):
 		// Open writes HEAD right after the first record.
@@ -343,13 +346,13 @@ func (c *check) finish() {
 
 // Report is the result of Verify.
 type Report struct {
-	Chains    []Chain     `json:"chains"`              // by name, which for ULIDs is by age
-	Problems  []Problem   `json:"problems,omitempty"`  // of the trail as a whole
-	Unproven  []Problem   `json:"unproven,omitempty"`  // records that no checkpoint of a known key covers, and should
-	Elsewhere []Elsewhere `json:"elsewhere,omitempty"` // chains that other replicas hold, by name
-	Retired   []Elsewhere `json:"retired,omitempty"`   // chains of replicas that are gone for good, by name
-	Removed   []Earlier   `json:"removed,omitempty"`   // chains that were archived whole and removed, by name, with their last records
-	Verdicts  Verdicts    `json:"verdicts"`
+	Chains    []Chain         `json:"chains"`              // by name, which for ULIDs is by age
+	Problems  []Problem       `json:"problems,omitempty"`  // of the trail as a whole
+	Unproven  []Problem       `json:"unproven,omitempty"`  // records that no checkpoint of a known key covers, and should
+	Elsewhere []Elsewhere     `json:"elsewhere,omitempty"` // chains that other replicas hold, by name
+	Retired   []Elsewhere     `json:"retired,omitempty"`   // chains of replicas that are gone for good, by name
+	Removed   []audit.Earlier `json:"removed,omitempty"`   // chains that were archived whole and removed, by name, with their last records
+	Verdicts  Verdicts        `json:"verdicts"`
 }
 
 // Verified is a Report with the outcome of the whole verification, for people.

@@ -1,4 +1,4 @@
-package audit
+package notary
 
 import (
 	"cmp"
@@ -15,6 +15,9 @@ import (
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/chain"
 )
 
 // Verdict answers one of the three questions about a trail.
@@ -74,7 +77,7 @@ func (n Note) Claimed() (Checkpoint, error) { return claimed(n.Signed) }
 
 // mark is a record that something outside the chain names.
 type mark struct {
-	Earlier
+	audit.Earlier
 	at       time.Time
 	question Question
 	source   string // that names the record
@@ -88,9 +91,9 @@ type mark struct {
 
 // removal is a record of the trail that says that a chain was archived and removed.
 type removal struct {
-	Earlier        // the last record of the chain
-	by      string // chain of the record
-	seq     uint64 // of the record
+	audit.Earlier        // the last record of the chain
+	by            string // chain of the record
+	seq           uint64 // of the record
 }
 
 // exhibits is the evidence about one trail.
@@ -150,12 +153,12 @@ func (x *exhibits) problem(q Question, format string, args ...any) {
 func (x *exhibits) readChain(dir string) error {
 	name := filepath.Base(dir)
 	x.roots[name] = filepath.Dir(dir)
-	if numbers, err := segments(dir); err == nil && len(numbers) > 0 {
-		line, err := firstLine(dir, numbers[0])
+	if numbers, err := chain.Segments(dir); err == nil && len(numbers) > 0 {
+		line, err := chain.FirstLine(dir, numbers[0])
 		if err != nil {
 			return err
 		}
-		if first, err := Parse(line); err == nil && first.Kind == KindOpen {
+		if first, err := audit.Parse(line); err == nil && first.Kind == audit.KindOpen {
 			for _, e := range first.Before {
 				x.add(&mark{Earlier: e, at: first.Time, question: ByChain, source: "the open record of " + name, by: name})
 			}
@@ -197,7 +200,7 @@ func (x *exhibits) readNote(n Note) error {
 		c, err = claimed(n.Signed)
 	}
 	if err == nil {
-		x.add(&mark{Earlier: Earlier{c.Instance, c.Seq, c.Hash}, at: c.Time, question: ByIndependence, source: n.Source, unsigned: unsigned, stored: true, retired: n.Retired, trail: c.Trail})
+		x.add(&mark{Earlier: audit.Earlier{Instance: c.Instance, Seq: c.Seq, Hash: c.Hash}, at: c.Time, question: ByIndependence, source: n.Source, unsigned: unsigned, stored: true, retired: n.Retired, trail: c.Trail})
 	}
 	return err
 }
@@ -209,7 +212,7 @@ func claimed(signed []byte) (Checkpoint, error) {
 }
 
 func (x *exhibits) addNote(c Checkpoint, q Question, source string) {
-	x.add(&mark{Earlier: Earlier{c.Instance, c.Seq, c.Hash}, at: c.Time, question: q, source: source, trail: c.Trail})
+	x.add(&mark{Earlier: audit.Earlier{Instance: c.Instance, Seq: c.Seq, Hash: c.Hash}, at: c.Time, question: q, source: source, trail: c.Trail})
 }
 
 // readNotes reads the notes of this trail in a directory or a file, and returns how many
@@ -349,7 +352,7 @@ func (x *exhibits) removed(rep *Report) map[string][]removal {
 			rep.Removed = append(rep.Removed, r.Earlier)
 		}
 	}
-	slices.SortFunc(rep.Removed, func(a, b Earlier) int {
+	slices.SortFunc(rep.Removed, func(a, b audit.Earlier) int {
 		return cmp.Or(strings.Compare(a.Instance, b.Instance), cmp.Compare(a.Seq, b.Seq))
 	})
 	rep.Removed = slices.Compact(rep.Removed)

@@ -1,8 +1,23 @@
-package audit
+// Package notary proves an audit trail to people who do not trust the holder of the state directory.
+//
+// A Log is an audit.Log whose heads are signed as Checkpoints, and given to a Ledger and to anchors:
+// a DirectoryAnchor keeps the last one of each chain, a WebhookAnchor posts it, and a WitnessAnchor has
+// a witness sign it too and keeps both signatures. A Witness is such a witness: toolgate witness
+// serves it.
+//
+//	w, err := notary.OpenWitness(dir, "w.example.org", trusted)
+//	http.ListenAndServe(address, w)
+//
+// Evidence.Verify checks the chains of a trail by themselves and against what was kept elsewhere.
+// Archive moves old segments away so that both parts still verify, and RemoveChains removes the chains
+// of which nothing is left.
+//
+// Records are written and read by package audit, which knows nothing of this package. Everything here is
+// safe for concurrent use, but for Archive and RemoveChains of one trail.
+package notary
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -12,6 +27,7 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/files"
 )
 
@@ -53,18 +69,48 @@ const publishTimeout = 10 * time.Second
 // publishRetry is how long after a failure an Anchor is tried again.
 const publishRetry = 2 * time.Second
 
+// A Log is an audit.Log whose checkpoints are signed. Its methods are safe for concurrent use.
+type Log struct {
+	*audit.Log
+	notary *notary // nil = checkpoints are not signed
+}
+
+// Open is audit.Open for a chain whose checkpoints are signed, one for each HEAD. The error also
+// reports a first checkpoint that cannot be signed. What cannot be signed or anchored later goes to
+// Options.OnError.
+func Open(root string, o audit.Options, s Signing) (*Log, error) {
+	var n *notary
+	if s.Signer != nil {
+		n = newNotary(s, o.OnError)
+		o.Notary = n
+	}
+	l, err := audit.Open(root, o)
+	if err != nil {
+		return nil, err
+	}
+	return &Log{l, n}, nil
+}
+
+// Signing returns how the checkpoints of the chain are signed, the zero value when they are not.
+func (l *Log) Signing() Signing {
+	if l.notary == nil {
+		return Signing{}
+	}
+	return l.notary.Signing
+}
+
 // notary signs the checkpoints of one chain and gives them to the ledger and the
-// anchors. The writer offers heads and never waits: of several heads that are offered
-// meanwhile, the last one is signed. A nil notary signs nothing.
+// anchors. It implements audit.Notary: of several ends that are offered while one is
+// signed, the last one is signed next.
 type notary struct {
 	Signing
-	dir, instance string
-	failed        func(doing string, cause error)
-	heads         *mailbox[Checkpoint]
-	anchors       []*mailbox[signedCheckpoint]
-	states        []atomic.Pointer[AnchorState] // of each anchor
-	running       sync.WaitGroup
-	fault         atomic.Pointer[error] // of the last checkpoint; nil = it was signed and kept
+	dir     string // of the chain
+	failed  func(doing string, cause error)
+	heads   *mailbox[Checkpoint]
+	anchors []*mailbox[signedCheckpoint]
+	states  []atomic.Pointer[AnchorState] // of each anchor
+	running sync.WaitGroup
+	fault   atomic.Pointer[error] // of the last checkpoint; nil = it was signed and kept
 }
 
 type signedCheckpoint struct {
@@ -72,11 +118,11 @@ type signedCheckpoint struct {
 	note []byte
 }
 
-func newNotary(s Signing, dir, instance string, failed func(string, error)) *notary {
-	if s.Signer == nil {
-		return nil
+func newNotary(s Signing, failed func(string, error)) *notary {
+	if failed == nil {
+		failed = func(string, error) {}
 	}
-	n := &notary{Signing: s, dir: dir, instance: instance, failed: failed, heads: newMailbox[Checkpoint](), states: make([]atomic.Pointer[AnchorState], len(s.Anchors))}
+	n := &notary{Signing: s, failed: failed, heads: newMailbox[Checkpoint](), states: make([]atomic.Pointer[AnchorState], len(s.Anchors))}
 	for i, a := range s.Anchors {
 		n.states[i].Store(&AnchorState{Kind: a.Kind, Name: a.Name})
 		n.anchors = append(n.anchors, newMailbox[signedCheckpoint]())
@@ -84,8 +130,12 @@ func newNotary(s Signing, dir, instance string, failed func(string, error)) *not
 	return n
 }
 
-// start signs what is offered until close.
-func (n *notary) start() {
+// Begin implements audit.Notary. From then on it signs what is offered, until Close.
+func (n *notary) Begin(dir string, end audit.Earlier, now time.Time) error {
+	n.dir = dir
+	if err := n.sign(n.checkpoint(end, now)); err != nil {
+		return err
+	}
 	for i, a := range n.Anchors {
 		n.running.Go(func() { n.publish(a, n.anchors[i], &n.states[i]) })
 	}
@@ -99,25 +149,20 @@ func (n *notary) start() {
 			close(box.values)
 		}
 	})
+	return nil
 }
 
-// close signs the last head that was offered and waits until the anchors have it.
-func (n *notary) close() {
-	if n != nil {
-		close(n.heads.values)
-		n.running.Wait()
-	}
+// Close implements audit.Notary. It returns when the anchors have the last checkpoint.
+func (n *notary) Close() {
+	close(n.heads.values)
+	n.running.Wait()
 }
 
-// offer asks for a checkpoint of the record at. It does not wait.
-func (n *notary) offer(at link, now time.Time) {
-	if n != nil {
-		n.heads.put(n.checkpoint(at, now))
-	}
-}
+// Offer implements audit.Notary.
+func (n *notary) Offer(end audit.Earlier, now time.Time) { n.heads.put(n.checkpoint(end, now)) }
 
-func (n *notary) checkpoint(at link, now time.Time) Checkpoint {
-	return Checkpoint{Trail: n.Ledger.Trail, Instance: n.instance, Seq: at.seq, Hash: hex.EncodeToString(at.hash[:]), Time: now}
+func (n *notary) checkpoint(end audit.Earlier, now time.Time) Checkpoint {
+	return Checkpoint{Trail: n.Ledger.Trail, Instance: end.Instance, Seq: end.Seq, Hash: end.Hash, Time: now}
 }
 
 // sign signs a checkpoint and keeps it with the chain and in the ledger.

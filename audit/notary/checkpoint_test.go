@@ -1,4 +1,4 @@
-package audit_test
+package notary_test
 
 import (
 	"bytes"
@@ -18,13 +18,14 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 )
 
 // A signedTrail has two chains that are closed, and the evidence about them.
 type signedTrail struct {
 	root     string
-	evidence audit.Evidence
-	signing  audit.Signing
+	evidence notary.Evidence
+	signing  notary.Signing
 }
 
 func newKey(t *testing.T) (note.Signer, note.Verifier) {
@@ -33,11 +34,11 @@ func newKey(t *testing.T) (note.Signer, note.Verifier) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	signer, err := audit.NewSigner(private)
+	signer, err := notary.NewSigner(private)
 	if err != nil {
 		t.Fatal(err)
 	}
-	verifier, err := audit.NewVerifier(public)
+	verifier, err := notary.NewVerifier(public)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,12 +51,12 @@ func signTrail(t *testing.T, old string) *signedTrail {
 	t.Helper()
 	s := &signedTrail{root: filepath.Join(t.TempDir(), "audit")}
 	signer, verifier := newKey(t)
-	ledger, err := audit.OpenLedger(t.TempDir(), s.root)
+	ledger, err := notary.OpenLedger(t.TempDir(), s.root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.signing = audit.Signing{Signer: signer, Ledger: ledger}
-	s.evidence = audit.Evidence{Keys: []note.Verifier{verifier}, Ledgers: []audit.Ledger{ledger}}
+	s.signing = notary.Signing{Signer: signer, Ledger: ledger}
+	s.evidence = notary.Evidence{Keys: []note.Verifier{verifier}, Ledgers: []notary.Ledger{ledger}}
 	s.write(t, "a", 30)
 	if old != "" {
 		if err := os.CopyFS(old, os.DirFS(s.root)); err != nil {
@@ -68,7 +69,7 @@ func signTrail(t *testing.T, old string) *signedTrail {
 
 func (s *signedTrail) write(t *testing.T, instance string, records int) {
 	t.Helper()
-	l := open(t, s.root, audit.Options{Instance: instance, Signing: s.signing, SegmentBytes: 8 << 10})
+	l := openSigned(t, s.root, audit.Options{Instance: instance, SegmentBytes: 8 << 10}, s.signing)
 	for i := range records {
 		if err := l.Write(audit.KindOutcome, sample(fmt.Sprint(instance, i))); err != nil {
 			t.Fatal(err)
@@ -79,7 +80,7 @@ func (s *signedTrail) write(t *testing.T, instance string, records int) {
 	}
 }
 
-func (s *signedTrail) verify(t *testing.T) audit.Report {
+func (s *signedTrail) verify(t *testing.T) notary.Report {
 	t.Helper()
 	rep, err := s.evidence.Verify(s.root)
 	if err != nil {
@@ -130,13 +131,13 @@ func TestSignedTrailTamperings(t *testing.T) {
 	never := func([]byte) bool { return false }
 	tests := map[string]struct {
 		tamper   func(t *testing.T, root, old string)
-		verdicts audit.Verdicts
+		verdicts notary.Verdicts
 		problem  string
 	}{
-		"nothing": {func(*testing.T, string, string) {}, audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.OK}, ""},
+		"nothing": {func(*testing.T, string, string) {}, notary.Verdicts{Chain: notary.OK, Content: notary.OK, Independence: notary.OK}, ""},
 		"delete records and recompute the chain": {func(t *testing.T, root, _ string) {
 			recompute(t, root+"/b", func(line []byte) bool { return bytes.Contains(line, []byte(`"call_id":"b7"`)) })
-		}, audit.Verdicts{Chain: audit.OK, Content: audit.Broken, Independence: audit.Broken}, "missing at the end: the signed checkpoint names record 32"},
+		}, notary.Verdicts{Chain: notary.OK, Content: notary.Broken, Independence: notary.Broken}, "missing at the end: the signed checkpoint names record 32"},
 		"edit and recompute the chain": {func(t *testing.T, root, _ string) {
 			path := root + "/b/000001.jsonl"
 			edit(t, path, func(lines [][]byte) [][]byte {
@@ -144,20 +145,20 @@ func TestSignedTrailTamperings(t *testing.T) {
 				return lines
 			})
 			recompute(t, root+"/b", never)
-		}, audit.Verdicts{Chain: audit.OK, Content: audit.Broken, Independence: audit.Broken}, "record 32 is not the one that the signed checkpoint names"},
+		}, notary.Verdicts{Chain: notary.OK, Content: notary.Broken, Independence: notary.Broken}, "record 32 is not the one that the signed checkpoint names"},
 		"reorder and recompute the chain": {func(t *testing.T, root, _ string) {
 			edit(t, root+"/b/000001.jsonl", func(lines [][]byte) [][]byte {
 				lines[2], lines[3] = lines[3], lines[2]
 				return lines
 			})
 			recompute(t, root+"/b", never)
-		}, audit.Verdicts{Chain: audit.OK, Content: audit.Broken, Independence: audit.Broken}, "record 32 is not the one"},
+		}, notary.Verdicts{Chain: notary.OK, Content: notary.Broken, Independence: notary.Broken}, "record 32 is not the one"},
 		"remove an old chain": {func(t *testing.T, root, _ string) { os.RemoveAll(root + "/a") },
-			audit.Verdicts{Chain: audit.Broken, Content: audit.OK, Independence: audit.Broken}, "chain a is missing: the open record of b names its record 32"},
+			notary.Verdicts{Chain: notary.Broken, Content: notary.OK, Independence: notary.Broken}, "chain a is missing: the open record of b names its record 32"},
 		"remove the last chain": {func(t *testing.T, root, _ string) { os.RemoveAll(root + "/b") },
-			audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.Broken}, "chain b is missing: the ledger names its record 32"},
+			notary.Verdicts{Chain: notary.OK, Content: notary.OK, Independence: notary.Broken}, "chain b is missing: the ledger names its record 32"},
 		"remove all chains": {func(t *testing.T, root, _ string) { os.RemoveAll(root) },
-			audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.Broken}, "chain a is missing: the ledger"},
+			notary.Verdicts{Chain: notary.OK, Content: notary.OK, Independence: notary.Broken}, "chain a is missing: the ledger"},
 		"cut the tail, HEAD and the checkpoint": {func(t *testing.T, root, _ string) {
 			paths, _ := filepath.Glob(root + "/b/*.jsonl")
 			for _, path := range paths[1:] {
@@ -165,18 +166,18 @@ func TestSignedTrailTamperings(t *testing.T) {
 			}
 			recompute(t, root+"/b", never)
 			os.Remove(root + "/b/CHECKPOINT")
-		}, audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.Broken}, "missing at the end: the ledger names record 32"},
+		}, notary.Verdicts{Chain: notary.OK, Content: notary.OK, Independence: notary.Broken}, "missing at the end: the ledger names record 32"},
 		"an old copy of the trail": {func(t *testing.T, root, old string) { replace(t, root, old) },
-			audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.Broken}, "chain b is missing: the ledger names"},
+			notary.Verdicts{Chain: notary.OK, Content: notary.OK, Independence: notary.Broken}, "chain b is missing: the ledger names"},
 		"a checkpoint of somebody else": {func(t *testing.T, root, _ string) {
 			signer, _ := newKey(t)
-			forged := &signedTrail{root: t.TempDir(), signing: audit.Signing{Signer: signer, Ledger: audit.Ledger{Trail: "x"}}}
+			forged := &signedTrail{root: t.TempDir(), signing: notary.Signing{Signer: signer, Ledger: notary.Ledger{Trail: "x"}}}
 			forged.write(t, "b", 30)
 			os.RemoveAll(root + "/b")
 			if err := os.CopyFS(root+"/b", os.DirFS(forged.root+"/b")); err != nil {
 				t.Fatal(err)
 			}
-		}, audit.Verdicts{Chain: audit.OK, Content: audit.Broken, Independence: audit.Broken}, "CHECKPOINT of b: "},
+		}, notary.Verdicts{Chain: notary.OK, Content: notary.Broken, Independence: notary.Broken}, "CHECKPOINT of b: "},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -201,13 +202,13 @@ func TestSignedTrailTamperings(t *testing.T) {
 func TestUnprovenVerdicts(t *testing.T) {
 	s := signTrail(t, "")
 	for _, test := range []struct {
-		evidence audit.Evidence
-		want     audit.Verdicts
+		evidence notary.Evidence
+		want     notary.Verdicts
 	}{
-		{audit.Evidence{}, audit.Verdicts{Chain: audit.OK, Content: audit.Unproven, Independence: audit.Unproven}},
-		{audit.Evidence{Keys: s.evidence.Keys}, audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.Unproven}},
-		{audit.Evidence{Keys: s.evidence.Keys, Anchors: []string{s.signing.Ledger.Dir}}, audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.OK}},
-		{audit.Evidence{Keys: s.evidence.Keys, Anchors: []string{t.TempDir()}}, audit.Verdicts{Chain: audit.OK, Content: audit.OK, Independence: audit.Broken}},
+		{notary.Evidence{}, notary.Verdicts{Chain: notary.OK, Content: notary.Unproven, Independence: notary.Unproven}},
+		{notary.Evidence{Keys: s.evidence.Keys}, notary.Verdicts{Chain: notary.OK, Content: notary.OK, Independence: notary.Unproven}},
+		{notary.Evidence{Keys: s.evidence.Keys, Anchors: []string{s.signing.Ledger.Dir}}, notary.Verdicts{Chain: notary.OK, Content: notary.OK, Independence: notary.OK}},
+		{notary.Evidence{Keys: s.evidence.Keys, Anchors: []string{t.TempDir()}}, notary.Verdicts{Chain: notary.OK, Content: notary.OK, Independence: notary.Broken}},
 	} {
 		rep, err := test.evidence.Verify(s.root)
 		if err != nil || rep.Verdicts != test.want {
@@ -238,23 +239,23 @@ func (s *signedTrail) firstSigned(t *testing.T, chain string, at time.Time) (sig
 func TestRecordsThatNobodySigned(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(t *testing.T, s *signedTrail)
-		want   audit.Verdict
+		want   notary.Verdict
 		what   string
 	}{
 		"a chain without a checkpoint": {func(t *testing.T, s *signedTrail) {
 			if err := open(t, s.root, audit.Options{Instance: "c"}).Close(); err != nil {
 				t.Fatal(err)
 			}
-		}, audit.Unproven, "no checkpoint signed by a known key covers chain c"},
-		"a chain that has just begun": {func(t *testing.T, s *signedTrail) { open(t, s.root, audit.Options{Instance: "c"}) }, audit.OK, ""},
+		}, notary.Unproven, "no checkpoint signed by a known key covers chain c"},
+		"a chain that has just begun": {func(t *testing.T, s *signedTrail) { open(t, s.root, audit.Options{Instance: "c"}) }, notary.OK, ""},
 		"no chain has a checkpoint": {func(t *testing.T, s *signedTrail) {
 			s.root, s.evidence.Ledgers = t.TempDir(), nil
 			open(t, s.root, audit.Options{Instance: "c"})
-		}, audit.Unproven, "no checkpoint signed by a known key covers chain c"},
+		}, notary.Unproven, "no checkpoint signed by a known key covers chain c"},
 		"records after the last checkpoint": {func(t *testing.T, s *signedTrail) {
 			s.evidence.Ledgers = nil
 			edit(t, s.root+"/b/CHECKPOINT", func([][]byte) [][]byte { return [][]byte{s.firstSigned(t, "b", time.Now().Add(-time.Hour))} })
-		}, audit.Unproven, "no checkpoint covers records 2 to 32 of chain b"},
+		}, notary.Unproven, "no checkpoint covers records 2 to 32 of chain b"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := signTrail(t, "")
@@ -276,15 +277,15 @@ func TestRecordsThatNobodySigned(t *testing.T) {
 func TestOtherKeys(t *testing.T) {
 	_, other := newKey(t)
 	for name, test := range map[string]struct {
-		change func(e *audit.Evidence)
+		change func(e *notary.Evidence)
 		want   error
 	}{
-		"keys of another trail":                    {func(e *audit.Evidence) { e.Keys, e.Ledgers = []note.Verifier{other}, nil }, audit.ErrOtherKeys},
-		"keys of another trail, beside the ledger": {func(e *audit.Evidence) { e.Keys = []note.Verifier{other} }, nil},
-		"keys of another trail, named one by one":  {func(e *audit.Evidence) { *e = audit.Evidence{Keys: []note.Verifier{other}} }, nil},
-		"keys of both":                             {func(e *audit.Evidence) { e.Keys, e.Ledgers = append(e.Keys, other), nil }, nil},
-		"no keys":                                  {func(e *audit.Evidence) { e.Keys, e.Ledgers = nil, nil }, nil},
-		"keys of this trail, which has no ledger":  {func(e *audit.Evidence) { e.Ledgers = nil }, nil},
+		"keys of another trail":                    {func(e *notary.Evidence) { e.Keys, e.Ledgers = []note.Verifier{other}, nil }, notary.ErrOtherKeys},
+		"keys of another trail, beside the ledger": {func(e *notary.Evidence) { e.Keys = []note.Verifier{other} }, nil},
+		"keys of another trail, named one by one":  {func(e *notary.Evidence) { *e = notary.Evidence{Keys: []note.Verifier{other}} }, nil},
+		"keys of both":                             {func(e *notary.Evidence) { e.Keys, e.Ledgers = append(e.Keys, other), nil }, nil},
+		"no keys":                                  {func(e *notary.Evidence) { e.Keys, e.Ledgers = nil, nil }, nil},
+		"keys of this trail, which has no ledger":  {func(e *notary.Evidence) { e.Ledgers = nil }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := signTrail(t, "")
@@ -304,14 +305,14 @@ func TestCheckpointCoversOlderChains(t *testing.T) {
 	if err := open(t, root, audit.Options{Instance: "old"}).Close(); err != nil {
 		t.Fatal(err)
 	}
-	s := &signedTrail{root: root, signing: audit.Signing{Signer: signer, Ledger: audit.Ledger{Trail: "x"}}, evidence: audit.Evidence{Keys: []note.Verifier{verifier}}}
+	s := &signedTrail{root: root, signing: notary.Signing{Signer: signer, Ledger: notary.Ledger{Trail: "x"}}, evidence: notary.Evidence{Keys: []note.Verifier{verifier}}}
 	s.write(t, "new", 1)
 	rep := s.verify(t)
-	if !rep.OK() || rep.Verdicts.Content != audit.OK || rep.Chains[1].Signed != 2 {
+	if !rep.OK() || rep.Verdicts.Content != notary.OK || rep.Chains[1].Signed != 2 {
 		t.Errorf("%+v", rep)
 	}
 	recompute(t, root+"/old", func(line []byte) bool { return bytes.Contains(line, []byte(`"kind":"close"`)) })
-	if rep := s.verify(t); rep.OK() || rep.Verdicts.Chain != audit.Broken {
+	if rep := s.verify(t); rep.OK() || rep.Verdicts.Chain != notary.Broken {
 		t.Errorf("the recomputed older chain: %+v", rep)
 	}
 }
@@ -337,9 +338,9 @@ func TestOpenRecordNamesChains(t *testing.T) {
 	}
 }
 
-func intactAll(t *testing.T, root string) audit.Report {
+func intactAll(t *testing.T, root string) notary.Report {
 	t.Helper()
-	rep, err := audit.Evidence{}.Verify(root)
+	rep, err := notary.Evidence{}.Verify(root)
 	if err != nil || !rep.OK() {
 		t.Fatal(rep, err)
 	}
@@ -358,8 +359,8 @@ func read(t *testing.T, path string) []byte {
 // A text has one reading: what parses is what was signed, byte for byte.
 func FuzzOpenCheckpoint(f *testing.F) {
 	public, private, _ := ed25519.GenerateKey(nil)
-	signer, _ := audit.NewSigner(private)
-	verifier, _ := audit.NewVerifier(public)
+	signer, _ := notary.NewSigner(private)
+	verifier, _ := notary.NewVerifier(public)
 	f.Add("toolgate/audit/t/i\n7\n" + strings.Repeat("A", 43) + "=\ntime 2026-01-01T00:00:00Z\n")
 	f.Add("toolgate/audit/t/i\n7\n" + strings.Repeat("A", 43) + "=\ntime 2026-01-01T00:00:00Z\nstart 2\n")
 	f.Fuzz(func(t *testing.T, text string) {
@@ -367,7 +368,7 @@ func FuzzOpenCheckpoint(f *testing.F) {
 		if err != nil {
 			return
 		}
-		c, err := audit.OpenCheckpoint(signed, note.VerifierList(verifier))
+		c, err := notary.OpenCheckpoint(signed, note.VerifierList(verifier))
 		if err != nil {
 			return
 		}
@@ -384,19 +385,19 @@ func TestAnchors(t *testing.T) {
 	s := signTrail(t, "")
 	dir := t.TempDir()
 	var failures atomic.Int64
-	s.signing.Anchors = []audit.Anchoring{
-		{Anchor: audit.DirectoryAnchor(dir), Name: "directory", Every: time.Hour},
-		{Anchor: audit.DirectoryAnchor(filepath.Join(dir, "not mounted")), Name: "missing"},
+	s.signing.Anchors = []notary.Anchoring{
+		{Anchor: notary.DirectoryAnchor(dir), Name: "directory", Every: time.Hour},
+		{Anchor: notary.DirectoryAnchor(filepath.Join(dir, "not mounted")), Name: "missing"},
 	}
-	l := open(t, s.root, audit.Options{Instance: "c", Signing: s.signing, OnError: func(string, error) { failures.Add(1) }})
+	l := openSigned(t, s.root, audit.Options{Instance: "c", OnError: func(string, error) { failures.Add(1) }}, s.signing)
 	for len(notes(t, dir)) == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	rep, err := audit.Evidence{Keys: s.evidence.Keys, Anchors: []string{dir}}.Verify(s.root)
-	if err != nil || !rep.OK() || rep.Verdicts.Independence != audit.OK || rep.Chains[2].Seen != rep.Chains[2].Seq || failures.Load() == 0 {
+	rep, err := notary.Evidence{Keys: s.evidence.Keys, Anchors: []string{dir}}.Verify(s.root)
+	if err != nil || !rep.OK() || rep.Verdicts.Independence != notary.OK || rep.Chains[2].Seen != rep.Chains[2].Seq || failures.Load() == 0 {
 		t.Errorf("%+v, %v, %d failures", rep, err, failures.Load())
 	}
 }

@@ -1,4 +1,4 @@
-package audit_test
+package notary_test
 
 import (
 	"os"
@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/internal/files"
 )
 
@@ -18,7 +19,7 @@ import (
 // runs. anchor has the checkpoints of a and b.
 type removalTrail struct {
 	*signedTrail
-	running    *audit.Log
+	running    *notary.Log
 	to, anchor string
 	gone       []audit.Earlier // what Archive has moved whole
 }
@@ -31,7 +32,7 @@ func archivedTrail(t *testing.T) *removalTrail {
 		t.Fatal(err)
 	}
 	elsewhere := t.TempDir()
-	killed := open(t, elsewhere, audit.Options{Instance: "c", SegmentBytes: 4 << 10, Signing: audit.Signing{Signer: s.signing.Signer, Ledger: audit.Ledger{Trail: s.signing.Ledger.Trail}}})
+	killed := openSigned(t, elsewhere, audit.Options{Instance: "c", SegmentBytes: 4 << 10}, notary.Signing{Signer: s.signing.Signer, Ledger: notary.Ledger{Trail: s.signing.Ledger.Trail}})
 	for range 10 {
 		if err := killed.Write(audit.KindDecision, sample("x")); err != nil {
 			t.Fatal(err)
@@ -42,7 +43,7 @@ func archivedTrail(t *testing.T) *removalTrail {
 	}
 	edit(t, lastSegment(t, filepath.Join(s.root, "c")), func(lines [][]byte) [][]byte { return append(lines, []byte(`{"v":1,"se`)) })
 	s.write(t, "d", 3)
-	s.running = open(t, s.root, audit.Options{Instance: "e", Signing: s.signing})
+	s.running = openSigned(t, s.root, audit.Options{Instance: "e"}, s.signing)
 	if rep := s.check(t); !rep.OK() {
 		t.Fatalf("before: %v", rep.All())
 	}
@@ -53,7 +54,7 @@ func archivedTrail(t *testing.T) *removalTrail {
 func (s *removalTrail) archive(t *testing.T) []audit.Earlier {
 	t.Helper()
 	later := time.Now().Add(time.Hour)
-	done, err := audit.Archive(s.root, s.to, later, later, s.signing.Ledger.Trail, s.signing.Signer)
+	done, err := notary.Archive(s.root, s.to, later, later, s.signing.Ledger.Trail, s.signing.Signer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,9 +62,9 @@ func (s *removalTrail) archive(t *testing.T) []audit.Earlier {
 }
 
 // record records a removal in a chain of its own.
-func (s *removalTrail) record(t *testing.T, instance string, signing audit.Signing, gone ...audit.Earlier) {
+func (s *removalTrail) record(t *testing.T, instance string, signing notary.Signing, gone ...audit.Earlier) {
 	t.Helper()
-	l := open(t, s.root, audit.Options{Instance: instance, Signing: signing})
+	l := openSigned(t, s.root, audit.Options{Instance: instance}, signing)
 	e := &audit.Event{Name: audit.EventArchived}
 	for _, g := range gone {
 		e.Removed = append(e.Removed, g.String())
@@ -77,7 +78,7 @@ func (s *removalTrail) record(t *testing.T, instance string, signing audit.Signi
 }
 
 // check verifies the trail with the ledger and the anchor.
-func (s *removalTrail) check(t *testing.T) audit.Report {
+func (s *removalTrail) check(t *testing.T) notary.Report {
 	t.Helper()
 	evidence := s.evidence
 	evidence.Anchors = []string{s.anchor}
@@ -106,7 +107,7 @@ func TestArchivedChainsAreRemoved(t *testing.T) {
 	}
 	sound := func(step string) {
 		t.Helper()
-		if rep := s.check(t); !rep.OK() || rep.Verdicts.Content != audit.OK {
+		if rep := s.check(t); !rep.OK() || rep.Verdicts.Content != notary.OK {
 			t.Fatalf("%s: %+v %v %v", step, rep.Verdicts, rep.All(), rep.Unproven)
 		}
 	}
@@ -123,7 +124,7 @@ func TestArchivedChainsAreRemoved(t *testing.T) {
 		sound("without " + file)
 	}
 	for range 2 {
-		if err := audit.RemoveChains(s.root, s.signing.Ledger, s.gone); err != nil {
+		if err := notary.RemoveChains(s.root, s.signing.Ledger, s.gone); err != nil {
 			t.Fatal(err)
 		}
 		sound("removed")
@@ -145,8 +146,8 @@ func TestArchivedChainsAreRemoved(t *testing.T) {
 	if again := s.archive(t); names(again) != "e" {
 		t.Errorf("%v may go, want the chain that was closed", again)
 	}
-	old, err := audit.Evidence{Keys: s.evidence.Keys, Archive: true}.Verify(s.to)
-	if err != nil || !old.OK() || old.Verdicts.Content != audit.OK || len(old.Chains) != 5 || old.Chains[2].Records != 11 || len(old.Chains[2].Torn) != 1 {
+	old, err := notary.Evidence{Keys: s.evidence.Keys, Archive: true}.Verify(s.to)
+	if err != nil || !old.OK() || old.Verdicts.Content != notary.OK || len(old.Chains) != 5 || old.Chains[2].Records != 11 || len(old.Chains[2].Torn) != 1 {
 		t.Errorf("the archive: %+v, %v", old, err)
 	}
 }
@@ -167,15 +168,15 @@ func TestMissingChainsWithoutRecord(t *testing.T) {
 			b.Hash = s.gone[0].Hash
 			s.record(t, "z", s.signing, b)
 		},
-		"unsigned": func(t *testing.T, s *removalTrail, b audit.Earlier) { s.record(t, "z", audit.Signing{}, b) },
+		"unsigned": func(t *testing.T, s *removalTrail, b audit.Earlier) { s.record(t, "z", notary.Signing{}, b) },
 		"signed by another key": func(t *testing.T, s *removalTrail, b audit.Earlier) {
-			s.record(t, "z", audit.Signing{Signer: forger, Ledger: audit.Ledger{Trail: s.signing.Ledger.Trail}}, b)
+			s.record(t, "z", notary.Signing{Signer: forger, Ledger: notary.Ledger{Trail: s.signing.Ledger.Trail}}, b)
 		},
 		"of another trail": func(t *testing.T, s *removalTrail, b audit.Earlier) {
-			s.record(t, "z", audit.Signing{Signer: s.signing.Signer, Ledger: audit.Ledger{Trail: "another"}}, b)
+			s.record(t, "z", notary.Signing{Signer: s.signing.Signer, Ledger: notary.Ledger{Trail: "another"}}, b)
 		},
 		"unsigned, and named by a later chain": func(t *testing.T, s *removalTrail, b audit.Earlier) {
-			s.record(t, "y", audit.Signing{}, b)
+			s.record(t, "y", notary.Signing{}, b)
 			s.write(t, "z", 1)
 		},
 	} {
@@ -188,7 +189,7 @@ func TestMissingChainsWithoutRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 			rep := s.check(t)
-			missing := slices.ContainsFunc(rep.All(), func(p audit.Problem) bool { return strings.HasPrefix(p.What, "chain b is missing: ") })
+			missing := slices.ContainsFunc(rep.All(), func(p notary.Problem) bool { return strings.HasPrefix(p.What, "chain b is missing: ") })
 			if rep.OK() || !missing {
 				t.Errorf("%+v: %v", rep.Verdicts, rep.All())
 			}
@@ -213,7 +214,7 @@ func TestLastSegmentNeedsProofOfTheEnd(t *testing.T) {
 			t.Parallel()
 			elsewhere, root := t.TempDir(), t.TempDir()
 			signer, _ := newKey(t)
-			l := open(t, elsewhere, audit.Options{Instance: "one", Signing: audit.Signing{Signer: signer}})
+			l := openSigned(t, elsewhere, audit.Options{Instance: "one"}, notary.Signing{Signer: signer})
 			if err := l.Write(audit.KindDecision, sample("x")); err != nil {
 				t.Fatal(err)
 			}
@@ -241,7 +242,7 @@ func TestLastSegmentNeedsProofOfTheEnd(t *testing.T) {
 				}
 			}
 			later := time.Now().Add(time.Hour)
-			done, err := audit.Archive(root, t.TempDir(), later, later, "", signer)
+			done, err := notary.Archive(root, t.TempDir(), later, later, "", signer)
 			if err != nil || len(done.Removed) != tt.want {
 				t.Errorf("%+v, %v", done, err)
 			}

@@ -1,4 +1,4 @@
-package audit
+package notary
 
 import (
 	"crypto"
@@ -12,13 +12,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
 
+	"github.com/toolgate/toolgate/audit/chain"
 	"github.com/toolgate/toolgate/internal/files"
 )
 
@@ -76,7 +76,7 @@ func ParseCheckpoint(text string) (c Checkpoint, err error) {
 	if segment, ok := strings.CutPrefix(lines[4], "start "); ok {
 		c.Segment, _ = strconv.Atoi(segment)
 	}
-	if c.text() != text || !instanceName.MatchString(c.Instance) { // one text for each checkpoint
+	if c.text() != text || !chain.IsName(c.Instance) { // one text for each checkpoint
 		return Checkpoint{}, errNotCheckpoint
 	}
 	return c, nil
@@ -183,7 +183,7 @@ func FindLedger(dir, root string) (Ledger, error) {
 	switch name := strings.TrimSpace(string(id)); {
 	case errors.Is(err, os.ErrNotExist):
 		return Ledger{}, nil
-	case err == nil && !instanceName.MatchString(name):
+	case err == nil && !chain.IsName(name):
 		return Ledger{}, fmt.Errorf("reading ledger %s: bad name of a trail", path)
 	case err != nil:
 		return Ledger{}, fmt.Errorf("reading ledger: %w", err)
@@ -204,33 +204,4 @@ func ledgerPath(dir, root string) (string, error) {
 	}
 	sum := sha256.Sum256([]byte(root))
 	return filepath.Join(dir, "trails", hex.EncodeToString(sum[:8])), nil
-}
-
-// endsOf returns the ends of the chains under root, without those that another chain
-// names already with the same end.
-func endsOf(root string) ([]Earlier, error) {
-	var ends []Earlier
-	named := map[Earlier]bool{}
-	err := eachChain(root, func(dir string) error {
-		line, numbers, err := lastLine(dir)
-		if err != nil || line == nil {
-			return err
-		}
-		last, err := Parse(line)
-		if err != nil {
-			return nil //nolint:nilerr // Verify reports it
-		}
-		ends = append(ends, Earlier{filepath.Base(dir), last.Seq, last.Hash})
-		first, err := firstLine(dir, numbers[0])
-		if err != nil || first == nil {
-			return err
-		}
-		if open, err := Parse(first); err == nil {
-			for _, e := range open.Before {
-				named[e] = true
-			}
-		}
-		return nil
-	})
-	return slices.DeleteFunc(ends, func(e Earlier) bool { return named[e] }), err
 }

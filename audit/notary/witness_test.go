@@ -1,4 +1,4 @@
-package audit_test
+package notary_test
 
 import (
 	"bytes"
@@ -37,13 +37,13 @@ func openWitness(t *testing.T, dir string, verifier note.Verifier) (*notary.Witn
 	return w, own
 }
 
-func checkpoint(seq uint64, hash string) audit.Checkpoint {
-	return audit.Checkpoint{Trail: "t", Instance: "a", Seq: seq, Hash: strings.Repeat(hash, 32), Time: time.Now()}
+func checkpoint(seq uint64, hash string) notary.Checkpoint {
+	return notary.Checkpoint{Trail: "t", Instance: "a", Seq: seq, Hash: strings.Repeat(hash, 32), Time: time.Now()}
 }
 
-func sign(t *testing.T, c audit.Checkpoint, signer note.Signer) []byte {
+func sign(t *testing.T, c notary.Checkpoint, signer note.Signer) []byte {
 	t.Helper()
-	signed, err := audit.SignCheckpoint(c, signer)
+	signed, err := notary.SignCheckpoint(c, signer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestWitnessRefuses(t *testing.T) {
 		if status != 200 {
 			continue
 		}
-		if _, err := audit.OpenCheckpoint(append(tt.body, answer...), note.VerifierList(own)); err != nil {
+		if _, err := notary.OpenCheckpoint(append(tt.body, answer...), note.VerifierList(own)); err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
@@ -120,7 +120,7 @@ func TestWitnessRefuses(t *testing.T) {
 	if again.Key != w.Key {
 		t.Error("the key is another one after a restart")
 	}
-	for _, c := range []audit.Checkpoint{checkpoint(11, "0a"), checkpoint(12, "0a")} {
+	for _, c := range []notary.Checkpoint{checkpoint(11, "0a"), checkpoint(12, "0a")} {
 		if status, answer := ask(again, sign(t, c, signer)); status != 409 || answer != "12\n" {
 			t.Errorf("record %d after a restart: %d %q", c.Seq, status, answer)
 		}
@@ -199,7 +199,7 @@ func TestWitnessAnchor(t *testing.T) {
 			_, _ = io.WriteString(rw, tt.answer)
 		}))
 		dir := t.TempDir()
-		anchor := notary.WitnessAnchor{DirectoryAnchor: audit.DirectoryAnchor(dir), URL: server.URL + "/?token=geheim", Verifiers: tt.key}
+		anchor := notary.WitnessAnchor{DirectoryAnchor: notary.DirectoryAnchor(dir), URL: server.URL + "/?token=geheim", Verifiers: tt.key}
 		err := anchor.Publish(t.Context(), c, signed)
 		server.Close()
 		kept, _ := os.ReadFile(filepath.Join(dir, "t.a.note"))
@@ -222,29 +222,29 @@ func TestWitnessFindsRewrittenChain(t *testing.T) {
 	w, own := openWitness(t, notes, verifier)
 	server := httptest.NewServer(w)
 	defer server.Close()
-	publish := func(c audit.Checkpoint) error {
-		a := notary.WitnessAnchor{DirectoryAnchor: audit.DirectoryAnchor(anchor), URL: server.URL, Verifiers: []note.Verifier{own}}
+	publish := func(c notary.Checkpoint) error {
+		a := notary.WitnessAnchor{DirectoryAnchor: notary.DirectoryAnchor(anchor), URL: server.URL, Verifiers: []note.Verifier{own}}
 		return a.Publish(t.Context(), c, sign(t, c, s.signing.Signer))
 	}
-	at := func(instance string, n int) audit.Checkpoint { // the checkpoint of record n as the chain is now
+	at := func(instance string, n int) notary.Checkpoint { // the checkpoint of record n as the chain is now
 		for r, err := range audit.Read(t.Context(), s.root, time.Time{}) {
 			if err != nil {
 				t.Fatal(err)
 			}
 			if r.Instance == instance && r.Seq == uint64(n) {
-				return audit.Checkpoint{Trail: s.signing.Ledger.Trail, Instance: instance, Seq: r.Seq, Hash: r.Hash, Time: r.Time}
+				return notary.Checkpoint{Trail: s.signing.Ledger.Trail, Instance: instance, Seq: r.Seq, Hash: r.Hash, Time: r.Time}
 			}
 		}
 		t.Fatalf("no record %d", n)
-		return audit.Checkpoint{}
+		return notary.Checkpoint{}
 	}
-	for _, c := range []audit.Checkpoint{at("a", 32), at("b", 10), at("b", 20)} {
+	for _, c := range []notary.Checkpoint{at("a", 32), at("b", 10), at("b", 20)} {
 		if err := publish(c); err != nil {
 			t.Fatal(err)
 		}
 	}
-	verdict := func(anchor string) (audit.Report, audit.Verdict) {
-		e := audit.Evidence{Keys: s.evidence.Keys, Ledgers: []audit.Ledger{s.signing.Ledger}, Anchors: []string{anchor}, Cosigners: []note.Verifier{own}}
+	verdict := func(anchor string) (notary.Report, notary.Verdict) {
+		e := notary.Evidence{Keys: s.evidence.Keys, Ledgers: []notary.Ledger{s.signing.Ledger}, Anchors: []string{anchor}, Cosigners: []note.Verifier{own}}
 		rep, err := e.Verify(s.root)
 		if err != nil {
 			t.Fatal(err)
@@ -252,7 +252,7 @@ func TestWitnessFindsRewrittenChain(t *testing.T) {
 		return rep, rep.Verdicts.Independence
 	}
 	for _, dir := range []string{anchor, notes} {
-		if rep, independence := verdict(dir); !rep.OK() || independence != audit.OK {
+		if rep, independence := verdict(dir); !rep.OK() || independence != notary.OK {
 			t.Fatalf("%s before: %+v", dir, rep)
 		}
 	}
@@ -290,7 +290,7 @@ func TestWitnessFindsRewrittenChain(t *testing.T) {
 		t.Errorf("the last checkpoint alone contradicts nothing: %+v", rep)
 	}
 	rep, independence := verdict(notes)
-	if independence != audit.Broken || rep.Verdicts.Chain != audit.OK || rep.Verdicts.Content != audit.OK {
+	if independence != notary.Broken || rep.Verdicts.Chain != notary.OK || rep.Verdicts.Content != notary.OK {
 		t.Errorf("with the notes of the witness: %+v", rep)
 	}
 
@@ -298,7 +298,7 @@ func TestWitnessFindsRewrittenChain(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(anchor, last.Trail+".b.note"), sign(t, last, s.signing.Signer), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if rep, independence := verdict(anchor); independence != audit.Broken {
+	if rep, independence := verdict(anchor); independence != notary.Broken {
 		t.Errorf("without a cosignature: %+v", rep)
 	}
 	if _, err := notary.ReadWitnessKey(filepath.Join(anchor, "missing")); !errors.Is(err, fs.ErrNotExist) {

@@ -1,4 +1,4 @@
-package audit_test
+package notary_test
 
 import (
 	"io"
@@ -37,9 +37,9 @@ func TestWebhookAnchor(t *testing.T) {
 	failures := make(chan error, 100)
 	signer, verifier := newKey(t)
 	root := filepath.Join(t.TempDir(), "audit")
-	l := open(t, root, audit.Options{Instance: "a", OnError: func(_ string, err error) { failures <- err }, Signing: audit.Signing{
-		Signer: signer, Anchors: []audit.Anchoring{{Anchor: notary.WebhookAnchor(server.URL + "/hook?token=geheim"), Kind: "webhook", Name: "webhook", Every: time.Millisecond}},
-	}})
+	l := openSigned(t, root, audit.Options{Instance: "a", OnError: func(_ string, err error) { failures <- err }}, notary.Signing{
+		Signer: signer, Anchors: []notary.Anchoring{{Anchor: notary.WebhookAnchor(server.URL + "/hook?token=geheim"), Kind: "webhook", Name: "webhook", Every: time.Millisecond}},
+	})
 	if err := <-failures; !strings.Contains(err.Error(), "status 307") || strings.Contains(err.Error(), "geheim") {
 		t.Errorf("the failure is %v", err)
 	}
@@ -47,7 +47,7 @@ func TestWebhookAnchor(t *testing.T) {
 		t.Errorf("not anchored: %+v", now)
 	}
 	body := <-posts // without a further record
-	if c, err := audit.OpenCheckpoint(body, note.VerifierList(verifier)); err != nil || c.Instance != "a" {
+	if c, err := notary.OpenCheckpoint(body, note.VerifierList(verifier)); err != nil || c.Instance != "a" {
 		t.Errorf("posted %+v, %v", c, err)
 	}
 	if err := l.Write(audit.KindOutcome, sample("x")); err != nil {
@@ -66,8 +66,8 @@ func TestWebhookAnchor(t *testing.T) {
 	if err := os.WriteFile(file, body, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	rep, err := audit.Evidence{Keys: []note.Verifier{verifier}, Anchors: []string{file}}.Verify(root)
-	if err != nil || !rep.OK() || rep.Verdicts.Independence != audit.OK || rep.Chains[0].Seen != rep.Chains[0].Seq {
+	rep, err := notary.Evidence{Keys: []note.Verifier{verifier}, Anchors: []string{file}}.Verify(root)
+	if err != nil || !rep.OK() || rep.Verdicts.Independence != notary.OK || rep.Chains[0].Seen != rep.Chains[0].Seq {
 		t.Errorf("%+v, %v", rep, err)
 	}
 }

@@ -1,4 +1,4 @@
-package audit
+package notary
 
 import (
 	"bytes"
@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/chain"
 	"github.com/toolgate/toolgate/internal/files"
 )
 
@@ -23,7 +25,7 @@ type Archived struct {
 	To       string `json:"to"`
 
 	// Removed are chains whose directories were removed, because nothing is left in them.
-	Removed []Earlier `json:"removed,omitempty"`
+	Removed []audit.Earlier `json:"removed,omitempty"`
 }
 
 // Archive moves the oldest segments of every chain under root to the directory to: those
@@ -35,7 +37,7 @@ type Archived struct {
 // left are in Archived.Removed: RemoveChains removes them.
 func Archive(root, to string, before, now time.Time, trail string, signer note.Signer) (Archived, error) {
 	done := Archived{To: to}
-	err := eachChain(root, func(dir string) error {
+	err := chain.Each(root, func(dir string) error {
 		a := archiver{from: dir, to: filepath.Join(to, filepath.Base(dir)), signer: signer, done: &done,
 			last: Checkpoint{Trail: trail, Instance: filepath.Base(dir), Time: now}}
 		return a.run(before)
@@ -55,7 +57,7 @@ type archiver struct {
 }
 
 func (a *archiver) run(before time.Time) error {
-	numbers, err := segments(a.from)
+	numbers, err := chain.Segments(a.from)
 	if err != nil {
 		return err
 	}
@@ -85,13 +87,13 @@ func (a *archiver) run(before time.Time) error {
 		return err
 	}
 	for _, n := range numbers[:moved] {
-		if err := os.Remove(segmentPath(a.from, n)); err != nil {
+		if err := os.Remove(chain.Path(a.from, n)); err != nil {
 			return err
 		}
 	}
 	a.done.Chains++
 	if moved == len(numbers) {
-		a.done.Removed = append(a.done.Removed, Earlier{a.last.Instance, a.last.Seq, a.last.Hash})
+		a.done.Removed = append(a.done.Removed, audit.Earlier{Instance: a.last.Instance, Seq: a.last.Seq, Hash: a.last.Hash})
 	}
 	return nil
 }
@@ -100,7 +102,7 @@ func (a *archiver) run(before time.Time) error {
 // segment of a chain may go only when its process has ended; after a kill it may be without a
 // whole record.
 func (a *archiver) isOld(number int, last bool, before time.Time) (bool, error) {
-	offset, found, err := lastLines(segmentPath(a.from, number), 1)
+	offset, found, err := chain.LastLines(chain.Path(a.from, number), 1)
 	if err != nil {
 		return false, err
 	}
@@ -108,18 +110,18 @@ func (a *archiver) isOld(number int, last bool, before time.Time) (bool, error) 
 		if !last || a.last.Seq == 0 {
 			return false, nil
 		}
-		return ended(a.from, false)
+		return chain.Ended(a.from, false)
 	}
-	for line, err := range wholeLines(segmentPath(a.from, number), offset, splitLine) {
+	for line, err := range chain.Lines(chain.Path(a.from, number), offset) {
 		if err != nil {
 			return false, err
 		}
-		r, err := Parse(line)
+		r, err := audit.Parse(line)
 		if err != nil || !r.Time.Before(before) {
 			return false, nil
 		}
 		if last {
-			if over, err := ended(a.from, r.Kind == KindClose); err != nil || !over {
+			if over, err := chain.Ended(a.from, r.Kind == audit.KindClose); err != nil || !over {
 				return false, err
 			}
 		}
@@ -133,14 +135,14 @@ func (a *archiver) isOld(number int, last bool, before time.Time) (bool, error) 
 
 // mayLeave reports whether no record of a segment is the only proof that chains were removed.
 func (a *archiver) mayLeave(number int) (bool, error) {
-	for line, err := range wholeLines(segmentPath(a.from, number), 0, splitLine) {
+	for line, err := range chain.Lines(chain.Path(a.from, number), 0) {
 		if err != nil {
 			return false, err
 		}
-		if !bytes.Contains(line, []byte(EventArchived)) {
+		if !bytes.Contains(line, []byte(audit.EventArchived)) {
 			continue
 		}
-		if r, err := Parse(line); err != nil || len(removals(r)) > 0 {
+		if r, err := audit.Parse(line); err != nil || len(removals(r)) > 0 {
 			return false, nil
 		}
 	}
@@ -153,14 +155,14 @@ func (a *archiver) copy(numbers []int) error {
 	if err := os.MkdirAll(a.to, 0o700); err != nil {
 		return err
 	}
-	before, err := segments(a.to)
+	before, err := chain.Segments(a.to)
 	if err != nil {
 		return err
 	}
 	for _, n := range numbers {
-		data, err := os.ReadFile(segmentPath(a.from, n))
+		data, err := os.ReadFile(chain.Path(a.from, n))
 		if data = bytes.TrimRight(data, "\x00"); err == nil { // a killed process leaves zeros behind
-			err = files.Replace(segmentPath(a.to, n), data, 0o600)
+			err = files.Replace(chain.Path(a.to, n), data, 0o600)
 		}
 		if err != nil {
 			return err
@@ -176,9 +178,9 @@ func (a *archiver) copy(numbers []int) error {
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	end := link{seq: a.last.Seq}
-	_, _ = hex.Decode(end.hash[:], []byte(a.last.Hash)) // the chain was verified
-	if err := writeHead(a.to, end, a.last.Time); err != nil {
+	end := chain.Link{Seq: a.last.Seq}
+	_, _ = hex.Decode(end.Hash[:], []byte(a.last.Hash)) // the chain was verified
+	if err := chain.WriteHead(a.to, end, a.last.Time); err != nil {
 		return err
 	}
 	signed, err := a.last.sign(a.signer)

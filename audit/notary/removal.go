@@ -1,4 +1,4 @@
-package audit
+package notary
 
 import (
 	"errors"
@@ -7,53 +7,19 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/chain"
 	"github.com/toolgate/toolgate/internal/files"
 )
 
-// lockName is a file in the directory of a chain that its process holds locked, from before
-// the first record until the last checkpoint is signed.
-const lockName = "LOCK"
-
-// hold creates and locks the lock of the chain in dir.
-func hold(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := files.TryLock(f); err != nil {
-		return nil, errors.Join(fmt.Errorf("locking %s: %w", f.Name(), err), f.Close())
-	}
-	return f, nil
-}
-
-// ended reports whether the process of the chain in dir has ended. It fails closed: without a
-// lock, which older versions did not hold, only a close record shows that.
-func ended(dir string, closed bool) (bool, error) {
-	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return closed, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	defer f.Close()
-	if err = files.TryShare(f); errors.Is(err, files.ErrHeld) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// String returns e as it is in Event.Removed.
-func (e Earlier) String() string { return fmt.Sprintf("chain %s %d %s", e.Instance, e.Seq, e.Hash) }
-
 // removals returns the chains whose removal r records, with their last records.
-func removals(r *Record) (gone []Earlier) {
-	if r.Event == nil || r.Event.Name != EventArchived {
+func removals(r *audit.Record) (gone []audit.Earlier) {
+	if r.Event == nil || r.Event.Name != audit.EventArchived {
 		return nil
 	}
 	for _, text := range r.Event.Removed {
-		var e Earlier
-		if n, _ := fmt.Sscanf(text, "chain %s %d %s", &e.Instance, &e.Seq, &e.Hash); n == 3 && instanceName.MatchString(e.Instance) {
+		var e audit.Earlier
+		if n, _ := fmt.Sscanf(text, "chain %s %d %s", &e.Instance, &e.Seq, &e.Hash); n == 3 && chain.IsName(e.Instance) {
 			gone = append(gone, e)
 		}
 	}
@@ -62,10 +28,10 @@ func removals(r *Record) (gone []Earlier) {
 
 // Archivable returns the chains of which the trail has no record any more: an archive has all.
 // Their directories have no more than what shows where they ended.
-func (r Report) Archivable() (gone []Earlier) {
+func (r Report) Archivable() (gone []audit.Earlier) {
 	for _, c := range r.Chains {
 		if c.Segments == 0 && c.Archived > 0 {
-			gone = append(gone, Earlier{c.Instance, c.Archived, c.Head})
+			gone = append(gone, audit.Earlier{Instance: c.Instance, Seq: c.Archived, Hash: c.Head})
 		}
 	}
 	return gone
@@ -76,7 +42,7 @@ func (r Report) Archivable() (gone []Earlier) {
 // and its checkpoint must be signed: Verify accepts no missing chain without. A directory that
 // still has records stays. A RemoveChains that was interrupted leaves a trail that verifies,
 // and can be repeated.
-func RemoveChains(root string, ledger Ledger, gone []Earlier) error {
+func RemoveChains(root string, ledger Ledger, gone []audit.Earlier) error {
 	for _, e := range gone {
 		removed, err := removeChain(filepath.Join(root, e.Instance))
 		if err == nil && removed && ledger.Dir != "" {
@@ -97,7 +63,7 @@ func removeChain(dir string) (bool, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
 	}
-	if numbers, failed := segments(dir); err != nil || failed != nil || len(numbers) > 0 {
+	if numbers, failed := chain.Segments(dir); err != nil || failed != nil || len(numbers) > 0 {
 		return false, errors.Join(err, failed)
 	}
 	for _, e := range entries {
@@ -120,17 +86,4 @@ func removeFile(path string) error {
 		return err
 	}
 	return nil
-}
-
-// Holds reports whether the trail under root still has a record, and with it all later ones of
-// its chain: archiving removes the oldest first.
-func Holds(root, instance string, seq uint64) bool {
-	dir := filepath.Join(root, instance)
-	numbers, err := segments(dir)
-	if err != nil || len(numbers) == 0 {
-		return false
-	}
-	line, err := firstLine(dir, numbers[0])
-	first := LineNumber(line)
-	return err == nil && first > 0 && first <= seq
 }

@@ -1,4 +1,4 @@
-package audit_test
+package notary_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/internal/testkit/parts"
 )
 
@@ -239,7 +240,7 @@ func TestVerifyWhileWriting(t *testing.T) {
 }
 
 func TestVerifyNeedsADirectory(t *testing.T) {
-	if _, err := (audit.Evidence{}).Verify(filepath.Join(t.TempDir(), "none")); err == nil {
+	if _, err := (notary.Evidence{}).Verify(filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("a missing directory verifies")
 	}
 }
@@ -271,4 +272,12 @@ func FuzzVerify(f *testing.F) {
 			t.Fatalf("ok = %v for a file that is changed: %v", ok, !bytes.Equal(changed, data))
 		}
 	})
+}
+
+// unlessShort returns whole, or with -short short.
+func unlessShort[T any](whole, short T) T {
+	if testing.Short() {
+		return short
+	}
+	return whole
 }

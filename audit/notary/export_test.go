@@ -1,0 +1,4 @@
+package notary
+
+// SignCheckpoint returns the signed note of a checkpoint.
+var SignCheckpoint = Checkpoint.sign
