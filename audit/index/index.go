@@ -290,7 +290,13 @@ func (x *Index) behind(ctx context.Context, db *store.DB) (time.Duration, error)
 		worst, own = w.behind(now), true
 	}
 	for _, r := range rows {
-		if late := now.Sub(time.Unix(0, r.beat)); r.owner != x.opts.Owner || !own {
+		beat := time.Unix(0, r.beat)
+		late := now.Sub(beat)
+		switch {
+		case r.owner == x.opts.Owner && own:
+		case r.owner == x.opts.Owner && beat.Before(x.begun): // whoever wrote it may have ended, and the trail gone on
+			worst = max(worst, time.Duration(r.behind)+late)
+		default:
 			worst = max(worst, time.Duration(r.behind), late-2*beatEvery)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/index"
+	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/testkit/postgres"
 )
 
@@ -320,6 +321,35 @@ func TestOneWriter(t *testing.T) {
 	}
 	if strings.Contains(w.log.String(), "ERROR") {
 		t.Error(w.log.String())
+	}
+}
+
+// What a writer that has ended said of itself does not hold for what was recorded after it.
+func TestBehindAfterTheWriterHasEnded(t *testing.T) {
+	w := newWorld(t)
+	l := w.chain(audit.Options{})
+	x, stop := w.begin()
+	w.caughtUp(x)
+	stop()
+	w.any(rand.New(rand.NewPCG(1, 1)), l)
+	lock, err := os.OpenFile(filepath.Join(w.dir, "lock"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := files.TryLock(lock); err != nil { // the next index cannot write
+		t.Fatal(err)
+	}
+	x, _ = w.begin()
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		page, err := x.Search(t.Context(), index.Query{})
+		if errors.Is(err, index.ErrStarting) && time.Now().Before(deadline) {
+			continue
+		}
+		if err != nil || page.BehindMS == 0 {
+			t.Errorf("an index without a writer is behind by %d ms (%v)", page.BehindMS, err)
+		}
+		return
 	}
 }
 
