@@ -173,7 +173,7 @@ func (l *Limiter) Apply(r Rules) {
 		of.Rate = Rate{}
 		alike[of]++
 		added := l.adoptLocked(old, next, next.String())
-		added.shared = fmt.Sprintf("%q %d", []string{of.Tool, of.Role, of.Server, of.Principal}, alike[of])
+		added.shared = fmt.Sprintf("%q %d", []string{of.Tool, of.Role, of.Server, of.Principal, of.Tenant}, alike[of])
 		l.rules = append(l.rules, added)
 	}
 	if r.Default != nil {

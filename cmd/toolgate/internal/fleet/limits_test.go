@@ -253,6 +253,19 @@ func TestSharedBucketsAreApart(t *testing.T) {
 	}
 }
 
+// A limit for a tenant and one for everybody take from buckets of their own.
+func TestSharedLimitOfATenant(t *testing.T) {
+	rules := []limit.Rule{{Rate: limit.Rate{Count: 4, Per: time.Hour}}, {Tenant: "t", Rate: limit.Rate{Count: 100, Per: time.Hour}}}
+	r := join(t, redis.Start(t, ""), limit.Rules{Rules: rules}, fleet.LimitOptions{Patience: patient})
+	who, n := policy.Principal{Subject: "agent", Tenant: "t"}, 0
+	for r.Limiter.Spend(time.Now(), who, policy.Tool{Exposed: "tool"}, nil) == nil {
+		n++
+	}
+	if n != 4 {
+		t.Errorf("%d calls passed, want 4", n)
+	}
+}
+
 func TestRestartKeepsWhatWasSpent(t *testing.T) {
 	server := redis.Start(t, "secret")
 	rules := everyCall("10/100h", 10)
