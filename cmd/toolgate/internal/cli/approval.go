@@ -27,9 +27,7 @@ func approvalCommand(e *env) *cobra.Command {
 	})
 	reconcile.Flags().StringVar(&outcome, "outcome", "", "what became of the call: `done|failed`; done: it took effect, failed: it did not")
 	reconcile.Flags().StringVar(&reason, "reason", "", "how you know, as `TEXT` for the audit trail; required")
-	c := group("approval", "see and decide the calls that wait for a person", approvalList(e), show, approvalVote(e, "approve"), approvalVote(e, "deny"), reconcile, approvalWatch(e))
-	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
-	return c
+	return atAdmin(e, group("approval", "see and decide the calls that wait for a person", approvalList(e), show, approvalVote(e, "approve"), approvalVote(e, "deny"), reconcile, approvalWatch(e)))
 }
 
 // ticketList is a page of tickets.

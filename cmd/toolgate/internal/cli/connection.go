@@ -33,9 +33,7 @@ func connectionCommand(e *env) *cobra.Command {
 		err := e.fetch(ctx, peopleListener, http.MethodDelete, connectionPath(args[0]), nil, &ended)
 		return report.Of(ended, connectionRevokedText), err
 	})
-	c := group("connection", "connect accounts at servers, see and revoke them", connectionListCommand(e), show, revoke, connectionLogin(e))
-	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
-	return c
+	return atAdmin(e, group("connection", "connect accounts at servers, see and revoke them", connectionListCommand(e), show, revoke, connectionLogin(e)))
 }
 
 func connectionPath(id string) string { return "/v1/connections/" + url.PathEscape(id) }

@@ -48,9 +48,7 @@ func serverCommand(e *env) *cobra.Command {
 		}
 		return report.Of(after, serverText), exitIf(after.State != string(upstream.StateReady), exitUnreachable)
 	})
-	c := group("server", "see the servers and their state, restart one", list, show, restart)
-	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
-	return c
+	return atAdmin(e, group("server", "see the servers and their state, restart one", list, show, restart))
 }
 
 func namesOf(servers []console.Upstream) []string {

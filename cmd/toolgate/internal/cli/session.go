@@ -49,9 +49,7 @@ func sessionCommand(e *env) *cobra.Command {
 		err := e.fetch(ctx, peopleListener, http.MethodDelete, "/v1/sessions/"+url.PathEscape(args[0]), nil, &ended)
 		return report.Of(ended, sessionEndedText), err
 	})
-	c := group("session", "see the sessions of MCP clients, end one", list, end)
-	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
-	return c
+	return atAdmin(e, group("session", "see the sessions of MCP clients, end one", list, end))
 }
 
 // sessionValues are the sessions of the running toolgate.

@@ -58,9 +58,9 @@ func resumeCommand(e *env) *cobra.Command {
 	}))
 }
 
-// atAdmin gives c the flag that names the admin listener.
+// atAdmin gives c, and the commands below it, the flag that names the admin listener.
 func atAdmin(e *env, c *cobra.Command) *cobra.Command {
-	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
+	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
 	return c
 }
 
