@@ -23,6 +23,7 @@ type Options struct {
 	Records  audit.Filter // of the calls
 	Revision string       // of the policy that judged then; "" = of any
 	Examples int          // kept of each group; 0 = none
+	Bare     bool         // examples have no arguments
 	Workers  int          // that judge at once; 0 = one for each processor
 	// Progress, unless nil, receives the progress now and then. It is called
 	// by one goroutine at a time and must not block.
@@ -60,7 +61,7 @@ func Run(ctx context.Context, records iter.Seq2[*audit.Record, error], judge jud
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
-	r := run{judge: judge, opts: o, entries: make(chan entry, queued), report: newReport(judge.Revision(), o.Examples)}
+	r := run{judge: judge, opts: o, entries: make(chan entry, queued), report: newReport(judge.Revision(), o)}
 	group, inner := errgroup.WithContext(ctx)
 	for range o.Workers {
 		group.Go(func() error {

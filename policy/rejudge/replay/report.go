@@ -27,7 +27,7 @@ type Report struct {
 	Errors    []Cause        `json:"errors"`   // with which the candidate failed, its denials are among the changes
 	Unjudged  []Cause        `json:"unjudged"` // why decisions could not be judged again
 
-	examples         int // of each Turn, at most
+	options          Options
 	effects          map[[2]policy.Effect]int
 	errors, unjudged map[string]Cause
 }
@@ -101,13 +101,13 @@ type Cause struct {
 const argumentsShown = 160
 
 // newReport returns a report that counts until finish; the caller synchronizes.
-func newReport(candidate string, examples int) *Report {
+func newReport(candidate string, o Options) *Report {
 	changes := func() Changes {
 		return Changes{rules: map[[2]judgement.Verdict]*Turn{}, principals: map[string]int{}, tools: map[string]int{}}
 	}
 	return &Report{
 		Candidate: candidate, Revisions: map[string]int{}, Changed: changes(), Adjusted: changes(), Failed: changes(),
-		examples: examples, effects: map[[2]policy.Effect]int{}, errors: map[string]Cause{}, unjudged: map[string]Cause{},
+		options: o, effects: map[[2]policy.Effect]int{}, errors: map[string]Cause{}, unjudged: map[string]Cause{},
 	}
 }
 
@@ -151,19 +151,22 @@ func (r *Report) count(number int, rec *audit.Record, again *judgement.Retrial) 
 	}
 	e := Example{
 		number: number, DecisionID: rec.DecisionID, Time: rec.Time, Principal: judgement.PrincipalName(&again.Input.Principal),
-		Tool: judgement.SubjectName(again.Input), Arguments: text.Clip(string(again.Input.Arguments), argumentsShown, "…"), Reason: now.Reason,
+		Tool: judgement.SubjectName(again.Input), Reason: now.Reason,
+	}
+	if !r.options.Bare {
+		e.Arguments = text.Clip(string(again.Input.Arguments), argumentsShown, "…")
 	}
 	switch {
 	case failed:
-		r.Failed.add(r.examples, e, was, now)
+		r.Failed.add(r.options.Examples, e, was, now)
 		return judgement.Same
 	case again.Difference == judgement.ByEffect:
-		r.Changed.add(r.examples, e, was, now)
+		r.Changed.add(r.options.Examples, e, was, now)
 		return again.Difference
 	case again.Difference == judgement.ByObligations:
 		e.Was, e.Now = obliged(was), obliged(now)
 	}
-	r.Adjusted.add(r.examples, e, was, now)
+	r.Adjusted.add(r.options.Examples, e, was, now)
 	return again.Difference
 }
 

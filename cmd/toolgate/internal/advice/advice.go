@@ -86,24 +86,26 @@ func (d *Desk) findings(ctx context.Context, engine *rego.Engine, tools []policy
 	case err != nil:
 		found = append(found, refused(err)...)
 	default:
-		found = append(found, slipsOf(slips)...)
+		found = append(found, Findings(slips)...)
 		if checked.Revision() != engine.Revision() {
 			found = append(found, console.Finding{Level: string(rego.LevelWarning), Code: "not-serving", Message: "the policy at its path is another one, which does not serve yet", Hint: "reload, or see why the last reload was refused"})
 		}
 	}
 	surveying, stop := context.WithTimeout(ctx, surveyTime)
 	defer stop()
-	return append(found, doubtsOf(workbench.SurveyOf(surveying, engine, callers(d.o.Roles()), tools, nil))...), ctx.Err()
+	return append(found, Doubts(workbench.SurveyOf(surveying, engine, callers(d.o.Roles()), tools, nil))...), ctx.Err()
 }
 
-func slipsOf(slips []rego.Finding) (found []console.Finding) {
+// Findings returns what a compiler or a check says of a policy, as people read it.
+func Findings(slips []rego.Finding) (found []console.Finding) {
 	for _, s := range slips {
-		found = append(found, console.Finding{Level: string(s.Level), Code: s.Code, Where: s.Where(), Message: s.Message, Hint: s.Hint})
+		found = append(found, console.Finding{Level: string(s.Level), Code: s.Code, Where: s.Where(), Message: s.Message, Hint: s.Hint, File: s.File, Row: s.Row})
 	}
 	return found
 }
 
-func doubtsOf(s workbench.Survey) (found []console.Finding) {
+// Doubts returns what a survey found, as people read it.
+func Doubts(s workbench.Survey) (found []console.Finding) {
 	for _, d := range s.Doubts {
 		f := console.Finding{Level: string(d.Level), Code: d.Code, Message: d.Message, Hint: d.Hint}
 		if d.Tool != "" {

@@ -52,7 +52,7 @@ func (d *Desk) Try(ctx context.Context, c console.Candidate, report func(console
 		trial.Findings = refused(err)
 		return trial, nil
 	}
-	trial.Revision, trial.Findings = candidate.Revision(), slipsOf(slips)
+	trial.Revision, trial.Findings = candidate.Revision(), Findings(slips)
 	report(console.Progress{Doing: "testing"})
 	if trial.Tests, err = workbench.Test(ctx, workbench.TestOptions{Policy: options}); err != nil {
 		trial.Findings = append(trial.Findings, refused(err)...)
@@ -88,15 +88,15 @@ func (d *Desk) compare(ctx context.Context, candidate *rego.Engine, trial *conso
 	trial.Matrix = workbench.Compare(matrices[0], matrices[1])
 	surveying, stop := context.WithTimeout(ctx, trySurveyTime)
 	defer stop()
-	trial.Findings = append(trial.Findings, doubtsOf(workbench.SurveyOf(surveying, candidate, roles, tools, nil))...)
+	trial.Findings = append(trial.Findings, Doubts(workbench.SurveyOf(surveying, candidate, roles, tools, nil))...)
 	return ctx.Err()
 }
 
 // replay judges recorded calls again.
 func (d *Desk) replay(ctx context.Context, candidate *rego.Engine, c console.Candidate, report func(console.Progress)) (*replay.Report, error) {
 	end := time.Now()
-	rep, err := replay.Run(ctx, audit.Read(ctx, d.o.Trail, c.Since), judgement.Judge(candidate), replay.Options{
-		Until: end, Examples: shownExamples, Workers: 1,
+	return replay.Run(ctx, audit.Read(ctx, d.o.Trail, c.Since), judgement.Judge(candidate), replay.Options{
+		Until: end, Examples: shownExamples, Bare: !c.Arguments, Workers: 1,
 		Progress: func(at replay.Progress) {
 			report(console.Progress{
 				Doing: fmt.Sprintf("judging recorded calls again: %d decisions, %d otherwise", at.Judged, at.Changed),
@@ -104,17 +104,6 @@ func (d *Desk) replay(ctx context.Context, candidate *rego.Engine, c console.Can
 			})
 		},
 	})
-	if err != nil || c.Arguments {
-		return rep, err
-	}
-	for _, changes := range []*replay.Changes{&rep.Changed, &rep.Adjusted, &rep.Failed} {
-		for _, turn := range changes.Rules {
-			for i := range turn.Examples {
-				turn.Examples[i].Arguments = ""
-			}
-		}
-	}
-	return rep, nil
 }
 
 // writeFiles writes the files of a policy below dir.
@@ -137,7 +126,7 @@ func writeFiles(dir string, files map[string][]byte) error {
 // refused returns why a policy cannot serve.
 func refused(err error) []console.Finding {
 	if faults := rego.Faults(nil); errors.As(err, &faults) {
-		return slipsOf(faults)
+		return Findings(faults)
 	}
 	return []console.Finding{{Level: string(rego.LevelError), Message: err.Error()}}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/advice"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/console"
@@ -193,14 +194,12 @@ type finding = app.Finding
 
 // placed returns findings of a policy with paths as one sees them from here.
 func placed(slips []rego.Finding, root string) []finding {
-	found := make([]finding, len(slips))
+	found := append([]finding{}, advice.Findings(slips)...) // none is [], not null
 	for i, s := range slips {
-		f := finding{Level: string(s.Level), Code: s.Code, Where: s.Where(), Message: s.Message, Hint: s.Hint, File: s.File, Row: s.Row}
-		if s.File != "" && root != "" && !strings.HasSuffix(root, ".gz") && !path.IsAbs(s.File) {
+		if f := &found[i]; s.File != "" && root != "" && !strings.HasSuffix(root, ".gz") && !path.IsAbs(s.File) {
 			f.File = path.Join(root, s.File)
 			f.Where = strings.Replace(f.Where, s.File, f.File, 1)
 		}
-		found[i] = f
 	}
 	return found
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/advice"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/internal/text"
@@ -43,14 +44,7 @@ func policyCheck(e *env) *cobra.Command {
 		defer stop()
 		sight := workbench.SurveyOf(surveying, engine, callers, tools, progress)
 		end()
-		found := placed(slips, options.Path)
-		for _, d := range sight.Doubts {
-			f := finding{Level: string(d.Level), Code: d.Code, Message: d.Message, Hint: d.Hint}
-			if d.Tool != "" {
-				f.Where = "tool " + d.Tool
-			}
-			found = append(found, f)
-		}
+		found := append(placed(slips, options.Path), advice.Doubts(sight)...)
 		// A configuration is about the policy at path if somebody named the configuration, or that policy serves.
 		absolute, err := filepath.Abs(path)
 		if concerns := path == "" || e.config != defaultConfig || err == nil && absolute == cfg.Policy.Path; !concerns {

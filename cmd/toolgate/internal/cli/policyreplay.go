@@ -61,6 +61,7 @@ func (flags *replayFlags) bind(c *cobra.Command) {
 // report of a name, and returns an error that says what any difference means.
 func (flags *replayFlags) replay(ctx context.Context, e *env, page func(replayPage, report.Form) string, difference string) error {
 	o := flags.options
+	o.Bare = !flags.arguments
 	dir, err := e.trail()
 	if err != nil {
 		return err
@@ -95,15 +96,6 @@ func (flags *replayFlags) replay(ctx context.Context, e *env, page func(replayPa
 		return usage(err)
 	case err != nil:
 		return err
-	}
-	for _, changes := range []*replay.Changes{&rep.Changed, &rep.Adjusted, &rep.Failed} {
-		for _, turn := range changes.Rules {
-			for i := range turn.Examples {
-				if !flags.arguments {
-					turn.Examples[i].Arguments = ""
-				}
-			}
-		}
 	}
 	if err := e.Print(report.Of(replayPage{Report: rep}, page)); err != nil || !rep.Differs() {
 		return err
