@@ -10,6 +10,16 @@ import (
 	"strings"
 )
 
+// Server returns the server of a name, nil for none.
+func (c *Config) Server(name string) *Server {
+	for i := range c.Servers {
+		if c.Servers[i].Name == name {
+			return &c.Servers[i]
+		}
+	}
+	return nil
+}
+
 // Offers reports whether agents may be shown a tool of the server, by its upstream name.
 // The filters only narrow: a tool is in every list of what is offered, and in none of
 // what is not.

@@ -17,10 +17,8 @@ import (
 // brief returns what people are told of a held call in addition to its ticket.
 func (a *App) brief(ctx context.Context, k approval.Ticket) (console.Briefing, error) {
 	b := console.Briefing{Waiting: a.state.tickets.Awaited(k.ID)}
-	for _, s := range a.Config().Servers {
-		if s.Name == k.Server {
-			b.Risk, b.Notice = s.Risk, s.Notice
-		}
+	if s := a.Config().Server(k.Server); s != nil {
+		b.Risk, b.Notice = s.Risk, s.Notice
 	}
 	for _, t := range a.upstreams.Catalogue().Definitions() {
 		if t.Server == k.Server && t.Name == k.Tool && t.Fingerprint == k.Fingerprint {

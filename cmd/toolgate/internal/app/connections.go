@@ -58,12 +58,11 @@ func connectable(s config.Server) bool {
 
 // server returns the server with a name, if accounts are connected there.
 func (c connections) server(name string) (config.Server, bool) {
-	all := c.config().Servers
-	i := slices.IndexFunc(all, func(s config.Server) bool { return s.Name == name && connectable(s) })
-	if i < 0 {
+	s := c.config().Server(name)
+	if s == nil || !connectable(*s) {
 		return config.Server{}, false
 	}
-	return all[i], true
+	return *s, true
 }
 
 // Services implements console.Connections.

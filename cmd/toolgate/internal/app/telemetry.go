@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net/url"
-	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -41,16 +40,15 @@ func (a *App) openTelemetry(ctx context.Context, cfg *config.Config) error {
 		Ratio: t.Traces.Ratio, ParentBased: t.Traces.ParentBased, Interval: t.Metrics.Interval,
 		Version: a.options.Version, Gatherer: a.metrics.registry, Log: a.log.Named("telemetry"),
 		Upstream: func(server string) (transport, host, port string) { // how a server is reached
-			servers := a.Config().Servers
-			i := slices.IndexFunc(servers, func(s config.Server) bool { return s.Name == server })
-			if i < 0 {
+			s := a.Config().Server(server)
+			if s == nil {
 				return "", "", ""
 			}
-			u, err := url.Parse(servers[i].URL)
+			u, err := url.Parse(s.URL)
 			if err != nil {
-				return servers[i].Type, "", ""
+				return s.Type, "", ""
 			}
-			return servers[i].Type, u.Hostname(), u.Port()
+			return s.Type, u.Hostname(), u.Port()
 		},
 		Dropped: func(signal string, n int) { dropped.WithLabelValues(signal).Add(float64(n)) },
 	})

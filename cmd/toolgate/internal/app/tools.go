@@ -92,10 +92,8 @@ func (d toolDesk) shown(t *registry.Tool, pins map[pinKey]registry.Pin) console.
 
 // pinned returns how the definitions of a server are pinned.
 func (d toolDesk) pinned(server string) config.Pin {
-	for _, s := range d.a.Config().Servers {
-		if s.Name == server {
-			return s.Pin
-		}
+	if s := d.a.Config().Server(server); s != nil {
+		return s.Pin
 	}
 	return config.PinOff
 }

@@ -167,10 +167,10 @@ func toolJudge(e *env, verb, short, state string, v *registry.Verdict) *cobra.Co
 			v.Server, v.Tool, v.By = server, tool, systemUser()
 			// Where the configuration cannot be read, the state directory was named and its word counts.
 			cfg, err := e.stateConfig()
-			switch {
-			case err != nil:
+			if err != nil {
 				return err
-			case !v.Refuse && slices.ContainsFunc(cfg.Servers, func(s config.Server) bool { return s.Name == server && s.Pin == config.PinStrict }):
+			}
+			if s := cfg.Server(server); !v.Refuse && s != nil && s.Pin == config.PinStrict {
 				return usage(fmt.Errorf("server %s is pinned by %s\nhint: toolgate lock %s accepts what it lists now", server, lock.Name, server))
 			}
 			if err := p.Judge(ctx, v); err != nil {

@@ -174,12 +174,11 @@ func keptTools(ctx context.Context, e *env, cfg *config.Config) (tools []policy.
 // pinned returns the tool of a pin and its server, nil if the server is no longer configured
 // or does not offer the tool, and for a definition that only some clients are offered.
 func pinned(cfg *config.Config, p *registry.Pin) (policy.Tool, *config.Server) {
-	i := slices.IndexFunc(cfg.Servers, func(s config.Server) bool { return s.Name == p.Server })
+	s := cfg.Server(p.Server)
 	var definition struct{ Annotations json.RawMessage }
-	if i < 0 || p.Condition != "" || cfg.Servers[i].Disabled || !cfg.Servers[i].Offers(p.Tool) || json.Unmarshal(p.Definition(), &definition) != nil {
+	if s == nil || p.Condition != "" || s.Disabled || !s.Offers(p.Tool) || json.Unmarshal(p.Definition(), &definition) != nil {
 		return policy.Tool{}, nil
 	}
-	s := &cfg.Servers[i]
 	return policy.Tool{
 		Server: s.Name, Name: p.Tool, Exposed: s.Prefix + p.Tool, Risk: s.Risk,
 		Annotations: definition.Annotations, Fingerprint: p.Accepted,
