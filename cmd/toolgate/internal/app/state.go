@@ -179,16 +179,14 @@ func (a *App) openTrail(ctx context.Context, cfg *config.Config) (err error) {
 	}); err != nil {
 		return err
 	}
-	if s.decisions, err = decisionlog.Open(decisionlog.Options{
+	s.decisions = decisionlog.Open(decisionlog.Options{
 		DB: s.db, Trail: trail.Dir(cfg.State), Instances: filepath.Join(cfg.State, "instances"),
 		Mask: func(ctx context.Context, event json.RawMessage) (policy.Mask, error) {
 			return a.policy.current().Mask(ctx, event)
 		}, // whichever policy decided
 		Labels:  map[string]string{"app": "toolgate", "version": a.options.Version},
 		Observe: a.metrics.observeDecisions, Log: a.log.Named("decisions"),
-	}); err != nil {
-		return err
-	}
+	})
 	return s.decisions.Apply(ctx, decisionSinks(cfg))
 }
 

@@ -40,13 +40,10 @@ func decideForEver(dir string) error {
 	if err != nil {
 		return err
 	}
-	s, err := decisionlog.Open(decisionlog.Options{
+	s := decisionlog.Open(decisionlog.Options{
 		DB: db, Trail: filepath.Join(dir, "audit"), Instances: filepath.Join(dir, "instances"), Mask: unmasked, Poll: 5 * time.Millisecond,
 	})
-	if err == nil {
-		err = s.Apply(ctx, decisionlog.Config{URL: os.Getenv(childURL), File: os.Getenv(childFile)})
-	}
-	if err != nil {
+	if err := s.Apply(ctx, decisionlog.Config{URL: os.Getenv(childURL), File: os.Getenv(childFile)}); err != nil {
 		return err
 	}
 	for i := 0; ; i++ {

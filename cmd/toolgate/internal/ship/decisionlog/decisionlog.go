@@ -25,7 +25,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"reflect"
 	"sync"
@@ -97,10 +96,7 @@ type Shipper struct {
 }
 
 // Open returns a Shipper that ships nothing until Apply. The caller must Close it.
-func Open(opts Options) (*Shipper, error) {
-	if opts.DB == nil || opts.Trail == "" || opts.Instances == "" || opts.Mask == nil {
-		return nil, errors.New("opening decision log: store, trail, instances and mask are needed")
-	}
+func Open(opts Options) *Shipper {
 	opts.Poll = cmp.Or(opts.Poll, 250*time.Millisecond)
 	opts.Retry = cmp.Or(opts.Retry, time.Second)
 	if opts.Now == nil {
@@ -110,7 +106,7 @@ func Open(opts Options) (*Shipper, error) {
 		opts.Observe = func(string, Outcome, int) {}
 	}
 	opts.Log = cmp.Or(opts.Log, hclog.NewNullLogger())
-	return &Shipper{opts: opts}, nil
+	return &Shipper{opts: opts}
 }
 
 // Apply ships to the sinks of c from now on, and to no others. Records that are

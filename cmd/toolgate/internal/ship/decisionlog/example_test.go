@@ -32,13 +32,10 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	shipper, err := decisionlog.Open(decisionlog.Options{
+	shipper := decisionlog.Open(decisionlog.Options{
 		DB: db, Trail: filepath.Join(dir, "audit"), Instances: filepath.Join(dir, "instances"),
 		Mask: func(context.Context, json.RawMessage) (policy.Mask, error) { return policy.Mask{}, nil },
 	})
-	if err != nil {
-		log.Fatal(err)
-	}
 	file := filepath.Join(dir, "decisions.jsonl")
 	if err := shipper.Apply(ctx, decisionlog.Config{File: file}); err != nil {
 		log.Fatal(err)

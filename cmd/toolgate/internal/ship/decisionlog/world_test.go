@@ -134,10 +134,7 @@ func (w *world) shipper(c decisionlog.Config) *decisionlog.Shipper {
 
 func (w *world) shipperWith(o decisionlog.Options, c decisionlog.Config) *decisionlog.Shipper {
 	w.t.Helper()
-	s, err := decisionlog.Open(o)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	s := decisionlog.Open(o)
 	if err := s.Apply(w.t.Context(), c); err != nil {
 		w.t.Fatal(err)
 	}

@@ -64,9 +64,6 @@ type Sender struct {
 
 // New returns a Sender for channels. Until Start it accepts notices and sends none.
 func New(opts Options, channels []Channel) (*Sender, error) {
-	if opts.DB == nil || opts.Link == nil {
-		return nil, errors.New("making a sender of notices: store and link are needed")
-	}
 	opts.Poll = cmp.Or(opts.Poll, time.Second)
 	if opts.Now == nil {
 		opts.Now = time.Now
