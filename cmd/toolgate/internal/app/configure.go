@@ -112,10 +112,7 @@ func refusedRules(cfg *config.Config) limit.Rules {
 
 func noticeChannels(cfg *config.Config) (channels []notice.Channel) {
 	for _, n := range cfg.Approvals.Notify {
-		channels = append(channels, notice.Channel{
-			Webhook: n.Webhook, Secret: n.Secret, Format: notice.Format(n.Format),
-			Email: n.Email, SMTP: n.SMTP, From: n.From, Roles: n.Roles,
-		})
+		channels = append(channels, notice.Channel(n))
 	}
 	return channels
 }

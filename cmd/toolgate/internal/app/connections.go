@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"github.com/toolgate/toolgate/console"
-	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/credential"
 )
@@ -127,15 +125,6 @@ func connectionOf(g credential.Grant) console.Connection {
 		ID: g.ID, Server: g.Server, Issuer: g.Issuer, Account: g.Account, Scopes: g.Scopes, Created: g.Created, Until: g.Until, State: g.State,
 		Person: console.Person(g.Person),
 	}
-}
-
-// withConnections completes the options of the console with the accounts of people.
-func (a *App) withConnections(opts *console.Options) {
-	opts.Anonymous = func(ctx context.Context) (policy.Principal, error) {
-		return a.auth.Identify(ctx, identity.Credential{})
-	}
-	own := connections{grants: a.grants, config: a.Config}
-	opts.Connections, opts.Connector = own, own
 }
 
 // connectionCallback is where authorization servers send browsers back.

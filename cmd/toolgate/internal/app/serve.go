@@ -399,6 +399,7 @@ func agentHosts(cfg *config.Config) []string {
 
 // newConsole makes the handler of the people's listener.
 func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, error) {
+	accounts := connections{grants: a.grants, config: a.Config}
 	opts := console.Options{
 		URL: ConsoleURL(cfg), Session: cfg.Console.Session, Environment: cfg.Console.Environment,
 		Approvals: a.state.tickets, Reconciler: a.state.tickets, Feed: a.state.tickets, Archive: a.state.tickets, Brief: a.brief, Status: a.status, Held: a.state.tickets.Held,
@@ -415,7 +416,10 @@ func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, 
 		Again: func(ctx context.Context, p policy.Principal, sum string) (policy.Principal, error) { // the token must still be good, and the roles are the present ones
 			return a.auth.Identify(ctx, identity.Credential{Earlier: &p, Hash: sum})
 		},
-		Record: a.recordAct,
+		Anonymous: func(ctx context.Context) (policy.Principal, error) {
+			return a.auth.Identify(ctx, identity.Credential{})
+		},
+		Connections: accounts, Connector: accounts, Record: a.recordAct,
 		TrailRight: func(ctx context.Context, p policy.Principal) (policy.TrailRight, error) {
 			return a.policy.current().TrailRight(ctx, p)
 		},
@@ -440,7 +444,6 @@ func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, 
 		},
 		Metrics: promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{EnableOpenMetrics: a.telemetry != nil}), Hosts: hostsOf(cfg, cfg.Admin), Version: a.options.Version, Log: a.log.Named("console"),
 	}
-	a.withConnections(&opts)
 	a.withAdvice(&opts)
 	if a.state.index != nil {
 		opts.Calls = a.state.index

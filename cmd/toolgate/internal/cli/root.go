@@ -96,12 +96,10 @@ func run(ctx context.Context, args []string, s stdio, l lookup) int {
 	if sandbox.IsGuardian(args) {
 		return guardian.Main(args[1:])
 	}
-	e := newEnv(s, l)
-	e.args = args
-	defer e.log.Close()
 	ended := make(chan struct{})
+	e := &env{stdio: s, lookup: l, args: args, ended: ended, log: logfold.New(s.err), Printer: report.Printer{Out: s.out}}
+	defer e.log.Close()
 	defer close(ended)
-	e.ended = ended
 	defer func() {
 		if e.temporary != "" {
 			_ = os.RemoveAll(e.temporary) // a leftover in the temporary directory is the system's
@@ -127,19 +125,27 @@ const serveGroup = "Serve:"
 // wait for input or for a file system, where no context reaches it.
 const endGrace = 5 * time.Second
 
-func newEnv(s stdio, l lookup) *env {
-	return &env{stdio: s, lookup: l, log: logfold.New(s.err), Printer: report.Printer{Out: s.out}}
-}
-
 func rootCommand(e *env) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "toolgate",
-		Short: "govern what AI agents do with MCP tools",
-		Args:  cobra.ArbitraryArgs, RunE: requireCommand,
+		Use:          "toolgate",
+		Short:        "govern what AI agents do with MCP tools",
+		Args:         cobra.ArbitraryArgs,
 		SilenceUsage: true, SilenceErrors: true,
-		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return prepare(e, c) },
 	}
-	addVersionFlag(e, root)
+	// Cobra's own flag would print another text, or a template.
+	wanted := root.Flags().BoolP("version", "v", false, "version for toolgate")
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
+		if *wanted {
+			return nil
+		}
+		return prepare(e, c)
+	}
+	root.RunE = func(c *cobra.Command, args []string) error {
+		if *wanted {
+			return e.Write(versionOf().Text(report.Table))
+		}
+		return requireCommand(c, args)
+	}
 	f := root.PersistentFlags()
 	f.StringVar(&e.config, "config", "", "`FILE` of the configuration (default mcp.json, or TOOLGATE_CONFIG)")
 	f.StringVar(&e.overlay, "overlay", "", "`FILE` that holds the toolgate object alone")
@@ -336,24 +342,6 @@ func (e *env) loadAs(listen, admin string) (*config.Config, error) {
 
 func versionCommand(e *env) *cobra.Command {
 	return command("version", "print the version", func(context.Context, []string) error { return e.Print(versionOf()) })
-}
-
-// addVersionFlag gives the root command its flag --version. Cobra's own prints another text, or a template.
-func addVersionFlag(e *env, root *cobra.Command) {
-	wanted := root.Flags().BoolP("version", "v", false, "version for toolgate")
-	prepare := root.PersistentPreRunE
-	root.PersistentPreRunE = func(c *cobra.Command, args []string) error {
-		if *wanted {
-			return nil
-		}
-		return prepare(c, args)
-	}
-	root.RunE = func(c *cobra.Command, args []string) error {
-		if *wanted {
-			return e.Write(versionOf().Text(report.Table))
-		}
-		return requireCommand(c, args)
-	}
 }
 
 func versionOf() *report.Report {

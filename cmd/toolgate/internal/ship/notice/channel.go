@@ -29,7 +29,7 @@ var (
 )
 
 // Format is the form of a webhook's payload.
-type Format string
+type Format = string
 
 // The formats.
 const (
@@ -38,7 +38,8 @@ const (
 	Teams Format = "teams" // a message with an Adaptive Card, for Teams' workflows
 )
 
-// Channel is the configuration of a destination: exactly one of Webhook and Email.
+// Channel is the configuration of a destination: exactly one of Webhook and Email. It has the
+// fields of config.Notify.
 // Its fields may be secrets and are not for printing.
 type Channel struct {
 	Webhook string // http or https URL
@@ -147,7 +148,7 @@ func (s *Sender) webhook(f Channel) (*channel, error) {
 	}
 	h := &hook{url: f.Webhook, render: render, sign: sign, now: s.opts.Now, client: delivery.NewClient(s.opts.Roots)}
 	return &channel{
-		key: channelKey("webhook", f.Webhook), name: string(format) + ":" + u.Hostname(),
+		key: channelKey("webhook", f.Webhook), name: format + ":" + u.Hostname(),
 		send: h.send, close: h.client.Close,
 	}, nil
 }
