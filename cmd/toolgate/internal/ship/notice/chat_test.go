@@ -65,7 +65,7 @@ func TestMessages(t *testing.T) {
 				t.Fatal(err)
 			}
 			pretty.WriteByte('\n')
-			golden(t, name+"."+string(f)+".json", pretty.Bytes())
+			golden(t, name+"."+f+".json", pretty.Bytes())
 		}
 	}
 }
