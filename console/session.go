@@ -166,10 +166,8 @@ func (s *sessions) drop(ctx context.Context, id string) error {
 }
 
 func (s *sessions) change(ctx context.Context, statement string, args ...any) error {
-	return s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, statement, args...)
-		return err
-	})
+	_, err := s.db.Exec(ctx, statement, args...)
+	return err
 }
 
 // hashOf returns the id of the session whose cookie has a value.

@@ -371,6 +371,18 @@ func (db *DB) UpdateWithin(ctx context.Context, within time.Duration, do func(co
 	return db.engine.transact(ctx, db.Write, do)
 }
 
+// Exec executes one statement as Update does, and returns how many rows it has changed.
+func (db *DB) Exec(ctx context.Context, statement string, args ...any) (changed int64, err error) {
+	err = db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		done, err := tx.ExecContext(ctx, statement, args...)
+		if err == nil {
+			changed, err = done.RowsAffected()
+		}
+		return err
+	})
+	return changed, err
+}
+
 // View runs do in one transaction that only reads, in which the database does not change.
 func (db *DB) View(ctx context.Context, do func(*sql.Tx) error) error {
 	tx, err := db.Read.BeginTx(ctx, &db.engine.view)

@@ -23,7 +23,6 @@ const (
 	proofWindow   = time.Minute // how far iat may be in the past or in the future
 	// keepProof is how long a proof is remembered after its iat: the clocks of replicas differ.
 	keepProof   = 2 * proofWindow
-	maxProofs   = 100_000         // remembered without a store
 	spendWithin = 5 * time.Second // one access to the store
 )
 
@@ -152,20 +151,17 @@ func (s *state) addresses(address, path string) bool {
 	return said.Scheme == public.Scheme && host(said) == host(public) && said.EscapedPath() == path
 }
 
-// Proofs remembers the proofs that were shown until they are too old to be shown again: in a
-// store, which replicas share, or in memory. It is safe for concurrent use.
+// Proofs remembers in a store, which replicas share, the proofs that were shown, until they are too
+// old to be shown again. It is safe for concurrent use.
 type Proofs struct {
 	db *store.DB
 
-	mu    sync.Mutex // protects the fields below
+	mu    sync.Mutex // protects the field below
 	swept time.Time
-	shown map[[sha256.Size]byte]time.Time // without a store: until when
 }
 
-// NewProofs returns the Proofs in db; nil = in memory, at most 100,000.
-func NewProofs(db *store.DB) *Proofs {
-	return &Proofs{db: db, shown: map[[sha256.Size]byte]time.Time{}}
-}
+// NewProofs returns the Proofs in db.
+func NewProofs(db *store.DB) *Proofs { return &Proofs{db: db} }
 
 // Spend remembers a proof until a time. It returns a Refusal when the proof was shown before, and
 // one of the kind Unread when that cannot be known. The first call in a minute forgets old ones.
@@ -174,10 +170,6 @@ func (p *Proofs) Spend(ctx context.Context, id [sha256.Size]byte, now, until tim
 	sweep := now.Sub(p.swept) >= time.Minute
 	if sweep {
 		p.swept = now
-	}
-	if p.db == nil {
-		defer p.mu.Unlock()
-		return p.spendLocked(id, now, until, sweep)
 	}
 	p.mu.Unlock()
 	added := int64(0)
@@ -195,31 +187,16 @@ func (p *Proofs) Spend(ctx context.Context, id [sha256.Size]byte, now, until tim
 	})
 	switch {
 	case err != nil:
-		return refuse(Unread, "whether the proof was shown before cannot be read from the store")
+		return errUnread
 	case added == 0:
 		return errReplayed
 	}
 	return nil
 }
 
-// spendLocked is Spend in memory. The caller must hold p.mu.
-func (p *Proofs) spendLocked(id [sha256.Size]byte, now, until time.Time, sweep bool) error {
-	if sweep {
-		for id, end := range p.shown {
-			if end.Before(now) {
-				delete(p.shown, id)
-			}
-		}
-	}
-	switch _, again := p.shown[id]; {
-	case again:
-		return errReplayed
-	case len(p.shown) >= maxProofs:
-		return refuse(Unread, "more proofs were shown than are remembered")
-	}
-	p.shown[id] = until
-	return nil
-}
-
-// errReplayed refuses a proof that was shown before.
-var errReplayed = refuse(Proof, "the proof was shown before")
+var (
+	// errReplayed refuses a proof that was shown before.
+	errReplayed = refuse(Proof, "the proof was shown before")
+	// errUnread refuses a proof while nobody knows whether it was.
+	errUnread = refuse(Unread, "whether the proof was shown before cannot be read from the store")
+)

@@ -288,37 +288,14 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestReplayInMemory holds the same without a store, also after the configuration was applied
-// again, and that the memory is bounded.
-func TestReplayInMemory(t *testing.T) {
+// TestReplayUnknown holds that no proof counts where nothing remembers those that were shown.
+func TestReplayUnknown(t *testing.T) {
 	p := newIDP(t)
-	h, a := p.holder(t), authenticator(t, resources(p))
-	proof := h.proof(nil)
-	for i, want := range []identity.Kind{"", identity.Proof, identity.Proof} {
-		if _, err := a.Identify(t.Context(), identity.FromRequest(shown("DPoP", h.token, proof), identity.Resource{Door: "/mcp"})); identity.KindOf(err) != want {
-			t.Errorf("%d: %v", i, err)
-		}
-		if err := a.Apply(resources(p)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	memory := identity.NewProofs(nil)
-	spend := func(i int, now time.Time) error {
-		return memory.Spend(t.Context(), sha256.Sum256(fmt.Append(nil, i)), now, now.Add(2*time.Minute))
-	}
-	for i := range 100_000 {
-		if err := spend(i, clock); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i, tt := range []struct {
-		n     int
-		after time.Duration
-		want  identity.Kind
-	}{{0, time.Second, identity.Proof}, {100_000, time.Second, identity.Unread}, {100_000, 2 * time.Minute, identity.Unread}, {100_000, 4 * time.Minute, ""}, {100_000, 4 * time.Minute, identity.Proof}} {
-		if err := spend(tt.n, clock.Add(tt.after)); identity.KindOf(err) != tt.want {
-			t.Errorf("%d: got %v, want %q", i, err, tt.want)
-		}
+	h, c := p.holder(t), resources(p)
+	c.Spend = nil
+	r := shown("DPoP", h.token, h.proof(nil))
+	if _, err := authenticator(t, c).Identify(t.Context(), identity.FromRequest(r, identity.Resource{Door: "/mcp"})); identity.KindOf(err) != identity.Unread {
+		t.Error(err)
 	}
 }
 

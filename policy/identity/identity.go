@@ -113,7 +113,7 @@ type Config struct {
 	// Revoked returns the Refusal of the token with a hash when it was revoked, or when
 	// that cannot be known; nil = no token was.
 	Revoked func(hash [sha256.Size]byte) error
-	// Spend is [Proofs.Spend] of the proofs that were shown; nil = those in memory.
+	// Spend is [Proofs.Spend] of the proofs that were shown; nil = no proof is accepted.
 	Spend func(ctx context.Context, id [sha256.Size]byte, now, until time.Time) error
 	// Client fetches key sets; nil = a client with a 5 s limit that follows no
 	// redirects.
@@ -378,12 +378,8 @@ func newState(c Config, old *state) (*state, error) {
 	if s.revoked == nil {
 		s.revoked = func([sha256.Size]byte) error { return nil }
 	}
-	switch {
-	case s.spend != nil:
-	case old != nil:
-		s.spend = old.spend
-	default:
-		s.spend = NewProofs(nil).Spend
+	if s.spend == nil {
+		s.spend = func(context.Context, [sha256.Size]byte, time.Time, time.Time) error { return errUnread }
 	}
 	var faults []error
 	s.verified, _ = lru.New[[sha256.Size]byte, verifiedToken](maxVerified) // fails only for a size below one

@@ -1,6 +1,8 @@
 package identity_test
 
 import (
+	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -23,6 +25,7 @@ func resources(p *idp) identity.Config {
 	return identity.Config{
 		JWT: []identity.JWT{c}, Client: p.Client(), Now: func() time.Time { return clock },
 		Public: gate, Scopes: []string{"payments", "media"}, Audiences: map[string][]string{"wallet": {"urn:wallet"}},
+		Spend: func(context.Context, [sha256.Size]byte, time.Time, time.Time) error { return nil },
 	}
 }
 

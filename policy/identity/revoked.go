@@ -132,25 +132,21 @@ func (r *Revocations) prune(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	before := now.Add(-keepEnded)
-	return errors.Join(
-		r.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, "DELETE FROM revoked_tokens WHERE until > 0 AND until < ?", store.Time{To: &before})
+	_, err := r.db.Exec(ctx, "DELETE FROM revoked_tokens WHERE until > 0 AND until < ?", store.Time{To: &before})
+	return errors.Join(err, r.locked(func() error {
+		text, err := os.ReadFile(r.path)
+		if err != nil {
 			return err
-		}),
-		r.locked(func() error {
-			text, err := os.ReadFile(r.path)
-			if err != nil {
-				return err
+		}
+		var kept []byte
+		for line := range bytes.Lines(text) {
+			var v Revocation
+			if err := json.Unmarshal(line, &v); err != nil || !v.ended(now) {
+				kept = append(kept, line...)
 			}
-			var kept []byte
-			for line := range bytes.Lines(text) {
-				var v Revocation
-				if err := json.Unmarshal(line, &v); err != nil || !v.ended(now) {
-					kept = append(kept, line...)
-				}
-			}
-			return files.Replace(r.path, kept, 0o600)
-		}))
+		}
+		return files.Replace(r.path, kept, 0o600)
+	}))
 }
 
 // locked calls change while no other process changes the file.

@@ -2,7 +2,6 @@ package credential
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -238,28 +237,17 @@ func (g *Grants) change(ctx context.Context, r *row, set string, args ...any) (c
 	if r.Holder != "" {
 		where, is = "holder = ?", r.Holder
 	}
-	err = g.o.DB.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		done, err := tx.ExecContext(ctx, "UPDATE credential_grants SET version = version + 1, "+set+" WHERE id = ? AND "+where, append(args, r.ID, is)...)
-		if err != nil {
-			return err
-		}
-		n, err := done.RowsAffected()
-		changed = n == 1
-		return err
-	})
+	n, err := g.o.DB.Exec(ctx, "UPDATE credential_grants SET version = version + 1, "+set+" WHERE id = ? AND "+where, append(args, r.ID, is)...)
 	if err != nil {
 		return false, fmt.Errorf("changing a connection: %w", err)
 	}
-	return changed, nil
+	return n == 1, nil
 }
 
 // end ends a grant, whatever has changed of it since r was read, and erases its tokens.
 func (g *Grants) end(ctx context.Context, r *row, reason string) error {
-	err := g.o.DB.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, "UPDATE credential_grants SET version = version + 1, state = ?, reason = ?, holder = '', sealed = ? WHERE id = ? AND state <> ?",
-			GrantEnded, reason, []byte{}, r.ID, GrantEnded)
-		return err
-	})
+	_, err := g.o.DB.Exec(ctx, "UPDATE credential_grants SET version = version + 1, state = ?, reason = ?, holder = '', sealed = ? WHERE id = ? AND state <> ?",
+		GrantEnded, reason, []byte{}, r.ID, GrantEnded)
 	if err != nil {
 		return fmt.Errorf("ending a connection: %w", err)
 	}

@@ -2,7 +2,6 @@ package credential
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -129,7 +128,7 @@ func (g *Grants) registered(ctx context.Context, issuer, callback string) (c cli
 func (g *Grants) register(ctx context.Context, issuer, callback string, c client, until time.Time) error {
 	sealed, err := g.seal(ctx, c, "client", issuer, callback)
 	if err == nil {
-		err = g.exec(ctx, "INSERT INTO credential_clients (issuer, redirect, until, sealed) VALUES (?, ?, ?, ?) ON CONFLICT (issuer, redirect) DO UPDATE SET until = excluded.until, sealed = excluded.sealed",
+		_, err = g.o.DB.Exec(ctx, "INSERT INTO credential_clients (issuer, redirect, until, sealed) VALUES (?, ?, ?, ?) ON CONFLICT (issuer, redirect) DO UPDATE SET until = excluded.until, sealed = excluded.sealed",
 			issuer, callback, store.Time{To: &until}, sealed)
 	}
 	if err != nil {
@@ -141,13 +140,6 @@ func (g *Grants) register(ctx context.Context, issuer, callback string, c client
 // unregister forgets a client that the authorization server does not know any longer, so that the
 // next person who connects registers another.
 func (g *Grants) unregister(ctx context.Context, p *party) error {
-	return g.exec(ctx, "DELETE FROM credential_clients WHERE issuer = ? AND redirect = ?", p.Issuer, p.Redirect)
-}
-
-// exec runs one statement that changes the store.
-func (g *Grants) exec(ctx context.Context, statement string, args ...any) error {
-	return g.o.DB.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, statement, args...)
-		return err
-	})
+	_, err := g.o.DB.Exec(ctx, "DELETE FROM credential_clients WHERE issuer = ? AND redirect = ?", p.Issuer, p.Redirect)
+	return err
 }

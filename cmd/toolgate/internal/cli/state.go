@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"cmp"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -311,10 +310,8 @@ func restoreCommand(e *env) *cobra.Command {
 		bar.End()
 		if err == nil {
 			err = e.withStore(ctx, func(db *store.DB) error {
-				return db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
-					_, err := tx.ExecContext(ctx, "UPDATE approval_clock SET restored = 1")
-					return err
-				})
+				_, err := db.Exec(ctx, "UPDATE approval_clock SET restored = 1")
+				return err
 			})
 		}
 		if err != nil {
