@@ -378,12 +378,10 @@ func read[F, T any](data []byte, into *T, wrong error, form F, convert func(*F) 
 	return nil
 }
 
-// A signalForm is a Signal as JSON has it; a compact view has Ref in place of
-// Body.
+// A signalForm is a Signal as JSON has it.
 type signalForm struct {
 	ID        string         `json:"id"`
 	Kind      Kind           `json:"kind"`
-	Ref       *string        `json:"ref,omitzero"`
 	Body      jsontext.Value `json:"body,omitzero"`
 	Origin    ModuleRef      `json:"origin"`
 	TraceID   string         `json:"trace_id"`
@@ -394,9 +392,6 @@ type signalForm struct {
 
 // signal checks what was read.
 func (f *signalForm) signal() (Signal, error) {
-	if f.Ref != nil {
-		return Signal{}, ErrInvalidBody
-	}
 	tags, err := decodeTags(f.Tags)
 	if err != nil {
 		return Signal{}, err

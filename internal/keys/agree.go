@@ -14,34 +14,19 @@ import (
 // authenticates or encrypts is verified or decrypted by others.
 var shared = []string{Arguments, Credentials, RequestState, Tickets}
 
-// storedID is the ID of a version of a secret, as the store has it.
-type storedID struct{ id string }
-
-func (s *storedID) fields() []any { return []any{&s.id} }
-
 // Agree compares the secrets of the directory with those of the other replicas on a
 // store. The store has their IDs, never the secrets: whoever can write to it can forge
 // nothing. The first replica makes the secrets, and a directory with later versions adds
 // their IDs. Credentials, which the replicas of an older version do not have, is not made
 // after the others: see Share. A directory that lacks a secret of the others, or has another one, is an
 // error. With a store in a file, Agree does nothing.
-func (d *Dir) Agree(ctx context.Context, db *store.DB) error {
+func (d *Dir) Agree(ctx context.Context, db *store.DB) error { return d.Share(ctx, db, shared...) }
+
+// Share is Agree for some secrets, such as one that is made when it is first needed.
+func (d *Dir) Share(ctx context.Context, db *store.DB, names ...string) error {
 	if !db.Shared() {
 		return nil
 	}
-	return d.compare(ctx, db, shared...)
-}
-
-// Share is Agree for one secret that is made when it is first needed.
-func (d *Dir) Share(ctx context.Context, db *store.DB, name string) error {
-	if !db.Shared() {
-		return nil
-	}
-	return d.compare(ctx, db, name)
-}
-
-// compare is Agree for some secrets.
-func (d *Dir) compare(ctx context.Context, db *store.DB, names ...string) error {
 	err := db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if err := db.Lock(ctx, tx, "keys"); err != nil {
 			return err
@@ -68,13 +53,13 @@ func (d *Dir) compare(ctx context.Context, db *store.DB, names ...string) error 
 }
 
 func (d *Dir) agree(ctx context.Context, tx *sql.Tx, name string) error {
-	theirs, err := store.Select(ctx, tx, (*storedID).fields, "SELECT id FROM keys WHERE name = ?", name)
+	theirs, err := store.Select(ctx, tx, func(id *string) []any { return []any{id} }, "SELECT id FROM keys WHERE name = ?", name)
 	if err != nil {
 		return err
 	}
-	for _, k := range theirs {
-		if _, err := d.Find(name, k.id); errors.Is(err, ErrUnknown) {
-			return fmt.Errorf("%s has no key %s %s\nhint: copy the files %s-*.key from the key directory of a replica that serves, and move files of the same names away first", d.path, name, k.id, name)
+	for _, id := range theirs {
+		if _, err := d.Find(name, id); errors.Is(err, ErrUnknown) {
+			return fmt.Errorf("%s has no key %s %s\nhint: copy the files %s-*.key from the key directory of a replica that serves, and move files of the same names away first", d.path, name, id, name)
 		} else if err != nil {
 			return err
 		}
@@ -84,7 +69,7 @@ func (d *Dir) agree(ctx context.Context, tx *sql.Tx, name string) error {
 	}
 	versions, err := d.Versions()
 	for _, v := range versions {
-		if err == nil && v.Name == name && !slices.Contains(theirs, storedID{v.ID}) {
+		if err == nil && v.Name == name && !slices.Contains(theirs, v.ID) {
 			_, err = tx.ExecContext(ctx, "INSERT INTO keys (name, id) VALUES (?, ?)", name, v.ID)
 		}
 	}

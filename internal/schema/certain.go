@@ -5,6 +5,7 @@ import (
 	"math/big"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -148,9 +149,9 @@ func (r *reading) text(keyword string, want any, v string) bool {
 	case "pattern":
 		return r.matches(want, v)
 	case "minLength":
-		return r.compare(want, utf8.RuneCountInString(v)) >= 0
+		return r.size("minimum", want, utf8.RuneCountInString(v))
 	}
-	return r.compare(want, utf8.RuneCountInString(v)) <= 0
+	return r.size("maximum", want, utf8.RuneCountInString(v))
 }
 
 // matches reports whether a pattern of the schema occurs in v.
@@ -193,12 +194,9 @@ func exactly(n json.Number) (*big.Rat, bool) {
 	return new(big.Rat).SetString(string(n))
 }
 
-// compare compares a size with a bound of the schema.
-func (r *reading) compare(bound any, size int) int {
-	n, _ := bound.(json.Number)
-	want, err := n.Int64()
-	r.doubt(err != nil)
-	return size - int(want)
+// size judges a size as a number.
+func (r *reading) size(keyword string, want any, n int) bool {
+	return r.number(keyword, want, json.Number(strconv.Itoa(n)))
 }
 
 // list judges an array.
@@ -207,7 +205,7 @@ func (r *reading) list(keyword string, want any, items []any) bool {
 	case "items":
 		return !slices.ContainsFunc(items, func(v any) bool { return !r.fits(want, v) })
 	case "minItems":
-		return r.compare(want, len(items)) >= 0
+		return r.size("minimum", want, len(items))
 	}
 	seen := make(map[string]bool)
 	for _, v := range items {
@@ -233,7 +231,7 @@ func (r *reading) object(schema map[string]any, keyword string, want any, member
 		}
 		return true
 	case "minProperties":
-		return r.compare(want, len(members)) >= 0
+		return r.size("minimum", want, len(members))
 	case "properties":
 		for name, at := range objectOf(want) {
 			if v, there := members[name]; there && !r.fits(at, v) {

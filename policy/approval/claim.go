@@ -215,7 +215,7 @@ const stale = `WHERE seq IN (SELECT seq FROM approvals INDEXED BY approvals_wait
 // supersede ends the live tickets of the same call under another policy, definition or
 // obligation: nobody should decide on them.
 func (t *Tickets) supersede(w *writer, bound string, h Held) error {
-	found, err := w.query(load{}, stale,
+	found, err := w.query(w.ctx, w.tx, load{}, stale,
 		h.Principal.Subject, h.Principal.Tenant, h.Server, h.Tool, h.Exposed, h.Digest, bound)
 	if err != nil {
 		return err

@@ -215,10 +215,6 @@ func (w *writer) sweep(keep time.Duration) error {
 	return nil
 }
 
-func (w *writer) query(l load, tail string, args ...any) ([]Ticket, error) {
-	return w.sealer.query(w.ctx, w.tx, l, tail, args...)
-}
-
 // change is a move of a ticket: the new state, who makes the move and why, and the
 // fields that come with the new state.
 type change struct {

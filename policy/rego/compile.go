@@ -161,7 +161,7 @@ func (p *program) compileModules(ctx context.Context, modules map[string]*ast.Mo
 		return nil, nil, err
 	}
 	strict := func() *ast.Compiler {
-		return newCompiler().WithStrict(true).WithPathConflictsCheck(storage.NonEmpty(ctx, p.store, p.txn))
+		return NewCompiler().WithStrict(true).WithPathConflictsCheck(storage.NonEmpty(ctx, p.store, p.txn))
 	}
 	judges := withoutSystem(modules)
 	judging = strict().WithSchemas(types)
@@ -226,8 +226,8 @@ func isString(t *ast.Term) bool {
 	return ok
 }
 
-// cause shortens OPA's error for a reason: one line, without the code path.
-func cause(err error) string {
+// Cause returns the reason of OPA's error on one line, without the code path.
+func Cause(err error) string {
 	var te *topdown.Error
 	if errors.As(err, &te) {
 		return te.Message

@@ -124,7 +124,7 @@ func (s *sources) checkOwn(o Options) error {
 	if err != nil {
 		return err
 	}
-	c := newCompiler().WithSchemas(set).WithUseTypeCheckAnnotations(true)
+	c := NewCompiler().WithSchemas(set).WithUseTypeCheckAnnotations(true)
 	if c.Compile(withoutSystem(s.modules)); c.Failed() {
 		return fmt.Errorf("compiling policy with its schemas:\n%w", faults(c.Errors))
 	}
@@ -167,7 +167,7 @@ func (f sourceFiles) checkDeclared(data any, a *ast.SchemaAnnotation, set *ast.S
 
 // ownSchemas returns the schema of input and the files below schemas of the policy.
 func (o Options) ownSchemas() (*ast.SchemaSet, error) {
-	found, err := readSource(o.Path, func(name string) bool {
+	found, err := ReadFiles(o.Path, func(name string) bool {
 		return name == schemaFolder || strings.HasPrefix(name, schemaFolder) && path.Ext(name) == ".json"
 	})
 	if err != nil {

@@ -580,9 +580,9 @@ func textLabels(r *ast.Rule) map[string]string {
 // or the element that it adds to a set.
 func verdictOf(r *ast.Rule) map[string]*ast.Term {
 	if r.Head.Value == nil {
-		return written(r.Head.Key)
+		return MembersOf(r.Head.Key)
 	}
-	return written(r.Head.Value)
+	return MembersOf(r.Head.Value)
 }
 
 func idsOf(r *ast.Rule, labels map[string]string) map[string]bool {

@@ -283,7 +283,7 @@ func (e *Engine) tryOne(ctx context.Context, role string, in *policy.Input, argu
 			_, err = e.program.form.decode(v, nil)
 		}
 		if err != nil && !errors.Is(err, errUndefined) {
-			return fmt.Errorf("role %q %s with %s: %s (hint: %s)", role, what, raw, cause(err), hint)
+			return fmt.Errorf("role %q %s with %s: %s (hint: %s)", role, what, raw, Cause(err), hint)
 		}
 	}
 	return nil
@@ -328,7 +328,7 @@ func (e *Engine) Reference() *Reference {
 	return &Reference{
 		engine: e,
 		compile: sync.OnceValues(func() (*ast.Compiler, error) {
-			c := newCompiler()
+			c := NewCompiler()
 			if c.Compile(e.sources.modules); c.Failed() {
 				return nil, c.Errors
 			}

@@ -6,7 +6,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/ast"
 )
 
-// newCompiler returns the compiler of everything that toolgate evaluates. Its policies
+// NewCompiler returns the compiler of everything that toolgate evaluates. Its policies
 // hold only ground values in their variables.
 //
 // Where two keys of an object pattern are the same, OPA unifies one of their values and
@@ -15,7 +15,7 @@ import (
 // overflow that nothing recovers from (docs/evidence/opa-overflow.md). The compiler
 // therefore adds calls that tell: OPA's evaluator calls no built-in function with an
 // operand that is not ground, but ends with an error.
-func newCompiler() *ast.Compiler {
+func NewCompiler() *ast.Compiler {
 	return ast.NewCompiler().WithCapabilities(capabilities()).
 		WithStageAfterID(ast.StageCheckSafetyRuleBodies, ast.CompilerStageDefinition{Name: "CheckPatterns", MetricName: "check_patterns", Stage: checkPatterns})
 }
@@ -117,8 +117,9 @@ func groundChecks(vars []*ast.Term, l *ast.Location) []*ast.Expr {
 	return out
 }
 
-// isGroundCheck reports whether x is one of groundChecks, which partial evaluation leaves.
-func isGroundCheck(x *ast.Expr) bool {
+// IsGroundCheck reports whether x is one of groundChecks, which partial evaluation leaves and which
+// say nothing to people.
+func IsGroundCheck(x *ast.Expr) bool {
 	if !x.IsCall() || !x.Operator().Equal(ast.IsArray.Ref()) {
 		return false
 	}

@@ -18,13 +18,6 @@ import (
 // testTimeout bounds one test written in Rego, unless the timeout of the policy is longer.
 const testTimeout = 5 * time.Second
 
-// ReadFiles reads the files at where that keep wants, by slash path: of the embedded default for
-// "", else of a directory or a bundle archive (.tar.gz). It looks into a hidden folder if keep
-// wants that, named with a slash at its end. It has the bounds of Load.
-func ReadFiles(where string, keep func(name string) bool) (map[string][]byte, error) {
-	return readSource(where, keep)
-}
-
 // ParseModule parses the Rego of a file as that of a policy: a built-in function that policies may
 // not use is an error. The error names the place.
 func ParseModule(name string, content []byte) (*ast.Module, error) {
@@ -45,7 +38,7 @@ func (e *Engine) Modules() map[string]*ast.Module { return maps.Clone(e.sources.
 // set may configure the runner. The error says why modules do not compile.
 func (e *Engine) RunTests(ctx context.Context, modules map[string]*ast.Module, filter string, set func(*tester.Runner)) ([]*tester.Result, error) {
 	r := tester.NewRunner().
-		SetCompiler(newCompiler().WithEnablePrintStatements(true)).
+		SetCompiler(NewCompiler().WithEnablePrintStatements(true)).
 		SetStore(e.program.store).SetModules(modules).SetTimeout(max(testTimeout, e.timeout)).
 		CapturePrintOutput(true).RaiseBuiltinErrors(true).Filter(filter)
 	set(r)
@@ -118,16 +111,6 @@ func (e *Engine) RuleText(id string) (where, text string) {
 // PathOf returns the path of a member of data in words of Rego.
 func PathOf(path ...string) string { return "data" + dotted(path) }
 
-// MembersOf returns the members that an object has in the text of a rule, nil for any other term.
-func MembersOf(t *ast.Term) map[string]*ast.Term { return written(t) }
-
-// NewCompiler returns a compiler with the bounds of those of policies.
-func NewCompiler() *ast.Compiler { return newCompiler() }
-
-// IsGroundCheck reports whether x is a check that NewCompiler adds to a policy, which says nothing
-// to people.
-func IsGroundCheck(x *ast.Expr) bool { return isGroundCheck(x) }
-
 // WhereOf returns a place as FILE:ROW, "" for none.
 func WhereOf(l *ast.Location) string { return at(l, "", "", "", "").Where() }
 
@@ -159,6 +142,3 @@ func ReadMembers(v any) (d policy.Decision, err error) {
 		return err
 	})
 }
-
-// Cause returns the reason of a failed evaluation on one line, without the code path.
-func Cause(err error) string { return cause(err) }

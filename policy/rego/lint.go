@@ -222,9 +222,8 @@ func lintVerdicts(r *ast.Rule, effect policy.Effect) []Finding {
 	return found
 }
 
-// written gives the members of an object that is written out; nil for any other
-// term.
-func written(t *ast.Term) map[string]*ast.Term {
+// MembersOf returns the members that an object has in the text of a rule, nil for any other term.
+func MembersOf(t *ast.Term) map[string]*ast.Term {
 	if t == nil {
 		return nil
 	}

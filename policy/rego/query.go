@@ -140,7 +140,7 @@ func (m *memo) Get(ref ast.Ref) (value *ast.Term, undefined bool) {
 }
 
 // Put implements topdown.VirtualCache. A result that is not ground panics, which denies
-// the call; newCompiler says what else would happen.
+// the call; NewCompiler says what else would happen.
 func (m *memo) Put(ref ast.Ref, value *ast.Term) {
 	if value != nil && !value.IsGround() {
 		panic(fmt.Sprintf("the result of %v is not ground", ref))

@@ -35,11 +35,11 @@ const (
 // slash: Rego that is no test, data documents and the manifest.
 type sourceFiles map[string][]byte
 
-// readSource reads the policy at where: "" is the embedded default, else a
+// ReadFiles reads the files of the policy at where: "" is the embedded default, else a
 // directory or a bundle archive (.tar.gz). It reads the files that keep wants,
 // and looks into a hidden folder if keep wants that, named with a slash at its
 // end.
-func readSource(where string, keep func(name string) bool) (sourceFiles, error) {
+func ReadFiles(where string, keep func(name string) bool) (sourceFiles, error) {
 	if where == "" {
 		return readFS(defaults.Files, keep)
 	}
@@ -60,7 +60,7 @@ func readSource(where string, keep func(name string) bool) (sourceFiles, error) 
 // Modules returns the Rego of the policy at where by file: a directory, an archive, or "" for
 // the embedded default.
 func Modules(where string) (map[string][]byte, error) {
-	return readSource(where, func(name string) bool { return wanted(name) && path.Ext(name) == ".rego" })
+	return ReadFiles(where, func(name string) bool { return wanted(name) && path.Ext(name) == ".rego" })
 }
 
 // wanted reports whether name belongs to a policy. Hidden files and folders do
@@ -215,7 +215,7 @@ func (o Options) signed() (signed, error) {
 	if len(o.Keys) == 0 {
 		return nil, nil
 	}
-	f, err := readSource(o.Path, func(name string) bool { return name == signatures })
+	f, err := ReadFiles(o.Path, func(name string) bool { return name == signatures })
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +281,7 @@ func (o Options) readOwn() (f sourceFiles, unchecked bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	if f, err = readSource(o.Path, func(name string) bool {
+	if f, err = ReadFiles(o.Path, func(name string) bool {
 		return wanted(name) || names.name(name) || names == nil && name == signatures
 	}); err != nil {
 		return nil, false, err

@@ -36,7 +36,7 @@ func Load(opts Options) (*Config, error) {
 	l := &loader{opts: opts.withDefaults(), cfg: defaults()}
 	l.readRoot()
 	l.expandRoot()
-	l.Check(l.root, fileSchema())
+	l.Check(l.root, read("config.json", "", formats))
 	l.root.Walk(func(n *tree.Node) {
 		if n.Kind == tree.String && paths.MatchString(n.Path) {
 			n.Value = n.Resolve(n.Value)

@@ -9,11 +9,8 @@ import (
 	"github.com/toolgate/toolgate/internal/tree"
 )
 
-// fileSchema and profileSchema are the published schema: of mcp.json with the settings in it, and
-// of a file of client profiles. A process that serves reads few files, so nothing keeps them.
-func fileSchema() *schema.Own    { return read("config.json", "", formats) }
-func profileSchema() *schema.Own { return read("config.json", "/$defs/profiles", formats) }
-
+// read returns the published schema with a name, at a pointer. A process that serves reads few files, so
+// nothing keeps most of them.
 func read(name, pointer string, formats map[string]func(string) error) *schema.Own {
 	text, err := schemas.Files.ReadFile(name)
 	if err != nil {

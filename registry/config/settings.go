@@ -168,7 +168,7 @@ func (l *loader) finishApprovals(n *tree.Node) {
 	}
 	if file := n.Get("clients"); file != nil && !file.Faulty {
 		if f := l.openNamed(file); f != nil {
-			a.Clients = l.profiles(f, profileSchema())
+			a.Clients = l.profiles(f, read("config.json", "/$defs/profiles", formats))
 		}
 	}
 	seen := map[string]*tree.Node{}
