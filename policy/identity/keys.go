@@ -61,7 +61,7 @@ func (k *keySet) use(address string) {
 	defer k.mu.Unlock()
 	if k.address != address {
 		client := boundedClient(k.asking, k.pace)
-		client.Transport = observer{client.Transport, k}
+		client.Transport.(*keyTransport).keys = k
 		k.remote, k.address = oidc.NewRemoteKeySet(oidc.ClientContext(context.Background(), client), address), address
 	}
 }
@@ -76,7 +76,7 @@ func (k *keySet) fetch(ctx context.Context) {
 		}
 		k.use(address)
 	}
-	_, _ = k.current().VerifySignature(ctx, unsigned) // the observer notes what came of it
+	_, _ = k.current().VerifySignature(ctx, unsigned) // the transport notes what came of it
 }
 
 // current returns where the keys are, nil when that is not known.
@@ -141,29 +141,6 @@ func (k *keySet) status() (fetched time.Time, fault string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.fetched, k.fault
-}
-
-// observer notes what the fetches of a key set return.
-type observer struct {
-	base http.RoundTripper
-	keys *keySet
-}
-
-// RoundTrip implements http.RoundTripper.
-func (o observer) RoundTrip(r *http.Request) (*http.Response, error) {
-	res, err := o.base.RoundTrip(r)
-	if errors.Is(err, errPace) {
-		return nil, err // nobody was asked
-	}
-	var ids []string
-	if err == nil {
-		ids, err = readKeyIDs(res)
-	}
-	o.keys.note(ids, err)
-	if err != nil {
-		return nil, err
-	}
-	return res, nil
 }
 
 // readKeyIDs reads the key ids of a key set, and leaves its body to be read again.
@@ -243,6 +220,7 @@ var errPace = errors.New("fetching keys: asked too often")
 type keyTransport struct {
 	base http.RoundTripper
 	pace *rate.Limiter
+	keys *keySet // notes what its fetches return; nil = what is fetched is no key set
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -251,9 +229,18 @@ func (t *keyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errPace
 	}
 	res, err := t.base.RoundTrip(r)
+	if err == nil {
+		res.Body = http.MaxBytesReader(nil, res.Body, maxJWKSBytes)
+	}
+	if t.keys != nil {
+		var ids []string
+		if err == nil {
+			ids, err = readKeyIDs(res)
+		}
+		t.keys.note(ids, err)
+	}
 	if err != nil {
 		return nil, err
 	}
-	res.Body = http.MaxBytesReader(nil, res.Body, maxJWKSBytes)
 	return res, nil
 }

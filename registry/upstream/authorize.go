@@ -145,27 +145,24 @@ func tokensOf(s *Server) (credential.Tokens, error) {
 	return source, nil
 }
 
-// A shown token is one that a server has been shown, and the one before, which it may still send
+// learn makes a token one of the secrets of s, beside the one before, which the server may still send
 // back.
-type shown struct{ token, before string }
-
-// learn makes a token one of the secrets of s.
 func (s *Server) learn(token string) {
-	if last := s.shown.Load(); last.token == token {
+	if *s.shown.Load() == token {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	last := s.shown.Load()
-	if last.token == token {
+	last := *s.shown.Load()
+	if last == token {
 		return
 	}
 	values := append(s.cfg.Secrets(), token)
-	if last.token != "" {
-		values = append(values, last.token)
+	if last != "" {
+		values = append(values, last)
 	}
 	s.secrets.set(values)
-	s.shown.Store(&shown{token, last.token})
+	s.shown.Store(&token)
 }
 
 // needsPerson returns e as the error of a request for which a person has to act, where that is why

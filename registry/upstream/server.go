@@ -58,12 +58,12 @@ type Server struct {
 	cfg      config.Server
 	opts     Options
 	log      hclog.Logger
-	pool     *keepalive.Transport // nil for stdio
-	tokens   credential.Tokens    // that the server is shown; nil = none
-	shown    atomic.Pointer[shown]
-	unusable error    // why credential or TLS settings cannot be used, nil = they can
-	secrets  *secrets // that the server was given
-	said     tail     // on stderr
+	pool     *keepalive.Transport   // nil for stdio
+	tokens   credential.Tokens      // that the server is shown; nil = none
+	shown    atomic.Pointer[string] // token that the server was shown last, "" = none
+	unusable error                  // why credential or TLS settings cannot be used, nil = they can
+	secrets  *secrets               // that the server was given
+	said     tail                   // on stderr
 	dropped  atomic.Int64
 	lastID   atomic.Int64 // of a request
 	era      atomic.Pointer[spoken]
@@ -109,7 +109,7 @@ func Start(cfg config.Server, opts Options) *Server {
 		profiles: profiles{known: make(map[profileKey]*Profile), opening: make(map[profileKey]*slot)},
 	}
 	s.secrets = newSecrets(cfg.Secrets())
-	s.shown.Store(&shown{})
+	s.shown.Store(new(string))
 	if s.tokens, s.unusable = tokensOf(s); s.tokens != nil && s.secrets == nil {
 		s.secrets = &secrets{}
 		s.secrets.set(nil)
