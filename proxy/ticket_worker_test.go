@@ -257,7 +257,7 @@ func TestTheAgentGoesBeforeTheSteward(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := openWorkerGate(t, path, proxy.Settings{Hold: new(45 * time.Second)})
 		time.AfterFunc(20*time.Second, func() {
-			waiting, err := m.tickets.List(t.Context(), approval.Filter{State: approval.StateProposed})
+			waiting, err := m.tickets.List(t.Context(), approval.Filter{States: []approval.State{approval.StateProposed}})
 			if err != nil || len(waiting) != 1 {
 				t.Errorf("waiting %v, %v", waiting, err)
 				return

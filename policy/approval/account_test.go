@@ -128,8 +128,8 @@ func TestNeedsConnection(t *testing.T) {
 			filter approval.Filter
 			want   []string
 		}{
-			{approval.Filter{State: approval.StateNeedsConnection}, []string{k.ID}},
-			{approval.Filter{State: approval.StateApproved}, []string{other.ID}},
+			{approval.Filter{States: []approval.State{approval.StateNeedsConnection}}, []string{k.ID}},
+			{approval.Filter{States: []approval.State{approval.StateApproved}}, []string{other.ID}},
 			{approval.Filter{States: []approval.State{approval.StateApproved, approval.StateNeedsConnection}}, []string{other.ID, k.ID}},
 			{approval.Filter{}, []string{other.ID, k.ID}},
 		} {

@@ -293,7 +293,6 @@ type Event struct {
 
 // Filter chooses tickets for List; zero fields choose everything.
 type Filter struct {
-	State     State
 	States    []State          // any of these
 	Principal string           // the requester's subject
 	Server    string           // that has the tool

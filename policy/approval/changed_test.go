@@ -267,7 +267,7 @@ func TestManyRunsAreLostAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := len(l.told)
-	found, err := w.List(t.Context(), approval.Filter{State: approval.StateUnknown, Limit: 2 * many})
+	found, err := w.List(t.Context(), approval.Filter{States: []approval.State{approval.StateUnknown}, Limit: 2 * many})
 	if err != nil || len(found) != many {
 		t.Errorf("%d runs are unknown, %v", len(found), err)
 	}

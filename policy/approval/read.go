@@ -94,9 +94,6 @@ func (f Filter) where() (string, []any) {
 		terms = append(terms, term)
 		args = append(args, values...)
 	}
-	if f.State != "" {
-		f.States = []State{f.State}
-	}
 	if f.States != nil {
 		stored := slices.Clone(f.States)
 		if slices.Contains(stored, StateNeedsConnection) {
