@@ -52,6 +52,7 @@ var oauthServers = []oauthServer{
 	{name: "python-1", start: pythonAccounts("mcp1", "sdk")},
 	{name: "python-2", start: pythonAccounts("mcp2", "sdk")},
 	{name: "fastmcp", start: pythonAccounts("mcp2", "fastmcp")},
+	{name: "fastmcp-tasks", start: pythonAccounts("tasks", "tasks")},
 	{name: "fastmcp-proxy", start: pythonAccounts("mcp2", "proxy"), consents: true, proxies: true, keeps: true},
 	{name: "go-sdk", start: openGoAccounts(false), consents: true, named: true, touches: true},
 	{name: "go-sdk-stateless", start: openGoAccounts(true), consents: true, named: true, touches: true},
@@ -187,7 +188,7 @@ func (g *gate) asks(t *testing.T, token, server, revision string) asker {
 		if members != "" {
 			members += ","
 		}
-		return ask(t, http.MethodPost, address, string(request(method, members+statelessMeta("{}"))), lines...).body
+		return ask(t, http.MethodPost, address, string(request(method, members+statelessMeta(`{"extensions":{"io.modelcontextprotocol/tasks":{}},"elicitation":{}}`))), lines...).body
 	}
 }
 
@@ -279,6 +280,7 @@ func TestServersWithOAuth(t *testing.T) {
 		}
 	}
 	g.ownsTasks(t, "typescript-1")
+	g.ownsTasksThatAsk(t, "fastmcp-tasks")
 	g.Kill(t)
 	g.Wait(t)
 	g = serveReady(t, dir)
@@ -417,6 +419,42 @@ func (g *gate) ownsTasks(t *testing.T, server string) {
 	}
 	if got := string(ann.exchange(t, request("tasks/result", of))); !strings.Contains(got, "data of ann") {
 		t.Errorf("ann's result: %s", got)
+	}
+}
+
+// ownsTasksThatAsk is ownsTasks for the tasks of MCP 2026-07-28, extension io.modelcontextprotocol/tasks.
+// Each person's task waits for an answer while the other person tries to get, to answer and to cancel it.
+func (g *gate) ownsTasksThatAsk(t *testing.T, server string) {
+	t.Helper()
+	var asks [2]asker
+	var ids, of, answer [2]string
+	for i, person := range people {
+		asks[i] = g.asks(t, tokenOf(i), server, statelessRevision)
+		begun, _ := splitAnswer([]byte(asks[i]("tools/call", "work", `"name":"work","arguments":{}`)))
+		ids[i] = textAt(begun, "taskId")
+		of[i] = fmt.Sprintf(`"taskId":%q`, ids[i])
+		program.Await(t, person+"'s task asks", func() bool {
+			state, _ := splitAnswer([]byte(asks[i]("tasks/get", ids[i], of[i])))
+			questions, _ := jsonrpc.Get(state, "inputRequests")
+			for key := range jsonrpc.Members(questions) {
+				answer[i] = fmt.Sprintf(`,"inputResponses":{%q:{"action":"accept","content":{}}}`, key)
+			}
+			return answer[i] != ""
+		})
+	}
+	for i, person := range people {
+		for method, more := range map[string]string{"tasks/get": "", "tasks/update": answer[1-i], "tasks/cancel": ""} {
+			if got := asks[i](method, ids[1-i], of[1-i]+more); !strings.Contains(got, "no such task") {
+				t.Errorf("%s of %s's task by %s: %s", method, people[1-i], person, got)
+			}
+		}
+	}
+	for i, person := range people {
+		if got := asks[i]("tasks/get", ids[i], of[i]); !strings.Contains(got, `"input_required"`) {
+			t.Errorf("%s's task after what the other one tried: %s", person, got)
+		}
+		asks[i]("tasks/update", ids[i], of[i]+answer[i])
+		program.Await(t, person+"'s task is done", func() bool { return strings.Contains(asks[i]("tasks/get", ids[i], of[i]), "data of "+person) })
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 )
 
 // pythonKit returns the parts of one requirements file of testdata/python. mcp1 has what
-// needs major version 1 of the official SDK, mcp2 the rest.
+// needs major version 1 of the official SDK, tasks FastMCP with its tasks, mcp2 the rest.
 func pythonKit(name string) *parts.Kit {
 	venv := filepath.Join("venv", name)
 	return &parts.Kit{

@@ -1,6 +1,7 @@
 """An MCP server with the authorization server of its own SDK, for the tests.
 
-Its arguments are KIND PORT SECONDS. KIND is sdk, the official SDK of either major version, or fastmcp.
+Its arguments are KIND PORT SECONDS. KIND is sdk, the official SDK of either major version, fastmcp, or
+tasks, which is fastmcp with a tool that runs as a task.
 Whoever signs in is who they say. The first access token of a sign-in is valid for SECONDS, a
 refreshed one for 600. Each answer names the account of the token, and for how long the token is good.
 
@@ -58,7 +59,7 @@ class Accounts:
     def issue(self, of, seconds):
         about = {"client_id": of.client_id, "scopes": of.scopes, "subject": of.subject, "resource": of.resource}
         access, refresh = f"{seconds}-{secrets.token_hex(16)}", secrets.token_hex(16)
-        self.accesses[access] = self.access_token(token=access, expires_at=int(time.time()) + seconds, **about)
+        self.accesses[access] = self.access_token(token=access, expires_at=int(time.time()) + seconds, claims={"sub": of.subject}, **about)
         self.refreshes[refresh] = RefreshToken(token=refresh, **about)
         return OAuthToken(access_token=access, refresh_token=refresh, expires_in=seconds, scope=" ".join(of.scopes))
 
@@ -124,6 +125,24 @@ def fastmcp():
     return server, provider, get_access_token, lambda: server.run("http", host="127.0.0.1", port=PORT, show_banner=False, log_level="WARNING")
 
 
+def tasks():
+    """A server of FastMCP with tasks of MCP 2026-07-28, and what runs it."""
+    from fastmcp import Context
+    from fastmcp_tasks import TasksExtension
+    from mcp.types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
+
+    made = fastmcp()
+    made[0].add_extension(TasksExtension())
+    question = ElicitRequest(params=ElicitRequestFormParams(message="Go on?", requested_schema={"type": "object", "properties": {}}))
+
+    @made[0].tool(task=True)
+    async def work(ctx: Context) -> str | InputRequiredResult:
+        """Asks before it tells what the caller has."""
+        return data() if ctx.input_responses else InputRequiredResult(input_requests={"go": question})
+
+    return made
+
+
 def trusting(auth):
     """A server of FastMCP that trusts another authorization server."""
     from fastmcp import FastMCP
@@ -151,7 +170,7 @@ def proxy():
     ))
 
 
-server, provider, access, run = {"sdk": sdk, "fastmcp": fastmcp, "keycloak": keycloak, "proxy": proxy}[KIND]()
+server, provider, access, run = {"sdk": sdk, "fastmcp": fastmcp, "tasks": tasks, "keycloak": keycloak, "proxy": proxy}[KIND]()
 if provider:
     provider.start()
     server.custom_route("/login", methods=["GET", "POST"])(provider.login)
