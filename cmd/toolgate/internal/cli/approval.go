@@ -27,7 +27,7 @@ func approvalCommand(e *env) *cobra.Command {
 	})
 	reconcile.Flags().StringVar(&outcome, "outcome", "", "what became of the call: `done|failed`; done: it took effect, failed: it did not")
 	reconcile.Flags().StringVar(&reason, "reason", "", "how you know, as `TEXT` for the audit trail; required")
-	return atAdmin(e, group("approval", "see and decide the calls that wait for a person", approvalList(e), show, approvalVote(e, "approve"), approvalVote(e, "deny"), reconcile, approvalWatch(e)))
+	return atAdmin(e, group("approval", "see and decide the calls that wait for a person", approvalList(e), show, approvalVote(e, "approve TICKET", "approve one held call"), approvalVote(e, "deny TICKET...", "deny held calls, all for one reason"), reconcile, approvalWatch(e)))
 }
 
 // ticketList is a page of tickets.
@@ -71,19 +71,37 @@ func approvalList(e *env) *cobra.Command {
 
 func ticketPath(id string) string { return "/v1/approvals/" + url.PathEscape(id) }
 
-// approvalVote decides on the digest that the ticket shows at this moment, so
-// that a vote never counts for other arguments than those just read.
-func approvalVote(e *env, verb string) *cobra.Command {
+// approvalVote decides on the digest that each ticket shows at this moment, so
+// that a vote never counts for other arguments than those just read. A vote that is
+// refused keeps none of the others back.
+func approvalVote(e *env, use, short string) *cobra.Command {
 	var reason, digest string
-	c := e.printing(verb+" TICKET", verb+" one held call", func(ctx context.Context, args []string) (*report.Report, error) {
-		var t console.Ticket
+	verb, _, _ := strings.Cut(use, " ")
+	vote := func(ctx context.Context, id string) (*report.Report, error) {
+		t := console.Ticket{Digest: digest}
 		if digest == "" {
-			if err := e.fetch(ctx, peopleListener, http.MethodGet, ticketPath(args[0]), nil, &t); err != nil {
+			if err := e.fetch(ctx, peopleListener, http.MethodGet, ticketPath(id), nil, &t); err != nil {
 				return nil, err
 			}
-			digest = t.Digest
 		}
-		return decided(ctx, e, ticketPath(args[0])+"/"+verb, map[string]string{"reason": reason, "digest": digest})
+		return decided(ctx, e, ticketPath(id)+"/"+verb, map[string]string{"reason": reason, "digest": t.Digest})
+	}
+	c := e.printing(use, short, func(ctx context.Context, tickets []string) (_ *report.Report, failed error) {
+		if len(tickets) == 1 {
+			return vote(ctx, tickets[0])
+		}
+		if digest != "" {
+			return nil, usage(errors.New("--digest is that of one ticket\nhint: leave it out, or name one ticket"))
+		}
+		for _, id := range tickets {
+			voted, err := vote(ctx, id)
+			if err != nil {
+				failed = errors.Join(failed, fmt.Errorf("%s: %w", id, err))
+			} else if err := e.Next(voted); err != nil {
+				return nil, err
+			}
+		}
+		return nil, failed
 	})
 	c.Flags().StringVar(&reason, "reason", "", "why, as `TEXT` for the agent and the audit trail; required to deny")
 	c.Flags().StringVar(&digest, "digest", "", "`DIGEST` that was shown to you (default: the ticket's at this moment)")

@@ -31,7 +31,10 @@ func tokenCommand(e *env) *cobra.Command {
 func tokenCreate(e *env) (c *cobra.Command) {
 	var entry config.Token
 	var expires, overlap time.Duration
-	c = e.printing("create", "make a token", func(context.Context, []string) (*report.Report, error) {
+	c = e.printing("create", "make a token", func(ctx context.Context, _ []string) (*report.Report, error) {
+		if e.addr != "" {
+			return e.createAt(ctx, entry, expires, overlap)
+		}
 		var old []config.Token
 		if c.Flags().Changed("overlap") {
 			cfg, err := e.load()
@@ -69,7 +72,22 @@ func tokenCreate(e *env) (c *cobra.Command) {
 	f.StringVar(&entry.Person, "person", "", "`NAME` of the human who shows the token, or who owns the agent that does")
 	f.DurationVar(&expires, "expires", 0, "`DURATION` for which the token lasts, such as 720h (default: for ever)")
 	f.DurationVar(&overlap, "overlap", 0, "make another token of the subject, and let the present ones end after this `DURATION`, such as 24h")
-	return c
+	return atToolgate(e, c)
+}
+
+// createAt has a running toolgate make a token. Only the file of its configuration has the entries that
+// --overlap changes.
+func (e *env) createAt(ctx context.Context, entry config.Token, expires, overlap time.Duration) (*report.Report, error) {
+	if overlap != 0 {
+		return nil, usage(errors.New("--overlap changes entries of a configuration\nhint: leave out --addr, and name the configuration with --config"))
+	}
+	asked := map[string]any{"subject": entry.Subject, "person": entry.Person, "roles": entry.Roles}
+	if expires != 0 {
+		asked["for"] = expires.String()
+	}
+	var made app.NewToken
+	err := e.fetch(ctx, peopleListener, http.MethodPost, "/v1/tokens", asked, &made)
+	return report.Of(made, tokenText), err
 }
 
 func tokenList(e *env) *cobra.Command {
