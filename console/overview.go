@@ -16,6 +16,7 @@ const (
 	overviewPath = "/console/"
 	day          = 24 * time.Hour
 	bars         = 48 // of a chart
+	warned       = 10 // warnings, unless all are asked for
 )
 
 // A Bucket counts the calls of one span of time by verdict.
@@ -34,6 +35,7 @@ type overviewPage struct {
 	Version  string
 	Held     int
 	Details  bool // names and reasons, for those who may watch toolgate
+	Warned   int  // most warnings that are shown
 	Lists    bool // the visitor may list calls
 	Operates bool // the visitor may open the pages of servers
 	Tools    bool // and those of tools
@@ -55,7 +57,10 @@ type need struct {
 // who may not watch toolgate see counts only.
 func (c *Console) overview(w http.ResponseWriter, r *http.Request) error {
 	d := overviewPage{shell: c.outside("Overview"), Status: c.opts.Status(), Version: c.opts.Version, Details: c.opts.Watches(policy.Principal{})}
-	d.Enter = true
+	d.Enter, d.Warned = true, warned
+	if r.URL.Query().Get("warnings") == "all" {
+		d.Warned = len(d.Warnings)
+	}
 	csp := pageCSP
 	if v, err := c.visitor(w, r); err == nil {
 		csp, d.Details, d.Operates = appCSP, c.opts.Watches(v.Principal), c.may(r.Context(), v.Principal, policy.Operates)

@@ -3,6 +3,7 @@ package console_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -138,6 +139,20 @@ func TestHostileStatus(t *testing.T) {
 			if strings.Contains(page, never) {
 				t.Errorf("%s has %q", path, never)
 			}
+		}
+	}
+}
+
+// The overview has the first warnings, and leads to all.
+func TestManyWarnings(t *testing.T) {
+	l := newListener(t, nil)
+	for i := range 25 {
+		l.status.Warnings = append(l.status.Warnings, fmt.Sprintf("warning %d.", i))
+	}
+	for path, want := range map[string]int{"/console/": 10, "/console/?warnings=all": 25} {
+		page := l.ask("GET", path, "").Body.String()
+		if got := strings.Count(page, "<li>warning "); got != want || strings.Contains(page, `<a href="/console/?warnings=all#warnings">and 15 more</a>`) != (want < 25) {
+			t.Errorf("%s has %d warnings, want %d: %s", path, got, want, page)
 		}
 	}
 }

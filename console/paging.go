@@ -59,12 +59,20 @@ func partOf[T any](at *url.URL, p paging, all []T, key func(T) string) (part lis
 		part.All = append(part.All, k.one)
 	}
 	if len(rest) > p.limit {
-		part.cursor = base64.RawURLEncoding.EncodeToString([]byte(rest[p.limit-1].key))
-		query := at.Query()
-		query.Set("cursor", part.cursor)
-		part.Next = at.Path + "?" + query.Encode()
+		part.cursor = cursorOf(rest[p.limit-1].key)
+		part.Next = withCursor(at, part.cursor)
 	}
 	return part
+}
+
+// cursorOf returns the cursor of what comes after a key.
+func cursorOf(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
+
+// withCursor returns the address of more of a list at an address.
+func withCursor(at *url.URL, cursor string) string {
+	query := at.Query()
+	query.Set("cursor", cursor)
+	return at.Path + "?" + query.Encode()
 }
 
 // object is the answer with the part under a name. It has the member next where there are more.

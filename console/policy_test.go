@@ -5,11 +5,15 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
 	"iter"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +23,7 @@ import (
 	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/rejudge/shadow"
 )
 
 // adviser answers about a policy, and keeps what it is asked.
@@ -190,6 +195,53 @@ func TestQuestions(t *testing.T) {
 	if p := refused(t, l.ask("POST", "/v1/policy/explain", someCall, as("t-oda")...), 400, "BAD_REQUEST"); !strings.Contains(p.Detail, "no server lists it") || string(a.call.Arguments) != `{"n":1}` {
 		t.Errorf("%+v of %+v", p, a.call)
 	}
+}
+
+// Disagreements come page by page, those of one candidate, on the page and from the interface.
+func TestShadowPages(t *testing.T) {
+	var asked []console.ShadowQuery
+	l, _ := advisedBy(t, func(o *console.Options) {
+		o.Shadow = func(_ context.Context, q console.ShadowQuery) (r shadow.Report, _ error) {
+			asked = append(asked, q)
+			first, _ := strconv.Atoi(strings.TrimPrefix(q.After, "dec_"))
+			for i := first + 1; i <= min(3, first+q.Limit); i++ {
+				id := fmt.Sprintf("dec_%d", i)
+				r.Disagreements = append(r.Disagreements, shadow.Disagreement{Candidate: "sha256:1", DecisionID: id, Tool: "tool of " + id})
+			}
+			r.Asked = &shadow.Total{Candidate: "sha256:1"}
+			return r, nil
+		}
+	})
+	query, seen := "limit=2", []string{}
+	for range 2 {
+		var page struct {
+			Disagreements []shadow.Disagreement
+			Next          string
+		}
+		if err := json.Unmarshal(l.ask("GET", "/v1/policy/shadow?"+query, "", as("t-oda")...).Body.Bytes(), &page); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range page.Disagreements {
+			seen = append(seen, d.DecisionID)
+		}
+		query = "limit=2&cursor=" + page.Next
+	}
+	if want := []string{"dec_1", "dec_2", "dec_3"}; !cmp.Equal(seen, want) || query != "limit=2&cursor=" {
+		t.Errorf("%q and then %q", seen, query)
+	}
+	if second := (console.ShadowQuery{Candidate: "sha256:1", After: "dec_2", Limit: 3}); !cmp.Equal(asked[1], second) {
+		t.Errorf("the second page asks for %+v", asked[1])
+	}
+	oda := newBrowser(l).signIn("t-oda")
+	page := oda.do("GET", "/console/policy/shadow?limit=2", nil).Body.String()
+	more := regexp.MustCompile(`href="(/console/policy/shadow[^"]*cursor=[^"]*)"`).FindStringSubmatch(page)
+	if more == nil {
+		t.Fatalf("no more: %s", page)
+	}
+	if last := oda.do("GET", html.UnescapeString(more[1]), nil).Body.String(); !strings.Contains(last, "tool of dec_3") || strings.Contains(last, "cursor=") {
+		t.Errorf("the last page: %s", last)
+	}
+	refused(t, l.ask("GET", "/v1/policy/shadow?cursor=%21", "", as("t-oda")...), 400, "BAD_REQUEST")
 }
 
 // archive packs files as .tar.gz.

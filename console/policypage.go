@@ -94,9 +94,7 @@ func (c *Console) matrixPage(w http.ResponseWriter, r *http.Request, v visitor) 
 		return err
 	}
 	if d.PolicyMatrix.Next != "" {
-		query := r.URL.Query()
-		query.Set("cursor", d.PolicyMatrix.Next)
-		d.Next = matrixPath + "?" + query.Encode()
+		d.Next = withCursor(r.URL, d.PolicyMatrix.Next)
 	}
 	return render(w, appCSP, http.StatusOK, matrixView(d))
 }

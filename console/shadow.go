@@ -2,9 +2,9 @@ package console
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/toolgate/toolgate/policy"
@@ -15,6 +15,7 @@ import (
 type ShadowQuery struct {
 	Candidate string    // beginning of its revision, "" = of the latest
 	Since     time.Time // zero = all
+	After     string    // decision of the last one that the caller has, "" = none
 	Limit     int
 }
 
@@ -33,15 +34,26 @@ func (c *Console) shadowRoutes() map[string]map[string]handler {
 
 var noCandidate = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "no policy with this revision was asked", Hint: "without candidate it is the one that was asked last"}
 
+// A shadowPart is what shadow policies would have decided otherwise, with a part of the disagreements.
+type shadowPart struct {
+	shadow.Report
+	Next string `json:"next,omitempty"` // cursor of more: the candidate and the last decision
+}
+
 // shadowFor returns what shadow policies would have decided otherwise. That is of recorded calls: p sees it
 // with the rights to try policies, and reading it is recorded first.
-func (c *Console) shadowFor(r *http.Request, p policy.Principal, credential string) (found shadow.Report, err error) {
-	q := ShadowQuery{Limit: disagreeings}
-	if err := readQuery(r.URL, map[string]func(string) error{
-		"candidate": anyText(&q.Candidate), "since": c.moment(&q.Since), "limit": number(&q.Limit, 1, maxListed, fmt.Sprintf("limit is a number from 1 to %d", maxListed)),
-	}); err != nil {
+func (c *Console) shadowFor(r *http.Request, p policy.Principal, credential string) (found shadowPart, err error) {
+	var q ShadowQuery
+	var part paging
+	known := part.parameters(map[string]func(string) error{"candidate": anyText(&q.Candidate), "since": c.moment(&q.Since)})
+	part.limit = disagreeings
+	if err := readQuery(r.URL, known); err != nil {
 		return found, err
 	}
+	if part.after != "" { // another candidate may be the latest by now
+		q.Candidate, q.After, _ = strings.Cut(part.after, " ")
+	}
+	q.Limit = part.limit + 1
 	act := Act{Name: ActTrailRead, Principal: p, Credential: credential, Query: "disagreements of the shadow policy"}
 	if err := c.mayTry(r, p); err != nil {
 		return found, c.recordRefusal(r, act, err)
@@ -49,8 +61,13 @@ func (c *Console) shadowFor(r *http.Request, p policy.Principal, credential stri
 	if err := c.record(r, act); err != nil {
 		return found, err
 	}
-	if found, err = c.opts.Shadow(r.Context(), q); errors.Is(err, shadow.ErrNoCandidate) {
+	if found.Report, err = c.opts.Shadow(r.Context(), q); errors.Is(err, shadow.ErrNoCandidate) {
 		err = noCandidate
+	}
+	if len(found.Disagreements) > part.limit {
+		found.Disagreements = found.Disagreements[:part.limit]
+		last := found.Disagreements[part.limit-1]
+		found.Next = cursorOf(last.Candidate + " " + last.DecisionID)
 	}
 	for i := range found.Disagreements {
 		d := &found.Disagreements[i]
@@ -70,15 +87,18 @@ func (c *Console) showShadow(w http.ResponseWriter, r *http.Request, p policy.Pr
 
 type shadowPage struct {
 	shell
-	shadow.Report
+	shadowPart
 	Calls bool // there are pages of calls
 }
 
 // shadowPage shows what shadow policies would have decided otherwise.
 func (c *Console) shadowPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
 	d := shadowPage{Calls: c.opts.Calls != nil}
-	if d.Report, err = c.shadowFor(r, v.Principal, "session"); err != nil {
+	if d.shadowPart, err = c.shadowFor(r, v.Principal, "session"); err != nil {
 		return err
+	}
+	if d.Next != "" {
+		d.Next = withCursor(r.URL, d.Next)
 	}
 	if d.shell, err = c.policyShell(r.Context(), v, "Shadow policy"); err != nil {
 		return err

@@ -72,8 +72,8 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, v visitor) erro
 	}
 }
 
-// feedOf reads a sequence in a goroutine of its own; an error ends it. The channel is closed when
-// it ends. The caller must end ctx and then call wait, which returns when the goroutine has ended.
+// feedOf reads a sequence in a goroutine of its own; an error, such as that of a page that was too slow and
+// asks again, ends it. The channel is closed when it ends. The caller must end ctx and then call wait, which returns when the goroutine has ended.
 func feedOf[T any](ctx context.Context, c *Console, from iter.Seq2[T, error]) (to <-chan T, wait func()) {
 	ch := make(chan T)
 	done := make(chan struct{})
@@ -82,7 +82,7 @@ func feedOf[T any](ctx context.Context, c *Console, from iter.Seq2[T, error]) (t
 		defer close(ch)
 		for v, err := range from {
 			if err != nil {
-				c.opts.Log.Error("following a feed", "error", err)
+				c.opts.Log.Info("a feed has ended", "error", err)
 				return
 			}
 			select {

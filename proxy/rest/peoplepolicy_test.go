@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +67,7 @@ func (a *adviser) shadow(_ context.Context, q console.ShadowQuery) (r shadow.Rep
 	}
 	r.Candidates = []shadow.Total{{Candidate: "sha256:1"}}
 	r.Disagreements = []shadow.Disagreement{{Candidate: "sha256:1", DecisionID: "dec_1", Was: judgement.Verdict{Effect: policy.Allow}, Now: judgement.Verdict{Effect: policy.Deny, Rule: "r"}}}
+	r.Disagreements = slices.Repeat(r.Disagreements, min(q.Limit, 2))
 	return r, nil
 }
 
@@ -100,6 +102,8 @@ func policyProbes() (probes []probe) {
 	gets("/v1/audit/export?format=csv&since=24h", map[int]string{200: "oda", 401: "", 403: "ann", 503: "una"})
 	gets("/v1/audit/export?format=xml", map[int]string{400: "oda"})
 	gets("/v1/policy/shadow?candidate=1&since=24h&limit=2", map[int]string{200: "tom", 401: "", 403: "oda", 503: "una"})
+	gets("/v1/policy/shadow?limit=1&cursor=c2hhMjU2OjEgZGVjXzE", map[int]string{200: "tom"})
+	gets("/v1/policy/shadow?cursor=!", map[int]string{400: "tom"})
 	gets("/v1/policy/shadow?candidate=absent", map[int]string{404: "tom"})
 	gets("/v1/policy/shadow?x=1", map[int]string{400: "tom"})
 	gets("/v1/audit/anchors", map[int]string{200: "tom", 401: "", 403: "oda"})

@@ -134,15 +134,17 @@ func (t *Total) fields() []any {
 	return []any{&t.Candidate, store.Time{To: &t.First}, store.Time{To: &t.Last}, &t.Same, &t.Changed, &t.Failed, &t.Skipped}
 }
 
-// List returns the disagreements of candidate ("" = of all) since then, the latest
-// first and at most most of them.
-func List(ctx context.Context, db *store.DB, candidate string, since time.Time, most int) ([]Disagreement, error) {
+// List returns the disagreements of candidate ("" = of all) since then, the latest first and at most most of
+// them: for one candidate those that come after the one on a decision, "" = from the latest on.
+func List(ctx context.Context, db *store.DB, candidate string, since time.Time, after string, most int) ([]Disagreement, error) {
 	from := int64(0)
 	if !since.IsZero() {
 		from = since.UnixNano()
 	}
 	all, err := store.Select(ctx, db.Read, (*Disagreement).fields, `SELECT candidate, decision_id, at, serving, principal, tool, difference, was_effect, was_rule, now_effect, now_rule, reason
-		FROM shadow_disagreements WHERE at >= ? AND (? = '' OR candidate = ?) ORDER BY at DESC, decision_id DESC LIMIT ?`, from, candidate, candidate, most)
+		FROM shadow_disagreements WHERE at >= ? AND (? = '' OR candidate = ?)
+		AND (? = '' OR (at, decision_id) < (SELECT at, decision_id FROM shadow_disagreements WHERE candidate = ? AND decision_id = ?))
+		ORDER BY at DESC, decision_id DESC LIMIT ?`, from, candidate, candidate, after, candidate, after, most)
 	if err != nil {
 		return nil, fmt.Errorf("reading disagreements: %w", err)
 	}
@@ -159,9 +161,9 @@ type Report struct {
 // ErrNoCandidate reports a revision that no candidate has.
 var ErrNoCandidate = errors.New("no policy with this revision was asked")
 
-// ReportOf returns what is known, with at most most disagreements since then, of the candidate whose
-// revision begins so, with or without "sha256:"; "" = the latest. The error is ErrNoCandidate or of the store.
-func ReportOf(ctx context.Context, db *store.DB, revision string, since time.Time, most int) (r Report, err error) {
+// ReportOf returns what is known, with disagreements as in List, of the candidate whose revision begins so,
+// with or without "sha256:"; "" = the latest. The error is ErrNoCandidate or of the store.
+func ReportOf(ctx context.Context, db *store.DB, revision string, since time.Time, after string, most int) (r Report, err error) {
 	r.Candidates, r.Disagreements = []Total{}, []Disagreement{}
 	all, err := Totals(ctx, db)
 	if err != nil {
@@ -174,7 +176,7 @@ func ReportOf(ctx context.Context, db *store.DB, revision string, since time.Tim
 	switch {
 	case i >= 0:
 		r.Asked = &r.Candidates[i]
-		all, err := List(ctx, db, r.Asked.Candidate, since, most)
+		all, err := List(ctx, db, r.Asked.Candidate, since, after, most)
 		r.Disagreements = append(r.Disagreements, all...)
 		return r, err
 	case revision != "":

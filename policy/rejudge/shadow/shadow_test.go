@@ -134,7 +134,7 @@ func TestWhatIsDecidedFromNowOn(t *testing.T) {
 	b.write(record("dec_4", "bad"))
 	b.until("what is changed", func() bool { return b.counted(shadow.Changed) == 2 })
 	b.stop()
-	list, err := shadow.List(t.Context(), b.db, "", time.Time{}, 10)
+	list, err := shadow.List(t.Context(), b.db, "", time.Time{}, "", 10)
 	if err != nil || len(list) != 2 {
 		t.Fatalf("got %+v, %v", list, err)
 	}
@@ -144,10 +144,13 @@ func TestWhatIsDecidedFromNowOn(t *testing.T) {
 	if diff := cmp.Diff(want, list[1]); diff != "" || list[0].DecisionID != "dec_4" {
 		t.Errorf("latest %s (-want +got):\n%s", list[0].DecisionID, diff)
 	}
-	if since, err := shadow.List(t.Context(), b.db, "sha256:new", list[0].At, 10); err != nil || len(since) != 1 {
+	if since, err := shadow.List(t.Context(), b.db, "sha256:new", list[0].At, "", 10); err != nil || len(since) != 1 {
 		t.Errorf("since the last: %+v, %v", since, err)
 	}
-	if other, err := shadow.List(t.Context(), b.db, "sha256:other", time.Time{}, 10); err != nil || len(other) != 0 {
+	if after, err := shadow.List(t.Context(), b.db, "sha256:new", time.Time{}, "dec_4", 10); err != nil || len(after) != 1 || after[0].DecisionID != "dec_2" {
+		t.Errorf("after the latest: %+v, %v", after, err)
+	}
+	if other, err := shadow.List(t.Context(), b.db, "sha256:other", time.Time{}, "", 10); err != nil || len(other) != 0 {
 		t.Errorf("of another: %+v, %v", other, err)
 	}
 	totals, err := shadow.Totals(t.Context(), b.db)
@@ -186,7 +189,7 @@ func TestACandidateThatFails(t *testing.T) {
 	b.Set(judge{revision: "sha256:new", before: func(context.Context) error { return errors.New("planted") }})
 	b.until("a failure", func() bool { b.write(record("dec_1", "x")); return b.counted(shadow.Failed) > 0 })
 	b.stop()
-	list, err := shadow.List(t.Context(), b.db, "", time.Time{}, 10)
+	list, err := shadow.List(t.Context(), b.db, "", time.Time{}, "", 10)
 	if err != nil || len(list) != 1 || list[0].Now.Rule != judgement.RuleFailed {
 		t.Errorf("got %+v, %v", list, err)
 	}
@@ -320,7 +323,7 @@ func TestAStoreThatFails(t *testing.T) {
 	if err != nil || len(totals) != 1 || totals[0].Changed != b.counted(shadow.Changed) {
 		t.Errorf("totals %+v, %v; %d were changed", totals, err, b.counted(shadow.Changed))
 	}
-	list, err := shadow.List(t.Context(), b.db, "", time.Time{}, 10_000)
+	list, err := shadow.List(t.Context(), b.db, "", time.Time{}, "", 10_000)
 	if err != nil || len(list) == 0 || len(list) > 500 {
 		t.Errorf("%d are listed, %v", len(list), err)
 	}
@@ -339,7 +342,7 @@ func TestTheNewestAreKept(t *testing.T) {
 	b.Set(judge{revision: "sha256:new", denies: "bad"})
 	b.until("one", func() bool { b.write(record("dec_0", "bad")); return b.counted(shadow.Changed) > 0 })
 	b.stop()
-	list, err := shadow.List(t.Context(), b.db, "", time.Time{}, 20_000)
+	list, err := shadow.List(t.Context(), b.db, "", time.Time{}, "", 20_000)
 	if err != nil || len(list) != 10_000 || list[0].DecisionID != "dec_0" || list[9_999].DecisionID != "51" {
 		t.Errorf("%d are kept, %v", len(list), err)
 	}

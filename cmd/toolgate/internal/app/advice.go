@@ -31,7 +31,7 @@ func (a *App) withAdvice(opts *console.Options) {
 	})
 	opts.Policy, opts.Judge, opts.TrialText, opts.Verify = desk, desk, a.options.TrialText, a.verifyTrail
 	opts.Shadow = func(ctx context.Context, q console.ShadowQuery) (shadow.Report, error) {
-		return shadow.ReportOf(ctx, a.state.db, q.Candidate, q.Since, q.Limit)
+		return shadow.ReportOf(ctx, a.state.db, q.Candidate, q.Since, q.After, q.Limit)
 	}
 	opts.Anchors = func() ([]notary.AnchorState, error) { return a.state.trail.Anchors(), a.state.trail.Unsigned() }
 	opts.Export = func(ctx context.Context, q console.ExportQuery) (iter.Seq2[[]byte, error], error) {

@@ -261,7 +261,7 @@ func policyShadow(e *env) *cobra.Command {
 			return nil, usage(fmt.Errorf("--limit %d lists nothing\nhint: give a number above 0", most))
 		}
 		found, err := ofStore(ctx, e, func(ctx context.Context, db *store.DB) (shadow.Report, error) {
-			r, err := shadow.ReportOf(ctx, db, candidate, since, most)
+			r, err := shadow.ReportOf(ctx, db, candidate, since, "", most)
 			if errors.Is(err, shadow.ErrNoCandidate) {
 				err = usage(fmt.Errorf("no policy with the revision %s was asked\nhint: without --candidate it is the one that was asked last", candidate))
 			}
