@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -70,7 +69,6 @@ type matrixPage struct {
 	shell
 	PolicyMatrix
 	Query MatrixQuery
-	Next  string // address of more
 }
 
 // one returns the member of a list with at most one, "" for none.
@@ -93,8 +91,8 @@ func (c *Console) matrixPage(w http.ResponseWriter, r *http.Request, v visitor) 
 	if d.PolicyMatrix, err = c.opts.Policy.Matrix(r.Context(), d.Query); err != nil {
 		return err
 	}
-	if d.PolicyMatrix.Next != "" {
-		d.Next = withCursor(r.URL, d.PolicyMatrix.Next)
+	if d.Next != "" {
+		d.Next = withCursor(r.URL, d.Next)
 	}
 	return render(w, appCSP, http.StatusOK, matrixView(d))
 }
@@ -145,12 +143,9 @@ func (c *Console) askPage(w http.ResponseWriter, r *http.Request, v visitor) (er
 
 type tryPageData struct {
 	shell
-	Files []sourceFile
+	Files map[string][]byte // of the policy that serves
 	Jobs  []Job
 }
-
-// A sourceFile is a file of the policy that serves.
-type sourceFile struct{ Name, Text string }
 
 // tryPage shows the files of the policy that serves, to be changed and tried.
 func (c *Console) tryPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
@@ -161,14 +156,9 @@ func (c *Console) tryPage(w http.ResponseWriter, r *http.Request, v visitor) (er
 	if err := c.mayTry(r, v.Principal); err != nil {
 		return err
 	}
-	files, err := c.opts.Policy.Files(r.Context())
-	if err != nil {
+	if d.Files, err = c.opts.Policy.Files(r.Context()); err != nil {
 		return err
 	}
-	for name, text := range files {
-		d.Files = append(d.Files, sourceFile{name, string(text)})
-	}
-	slices.SortFunc(d.Files, func(a, b sourceFile) int { return strings.Compare(a.Name, b.Name) })
 	d.Jobs = c.jobs.list(tryKind, personOf(v.Principal))
 	return render(w, appCSP, http.StatusOK, tryView(d))
 }

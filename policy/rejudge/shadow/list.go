@@ -164,25 +164,21 @@ var ErrNoCandidate = errors.New("no policy with this revision was asked")
 // ReportOf returns what is known, with disagreements as in List, of the candidate whose revision begins so,
 // with or without "sha256:"; "" = the latest. The error is ErrNoCandidate or of the store.
 func ReportOf(ctx context.Context, db *store.DB, revision string, since time.Time, after string, most int) (r Report, err error) {
-	r.Candidates, r.Disagreements = []Total{}, []Disagreement{}
 	all, err := Totals(ctx, db)
-	if err != nil {
-		return r, err
-	}
-	r.Candidates = append(r.Candidates, all...)
+	r.Candidates, r.Disagreements = append([]Total{}, all...), []Disagreement{}
 	i := slices.IndexFunc(all, func(t Total) bool {
 		return strings.HasPrefix(t.Candidate, revision) || strings.HasPrefix(t.Candidate, "sha256:"+revision)
 	})
 	switch {
 	case i >= 0:
 		r.Asked = &r.Candidates[i]
-		all, err := List(ctx, db, r.Asked.Candidate, since, after, most)
-		r.Disagreements = append(r.Disagreements, all...)
-		return r, err
-	case revision != "":
-		return r, ErrNoCandidate
+		var listed []Disagreement
+		listed, err = List(ctx, db, r.Asked.Candidate, since, after, most)
+		r.Disagreements = append(r.Disagreements, listed...)
+	case err == nil && revision != "":
+		err = ErrNoCandidate
 	}
-	return r, nil
+	return r, err
 }
 
 func (d *Disagreement) fields() []any {
