@@ -24,7 +24,8 @@ type Position struct {
 }
 
 // PositionAfter returns the start of the last segment for whose first line before
-// returns true, or of the first segment.
+// returns true, or of the first segment. numbers are those of the segments, in ascending order; there
+// is at least one.
 func PositionAfter(dir string, numbers []int, before func(first []byte) bool) (*Position, error) {
 	for _, number := range slices.Backward(numbers[1:]) {
 		line, err := FirstLine(dir, number)
@@ -38,7 +39,8 @@ func PositionAfter(dir string, numbers []int, before func(first []byte) bool) (*
 	return &Position{Dir: dir, Number: numbers[0]}, nil
 }
 
-// LastPosition returns the position before the last n lines of a chain.
+// LastPosition returns the position before the last n lines of a chain, whose segments have the numbers
+// in ascending order. A chain without segments has its position at number 0.
 func LastPosition(dir string, numbers []int, n int) (*Position, error) {
 	at := &Position{Dir: dir}
 	for _, number := range slices.Backward(numbers) {
