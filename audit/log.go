@@ -198,8 +198,8 @@ func (l *Log) Close() error {
 	return l.err
 }
 
-// endsOf returns the ends of the chains under root, without those that another chain
-// names already with the same end.
+// endsOf returns the last record of each chain under root. It leaves out a record that the open
+// record of another chain names.
 func endsOf(root string) ([]Earlier, error) {
 	var ends []Earlier
 	named := map[Earlier]bool{}

@@ -72,8 +72,9 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, v visitor) erro
 	}
 }
 
-// feedOf reads a sequence in a goroutine of its own; an error, such as that of a page that was too slow and
-// asks again, ends it. The channel is closed when it ends. The caller must end ctx and then call wait, which returns when the goroutine has ended.
+// feedOf reads a sequence in a goroutine of its own, and closes the channel at its end. An error ends the
+// sequence: a page that was too slow gets one, and asks again. The caller must end ctx and then call
+// wait, which returns when the goroutine has ended.
 func feedOf[T any](ctx context.Context, c *Console, from iter.Seq2[T, error]) (to <-chan T, wait func()) {
 	ch := make(chan T)
 	done := make(chan struct{})

@@ -30,9 +30,9 @@ type Archived struct {
 
 // Archive moves the oldest segments of every chain under root to the directory to: those
 // whose records are all from before a time, but never the segment that a process may be
-// writing, nor one that records the removal of other chains. What stays begins with a starting point that signer signs, so that the trail
-// still verifies, and the archive verifies with Evidence.Archive. A log may be written to
-// meanwhile. A segment is removed only once its copy and the starting point are on disk;
+// writing, nor one that records the removal of other chains. What stays begins with a starting
+// point that signer signs, so that the trail still verifies, and the archive verifies with
+// Evidence.Archive. A log may be written to meanwhile. A segment is removed only once its copy and the starting point are on disk;
 // an Archive that was interrupted is finished by the next one. Chains of which nothing is
 // left are in Archived.Removed: RemoveChains removes them.
 func Archive(root, to string, before, now time.Time, trail string, signer note.Signer) (Archived, error) {

@@ -29,10 +29,9 @@ const keepLinks = 1 << 19
 
 // Verify checks every chain under roots, one for each replica, and compares the trail with
 // the evidence. One root that does not exist is a trail without chains where there is a
-// ledger. The error is ErrOtherKeys, or
-// reports files that could not be read; faults of the trail are in its Problems. A log
-// may be verified while it is written to: records that arrive meanwhile may or may not be
-// part of the Report.
+// ledger. The error is ErrOtherKeys, or reports files that could not be read; faults of the
+// trail are in Report.Problems. A log may be verified while it is written to: records that
+// arrive meanwhile may or may not be part of the Report.
 func (e Evidence) Verify(roots ...string) (Report, error) {
 	rep, err := e.verify(roots)
 	if err != nil {

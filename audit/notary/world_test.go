@@ -8,9 +8,14 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/notary"
 )
+
+// Every notary and every log ends its goroutines.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // sample is a record of a call.
 func sample(call string) *audit.Record {
@@ -25,12 +30,7 @@ func sample(call string) *audit.Record {
 
 func open(t *testing.T, root string, opts audit.Options) *audit.Log {
 	t.Helper()
-	l, err := audit.Open(root, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	return l
+	return openSigned(t, root, opts, notary.Signing{}).Log
 }
 
 func openSigned(t *testing.T, root string, opts audit.Options, s notary.Signing) *notary.Log {

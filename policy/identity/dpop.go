@@ -197,6 +197,6 @@ func (p *Proofs) Spend(ctx context.Context, id [sha256.Size]byte, now, until tim
 var (
 	// errReplayed refuses a proof that was shown before.
 	errReplayed = refuse(Proof, "the proof was shown before")
-	// errUnread refuses a proof while nobody knows whether it was.
+	// errUnread refuses a proof when the store cannot be read.
 	errUnread = refuse(Unread, "whether the proof was shown before cannot be read from the store")
 )

@@ -288,7 +288,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestReplayUnknown holds that no proof counts where nothing remembers those that were shown.
+// Without a memory of the proofs that were shown, every proof is refused.
 func TestReplayUnknown(t *testing.T) {
 	p := newIDP(t)
 	h, c := p.holder(t), resources(p)

@@ -76,7 +76,7 @@ func (k *keySet) fetch(ctx context.Context) {
 		}
 		k.use(address)
 	}
-	_, _ = k.current().VerifySignature(ctx, unsigned) // the transport notes what came of it
+	_, _ = k.current().VerifySignature(ctx, unsigned) // k learns the result from the transport
 }
 
 // current returns where the keys are, nil when that is not known.
@@ -220,7 +220,7 @@ var errPace = errors.New("fetching keys: asked too often")
 type keyTransport struct {
 	base http.RoundTripper
 	pace *rate.Limiter
-	keys *keySet // notes what its fetches return; nil = what is fetched is no key set
+	keys *keySet // receives the result of each fetch; nil = the responses are not key sets
 }
 
 // RoundTrip implements http.RoundTripper.

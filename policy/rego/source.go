@@ -36,9 +36,9 @@ const (
 type sourceFiles map[string][]byte
 
 // ReadFiles reads the files of the policy at where: "" is the embedded default, else a
-// directory or a bundle archive (.tar.gz). It reads the files that keep wants,
+// directory or a bundle archive (.tar.gz). It reads the files that keep wants, by slash path,
 // and looks into a hidden folder if keep wants that, named with a slash at its
-// end.
+// end. It has the bounds of Load.
 func ReadFiles(where string, keep func(name string) bool) (sourceFiles, error) {
 	if where == "" {
 		return readFS(defaults.Files, keep)

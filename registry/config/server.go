@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Server returns the server of a name, nil for none.
+// Server returns the server with a name, nil when there is none. The caller must not change it.
 func (c *Config) Server(name string) *Server {
 	for i := range c.Servers {
 		if c.Servers[i].Name == name {

@@ -134,8 +134,8 @@ func (t *Total) fields() []any {
 	return []any{&t.Candidate, store.Time{To: &t.First}, store.Time{To: &t.Last}, &t.Same, &t.Changed, &t.Failed, &t.Skipped}
 }
 
-// List returns the disagreements of candidate ("" = of all) since then, the latest first and at most most of
-// them: for one candidate those that come after the one on a decision, "" = from the latest on.
+// List returns at most most disagreements of candidate ("" = of all) since then, the latest first. after is
+// the ID of a decision: the list begins behind the disagreement of candidate on that decision; "" = with the latest.
 func List(ctx context.Context, db *store.DB, candidate string, since time.Time, after string, most int) ([]Disagreement, error) {
 	from := int64(0)
 	if !since.IsZero() {
