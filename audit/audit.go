@@ -274,12 +274,15 @@ type Record struct {
 	Stage        string  `json:"stage,omitempty"`         // the stage at which the call ended
 	Code         string  `json:"code,omitempty"`          // kernel code of a refusal
 	DurationMS   float64 `json:"duration_ms,omitempty"`   // milliseconds, kept to the microsecond
+	UpstreamMS   float64 `json:"upstream_ms,omitempty"`   // of which the server took, in milliseconds; 0 = it was not called
 	ResultSHA256 string  `json:"result_sha256,omitempty"` // lower-case hex
 	ResultBytes  int     `json:"result_bytes,omitempty"`
 	// ResultTokens estimates what the result takes of a model's context: a token for each
 	// four bytes. It is not token_count of seed 002, which counts what toolgate's own calls of
 	// models cost: toolgate makes none.
 	ResultTokens int `json:"result_tokens_estimated,omitempty"`
+	// Signals are the IDs of the first eight Signals of the result, which the agent was told.
+	Signals []string `json:"signals,omitempty"`
 	// Hidden are the kinds of characters in the upstream's result that a reader does
 	// not see: control, bidi, invisible, tag.
 	Hidden []string `json:"hidden,omitempty"`

@@ -38,7 +38,7 @@ func sample(call string) *audit.Record {
 		Policy:     audit.Policy{Effect: "allow", Rule: "role", Reason: "the role may call it", Revision: "sha256:cd"},
 		Credential: &audit.Credential{ID: "con_1", Type: "oauth", Account: "octo-ann", Scopes: []string{"repo"}},
 		Ticket:     "apr_1", Outcome: audit.Allowed, Stage: "forward", Code: "T4_TOOL_EXECUTION_FAILED",
-		DurationMS: 12.345, ResultSHA256: strings.Repeat("0f", 32), ResultBytes: 321, ResultTokens: 81, Error: "boom", Replayed: true,
+		DurationMS: 12.345, UpstreamMS: 11.25, Signals: []string{"sig_1", "sig_2"}, ResultSHA256: strings.Repeat("0f", 32), ResultBytes: 321, ResultTokens: 81, Error: "boom", Replayed: true,
 	}
 }
 

@@ -431,17 +431,23 @@ func appendRecord(b []byte, r *Record, kind Kind, now time.Time) []byte {
 	switch {
 	case kind == KindOutcome:
 		b = appendTexts(b, "outcome", string(r.Outcome), "stage", r.Stage, "code?", r.Code)
-		ms := math.Round(r.DurationMS*1000) / 1000
-		if math.IsNaN(ms) || math.IsInf(ms, 0) {
-			ms = 0 // JSON cannot express it
+		b = appendMS(append(b, `,"duration_ms":`...), r.DurationMS)
+		if r.UpstreamMS != 0 {
+			b = appendMS(append(b, `,"upstream_ms":`...), r.UpstreamMS)
 		}
-		b = strconv.AppendFloat(append(b, `,"duration_ms":`...), ms, 'f', -1, 64)
 		b = appendTexts(b, "result_sha256?", r.ResultSHA256)
 		if r.ResultBytes != 0 {
 			b = strconv.AppendInt(append(b, `,"result_bytes":`...), int64(r.ResultBytes), 10)
 		}
 		if r.ResultTokens != 0 {
 			b = strconv.AppendInt(append(b, `,"result_tokens_estimated":`...), int64(r.ResultTokens), 10)
+		}
+		if len(r.Signals) > 0 {
+			b = append(b, `,"signals":[`...)
+			for _, id := range r.Signals {
+				b = appendTexts(b, "", id)
+			}
+			b = append(b, ']')
 		}
 		if r.Hidden != nil {
 			b = appendDocument(b, "hidden", r.Hidden)
@@ -459,6 +465,15 @@ func appendRecord(b []byte, r *Record, kind Kind, now time.Time) []byte {
 		b = appendDocument(b, "event", r.Event)
 	}
 	return b
+}
+
+// appendMS appends milliseconds, to the microsecond.
+func appendMS(b []byte, ms float64) []byte {
+	ms = math.Round(ms*1000) / 1000
+	if math.IsNaN(ms) || math.IsInf(ms, 0) {
+		ms = 0 // JSON cannot express it
+	}
+	return strconv.AppendFloat(b, ms, 'f', -1, 64)
 }
 
 // appendArguments appends the arguments of r, or what is recorded in their place.

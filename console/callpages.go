@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -236,8 +237,9 @@ type callPageData struct {
 	WholeCall
 	Decided, Ended audit.Record // as far as the trail at hand has them
 	Steps          []callStep
-	Operates       bool // the visitor may ask the policy
-	Tries          bool // and try another one
+	Operates       bool   // the visitor may ask the policy
+	Tries          bool   // and try another one
+	Viewer         string // page of the trace; "" = none
 }
 
 // A callStep is something that a record has the time of.
@@ -264,7 +266,7 @@ func (c *Console) callPage(w http.ResponseWriter, r *http.Request, v visitor) er
 	if d.Steps, err = d.steps(); err != nil {
 		return err
 	}
-	d.Tries = d.Operates && c.mayTry(r, v.Principal) == nil
+	d.Tries, d.Viewer = d.Operates && c.mayTry(r, v.Principal) == nil, c.viewerURL(d.judgedBy().TraceID)
 	if d.shell, err = c.shell(r.Context(), v, "Call of "+Visible(d.Call.Tool), callsPath, ""); err != nil {
 		return err
 	}
@@ -390,7 +392,28 @@ func tookText(k index.Call) string {
 	if k.Outcome == "" {
 		return ""
 	}
-	return strconv.FormatFloat(k.DurationMS, 'f', 1, 64) + " ms"
+	return milliseconds(k.DurationMS)
+}
+
+// atServer says how long the server took; "" = it was not called.
+func atServer(r audit.Record) string {
+	if r.UpstreamMS == 0 {
+		return ""
+	}
+	return milliseconds(r.UpstreamMS)
+}
+
+func milliseconds(ms float64) string { return strconv.FormatFloat(ms, 'f', 1, 64) + " ms" }
+
+// traceForm is that of the ids that tracing gives traces (W3C Trace Context §3.2.2.3).
+var traceForm = regexp.MustCompile(`^[0-9a-f]{32}$`)
+
+// viewerURL is the page of a trace in the viewer; "" = there is none.
+func (c *Console) viewerURL(traceID string) string {
+	if c.opts.TraceURL == "" || !traceForm.MatchString(traceID) {
+		return ""
+	}
+	return strings.ReplaceAll(c.opts.TraceURL, "{trace_id}", traceID)
 }
 
 // behindText says how far the index is behind.

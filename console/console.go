@@ -172,6 +172,8 @@ type Options struct {
 	Hosts []string
 	// Environment is the name of this toolgate among others, which every page shows to everybody; "" = none.
 	Environment string
+	// TraceURL is the page of a trace in a viewer, with {trace_id} for its id; "" = none.
+	TraceURL string
 	// Version of the program, for the page.
 	Version string
 	// Throttle bounds refused credentials; nil = one of the console's own.

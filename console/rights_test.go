@@ -34,7 +34,7 @@ func whole(t *testing.T) *listener {
 		o.Export = func(context.Context, console.ExportQuery) (iter.Seq2[[]byte, error], error) {
 			return func(func([]byte, error) bool) {}, nil
 		}
-		o.TrailRight = trailRight
+		o.TrailRight, o.TraceURL = trailRight, "https://traces.example/{trace_id}"
 		o.May = func(_ context.Context, p policy.Principal, right policy.Right) (bool, error) {
 			if right == policy.ReadsArguments || right == policy.Exports {
 				return p.Has("auditor"), nil

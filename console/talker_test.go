@@ -151,7 +151,7 @@ func (k talker) Call(context.Context, string) (index.Whole, error) {
 		w.Changes = append(w.Changes, line)
 	}
 	r.Time, r.ResultBytes, r.ResultTokens, r.Warnings, r.Hidden = r.Time.Add(4*time.Second), 1234, 309, []string{k.or("the result breaks the schema of the tool")}, []string{"bidi"}
-	w.Call.DurationMS = 4003.25
+	w.Call.DurationMS, r.UpstreamMS, r.Signals = 4003.25, 12.34, []string{k.or("sig_01M8MDDY6SZVKW3C6JEN40SF82")}
 	r.Kind, r.Outcome, r.Stage, r.Error = audit.KindOutcome, audit.Denied, k.or("approve"), k.or("a person said no: not the account of Northwind")
 	w.Outcome, err = json.Marshal(r)
 	return w, err

@@ -26,7 +26,7 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 	}
 	o := Observation{Effect: c.decision.Effect, Duration: g.opts.Now().Sub(c.start), Upstream: c.upstream}
 	rec := c.fill(&c.records[1], !c.recorded) // what was judged is in the decision record, if there is one
-	rec.DurationMS = float64(o.Duration.Microseconds()) / 1000
+	rec.DurationMS, rec.UpstreamMS = float64(o.Duration.Microseconds())/1000, float64(o.Upstream.Microseconds())/1000
 	if f != nil {
 		rec.Outcome, rec.Code, rec.Error = cmp.Or(outcomes[f.Kernel.Code], categories[f.Kernel.Category], audit.Failed), f.Kernel.Code, f.Reason
 		if c.cut { // its caller, who has not cancelled it, is answered all the same
@@ -40,6 +40,10 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 		rec.Hidden = c.unseen
 		rec.ResultSHA256, rec.ResultBytes = strings.TrimPrefix(digest(c.reply.Result), "sha256:"), len(c.reply.Result)
 		rec.ResultTokens = (rec.ResultBytes + 3) / 4
+		rec.Signals = c.ids[:0]
+		for _, s := range c.reply.Kernel.Signals[:min(len(c.reply.Kernel.Signals), len(c.ids))] {
+			rec.Signals = append(rec.Signals, s.ID())
+		}
 	}
 	for _, w := range c.warnings {
 		rec.Warnings, o.Warnings = append(rec.Warnings, w.Message), append(o.Warnings, w.Code)

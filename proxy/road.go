@@ -93,6 +93,7 @@ type call struct {
 	settle   func(context.Context) // ends what the request took, see giveBack; nil = it took nothing
 
 	records [2]audit.Record // of the decision, and of the outcome
+	ids     [8]string       // of the first Signals of the result
 }
 
 // gateway is the origin of what no stage has said yet.

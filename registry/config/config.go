@@ -408,6 +408,7 @@ type Console struct {
 	OIDC    *OIDC         `json:"oidc"`    // nil = people sign in by token only
 
 	Environment string `json:"environment"` // name of this toolgate among others, which every page shows; "" = none
+	TraceURL    string `json:"trace_url"`   // page of a trace in a viewer, with {trace_id} for its id; "" = none
 }
 
 // OIDC is the identity provider at which people sign in (OpenID Connect).

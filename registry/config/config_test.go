@@ -266,7 +266,7 @@ var stringKeys = func() []string {
 		ours(`"identity": { "jwt": [{ "issuer": ?, "audience": [?], "jwks": ?, "roles_claim": ? }] }`),
 		ours(`"limits": { "default": ?, "rules": [{ "tool": ?, "role": ?, "server": ?, "principal": ?, "rate": ? }] }`),
 		ours(`"approvals": { "ttl": ?, "keep": ?, "hold": ?, "max_live": ?, "execute_on_approve": [?], "clients": ?, "notify": [{ "webhook": ?, "secret": ?, "format": ?, "roles": [?] }, { "email": [?], "smtp": ?, "from": ? }] }`),
-		ours(`"console": { "url": ?, "session": ?, "oidc": { "issuer": ?, "client_id": ?, "client_secret": ?, "scopes": [?], "roles_claim": ? } }`),
+		ours(`"console": { "url": ?, "session": ?, "environment": ?, "trace_url": ?, "oidc": { "issuer": ?, "client_id": ?, "client_secret": ?, "scopes": [?], "roles_claim": ? } }`),
 		ours(`"servers": { "a": { "prefix": ?, "risk": ?, "isolation": ?, "timeout": ?, "expose": [?], "output_schema": ?, "case_variants": ?, "notice": ?, "methods": [?] } }`),
 	}
 }()

@@ -40,6 +40,7 @@ var formats = map[string]func(string) error{
 	"base-url":         webURL(base),
 	"node-url":         webURL(secure, fragmentless),
 	"origin":           webURL(bare),
+	"trace-url":        checkTraceURL,
 	"policy-path":      func(s string) error { return unless(!remote(s), webURL(), s) },
 	"smtp-url":         address("not an smtp or smtps URL", "write smtp://USER:PASSWORD@HOST:587 or smtps://…, with %40 for an @ in the password", []string{"smtp", "smtps"}, mailServer),
 	"store-url":        address("not a postgres URL", "write postgres://USER:PASSWORD@HOST/DATABASE, with %40 for an @ in the password, %2F for a / and %23 for a #", []string{"postgres", "postgresql"}, postgreSQL),
@@ -71,6 +72,13 @@ func checkPointer(s string) error {
 		return complain("%q is no JSON Pointer below the root", "write /card/number")
 	}
 	return nil
+}
+
+func checkTraceURL(s string) error {
+	if !strings.Contains(s, "{trace_id}") {
+		return complain("%q has no {trace_id}", "write https://HOST/trace/{trace_id}")
+	}
+	return webURL()(s)
 }
 
 // complain makes the error of a format.

@@ -401,7 +401,7 @@ func agentHosts(cfg *config.Config) []string {
 func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, error) {
 	accounts := connections{grants: a.grants, config: a.Config}
 	opts := console.Options{
-		URL: ConsoleURL(cfg), Session: cfg.Console.Session, Environment: cfg.Console.Environment,
+		URL: ConsoleURL(cfg), Session: cfg.Console.Session, Environment: cfg.Console.Environment, TraceURL: cfg.Console.TraceURL,
 		Approvals: a.state.tickets, Reconciler: a.state.tickets, Feed: a.state.tickets, Archive: a.state.tickets, Brief: a.brief, Status: a.status, Held: a.state.tickets.Held,
 		Store: a.state.db, Keys: a.state.keys, Throttle: a.callers.throttle,
 		Identify: func(ctx context.Context, bearer string) (policy.Principal, error) {

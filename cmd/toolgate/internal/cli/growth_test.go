@@ -82,7 +82,7 @@ func TestGrowth(t *testing.T) {
 		t.Fatal(err)
 	}
 	unlimited := strings.NewReplacer(`"60/1m"`, `"off"`, `"10/1m"`, `"100000/1m"`).Replace(string(shipped))
-	write(t, dir, map[string]string{"mcp.json": unlimited, "more.json": `{"approvals": {"hold": "0s", "max_live": 1000}}`})
+	write(t, dir, map[string]string{"mcp.json": unlimited, "more.json": `{"approvals": {"hold": "0s", "max_live": 1000}, "limits": {"refused": "off"}, "audit": {"durability": "os"}}`})
 	log := filepath.Join(dir, "log")
 	p := start(t, dir, "serve", "--overlay", "more.json", "--listen", agents, "--admin", admin)
 	ready(t, admin)
@@ -97,7 +97,7 @@ func TestGrowth(t *testing.T) {
 			return string(search("search_internet", fmt.Sprintf(`{"query":"model context protocol %d","num_results":5}`, i)))
 		}},
 		{"allowed: transfer", `"content"`, func(i int) string {
-			return string(pay("manage_wallet", fmt.Sprintf(`{"action":"transfer","asset":"USD","amount":0.%03d,"destination":"acme"}`, i+1)))
+			return string(pay("manage_wallet", fmt.Sprintf(`{"action":"transfer","asset":"USD","amount":0.%02d,"destination":"acme"}`, i+1)))
 		}},
 		{"denied", `-32600`, func(i int) string {
 			return string(search("manage_wallet", fmt.Sprintf(`{"action":"balance","asset":"USD","n":%d}`, i)))
@@ -106,7 +106,7 @@ func TestGrowth(t *testing.T) {
 			return string(draw("generate_media", fmt.Sprintf(`{"prompt":"a lighthouse %d","aspect_ratio":"1:1","model":"card-1"}`, i)))
 		}},
 		{"held, pending", `apr_`, func(i int) string {
-			answer := string(pay("manage_wallet", fmt.Sprintf(`{"action":"transfer","asset":"USD","amount":101.%03d,"destination":"acme"}`, i)))
+			answer := string(pay("manage_wallet", fmt.Sprintf(`{"action":"transfer","asset":"USD","amount":101.%02d,"destination":"acme"}`, i)))
 			_, rest, _ := strings.Cut(answer, "apr_")
 			if len(rest) >= 26 {
 				tickets = append(tickets, "apr_"+rest[:26])
@@ -115,7 +115,7 @@ func TestGrowth(t *testing.T) {
 		}},
 		{"approved by one person", `200`, func(i int) string { return approveOver(t, admin, tickets[i]) }},
 		{"run after approval", `"content"`, func(i int) string {
-			return string(pay("manage_wallet", fmt.Sprintf(`{"action":"transfer","asset":"USD","amount":101.%03d,"destination":"acme"}`, i)))
+			return string(pay("manage_wallet", fmt.Sprintf(`{"action":"transfer","asset":"USD","amount":101.%02d,"destination":"acme"}`, i)))
 		}},
 	} {
 		put(t, log, p)
