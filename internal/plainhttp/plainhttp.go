@@ -316,6 +316,8 @@ func (c *conn) answer(r *request) (again bool) {
 	built.Header, built.Body, built.ContentLength, built.RemoteAddr = r.header, &r.body, r.body.left, c.remote
 	if r.body.left == 0 {
 		built.Body = http.NoBody
+	}
+	if r.body.Arrived() {
 		_ = c.SetReadDeadline(time.Time{}) // as net/http does: the client has nothing to send, however long its stream lasts
 	}
 	c.mu.Lock()

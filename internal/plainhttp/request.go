@@ -173,6 +173,10 @@ func (b *body) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
+// Arrived reports whether Read does not wait for the client: what is left is in the buffer. Such a
+// body needs no deadline.
+func (b *body) Arrived() bool { return b.left <= int64(b.conn.r.Buffered()) }
+
 // Close implements io.Closer.
 func (b *body) Close() error { return nil }
 

@@ -241,8 +241,9 @@ func (s *sessionServer) run(x *exchange) (a answer) {
 			x.call.Later = progress(func(message []byte) { x.session.peer.send(outgoing{message: message}) }, x.token)
 		}
 	}
-	a, refused := s.refuseUnbegun(x.ctx, x)
-	if !refused {
+	if x.crowded || x.ctx.Err() != nil {
+		a = s.refuseUnbegun(x.ctx, x)
+	} else {
 		a = s.answerTo(x, x.row.run(s.core, x.ctx, x))
 	}
 	if errors.Is(context.Cause(x.ctx), errCancelled) {
@@ -274,18 +275,16 @@ func (s *sessionServer) accept(x *exchange, reply func(answer)) (work func()) {
 	return func() { settle(s.run(x)) }
 }
 
-// refuseUnbegun refuses x if it was admitted and had no room to wait, or was cancelled
-// while it waited.
-func (c *core) refuseUnbegun(ctx context.Context, x *exchange) (a answer, ok bool) {
+// refuseUnbegun refuses x, which was admitted and had no room to wait, or whose ctx ended while it
+// waited.
+func (c *core) refuseUnbegun(ctx context.Context, x *exchange) answer {
 	switch {
 	case x.crowded:
-		return c.refuse(x, signal.CodeOverloaded, "too many requests of this client wait"), true
+		return c.refuse(x, signal.CodeOverloaded, "too many requests of this client wait")
 	case errors.Is(context.Cause(ctx), proxy.ErrShutdown):
-		return c.refuse(x, signal.CodeUpstreamUnavailable, "toolgate is shutting down; the request waited, and nothing was sent"), true
-	case ctx.Err() != nil:
-		return c.refuse(x, signal.CodeCancelled, "the request was cancelled while it waited"), true
+		return c.refuse(x, signal.CodeUpstreamUnavailable, "toolgate is shutting down; the request waited, and nothing was sent")
 	}
-	return a, false
+	return c.refuse(x, signal.CodeCancelled, "the request was cancelled while it waited")
 }
 
 // govern passes x to the gate, which alone judges it. A request that calls no

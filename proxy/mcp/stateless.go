@@ -319,9 +319,10 @@ func (x *exchange) opensListener() bool { return x.call.Message.Method == listen
 // serveStateless serves x, which has joined its group.
 func (s *statelessServer) serveStateless(ctx context.Context, x *exchange, notify func([]byte)) answer {
 	defer s.groups.leave(x.stateless.group)
-	a, refused := s.refuseUnbegun(ctx, x)
+	var a answer
 	switch {
-	case refused:
+	case x.crowded || ctx.Err() != nil:
+		a = s.refuseUnbegun(ctx, x)
 	case x.opensListener():
 		a = s.serveListener(ctx, x, notify)
 	case notify == nil && x.stateless.state == nil && !x.mayBeAsked():

@@ -185,7 +185,7 @@ func (a *App) openRouter(cfg *config.Config, l *Listeners, opts *mcp.Options) (r
 func (a *App) route(hosts guard.Hosts, door *mcp.Door, jobs *rest.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case lost(r) && hosts.Knows(r):
+		case r.Method == http.MethodGet && lost(r) && hosts.Knows(r):
 			console.AgentsPage(a.auth.Resource(identity.Resource{Door: "/mcp"}), ConsoleURL(a.Config())+"/console/").ServeHTTP(w, r)
 		case strings.HasPrefix(r.URL.Path, "/v1/"):
 			jobs.ServeHTTP(w, r)
@@ -202,12 +202,12 @@ func (a *App) route(hosts guard.Hosts, door *mcp.Door, jobs *rest.Handler) http.
 	})
 }
 
-// lost reports whether a person with a browser sent r to the listener of agents. The metadata and the
+// lost reports whether a person with a browser sent r, a GET, to the listener of agents. The metadata and the
 // description of the REST door are for people too.
 func lost(r *http.Request) bool {
 	path := r.URL.Path
 	document := strings.HasPrefix(path, identity.MetadataPath) || path == clientPath || path == "/v1/openapi.json"
-	return r.Method == http.MethodGet && (path == console.StylePath || guard.WantsPage(r) && r.Header["Authorization"] == nil && !document)
+	return path == console.StylePath || guard.WantsPage(r) && r.Header["Authorization"] == nil && !document
 }
 
 // ServeStdio serves one MCP client on a pair of streams until in ends or ctx

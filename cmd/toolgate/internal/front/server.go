@@ -123,7 +123,7 @@ func newServer(h http.Handler) *http.Server {
 }
 
 // serveBounded serves requests whose bodies have to arrive in time, whether h reads them,
-// or net/http does to keep the connection.
+// or net/http does to keep the connection. A body that says that it has Arrived needs no time.
 func serveBounded(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, _ := r.Context().Value(connectionKey{}).(*connection)
@@ -134,8 +134,9 @@ func serveBounded(h http.Handler) http.Handler {
 			}()
 		}
 		d, bounded := w.(deadliner)
+		sent, known := r.Body.(interface{ Arrived() bool })
 		switch {
-		case r.Body != nil && r.Body != http.NoBody && bounded:
+		case r.Body != nil && r.Body != http.NoBody && bounded && !(known && sent.Arrived()):
 			now := time.Now()
 			r.Body = &body{ReadCloser: r.Body, to: d, conn: c, end: now.Add(bodyTimeout)}
 			_ = d.SetReadDeadline(now.Add(bodyPause)) // fails only for a connection that is closed
