@@ -168,7 +168,7 @@ func (c *call) metrics() signal.Metrics {
 // block, links to what became artifacts behind it, and structuredContent by the
 // Result.
 func (t *toolCall) replyShaped(o outcome, view map[string]any) *Failure {
-	var changes, meta []jsonrpc.Change
+	changes, meta := t.changes[:0], t.added[:0]
 	mode := t.resultsMode()
 	if o.handle && mode != "off" {
 		mode = "compact"
@@ -176,7 +176,7 @@ func (t *toolCall) replyShaped(o outcome, view map[string]any) *Failure {
 	switch mode {
 	case "off":
 	case "full":
-		meta = []jsonrpc.Change{{Name: metaResult, Value: signal.Full(o.kernel)}}
+		meta = append(meta, jsonrpc.Change{Name: metaResult, Value: signal.Full(o.kernel)})
 	case "signals":
 		kernel := o.kernel
 		if o.slim != nil {
@@ -184,10 +184,10 @@ func (t *toolCall) replyShaped(o outcome, view map[string]any) *Failure {
 		}
 		full := signal.Full(kernel)
 		content := slices.Concat([]byte(`[{"type":"text","text":`), jsonrpc.Quote(string(full)), []byte(`}`), o.links, []byte(`]`))
-		changes = []jsonrpc.Change{{Name: "content", Value: content}, {Name: "structuredContent", Value: full}}
-		meta = []jsonrpc.Change{{Name: metaResult, Value: full}}
+		changes = append(changes, jsonrpc.Change{Name: "content", Value: content}, jsonrpc.Change{Name: "structuredContent", Value: full})
+		meta = append(meta, jsonrpc.Change{Name: metaResult, Value: full})
 	default:
-		meta = []jsonrpc.Change{{Name: metaResult, Value: signal.Compact(o.kernel, t.decisionID, t.traceID), Checked: true}}
+		meta = append(meta, jsonrpc.Change{Name: metaResult, Value: signal.Compact(o.kernel, t.decisionID, t.traceID), Checked: true})
 	}
 	if t.unseen != nil && t.tool.EscapeHidden {
 		meta = append(meta, jsonrpc.Change{Name: metaHidden, Value: marshal(t.unseen)})
@@ -195,7 +195,7 @@ func (t *toolCall) replyShaped(o outcome, view map[string]any) *Failure {
 	if view != nil {
 		meta = append(meta, jsonrpc.Change{Name: metaApproval, Value: marshal(view)})
 	}
-	if meta != nil {
+	if len(meta) > 0 {
 		changes = append(changes, jsonrpc.Change{Name: "_meta", Members: meta})
 	}
 	return t.replyWith(o.result, o.kernel, changes...)

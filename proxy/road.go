@@ -113,6 +113,8 @@ type toolCall struct {
 	plain   bool              // its strings are known to be plain, as in jsonrpc.Message
 	chunks  int               // STREAM signals published so far
 	tickets []approval.Ticket // of the principal, for a call of StatusName
+
+	changes, added [3]jsonrpc.Change // room for those of the result, and of its _meta
 }
 
 // Call takes one tool call down the road:

@@ -89,7 +89,9 @@ func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, e
 			if err != nil {
 				return nil, nil, fmt.Errorf("%w: content %d: %w", ErrInvalidToolResult, i, err)
 			}
-			p.ref = "/content/" + strconv.Itoa(i)
+			if p.ref = "/content/0"; i > 0 { // most results have one block
+				p.ref = "/content/" + strconv.Itoa(i)
+			}
 			payloads = append(payloads, p)
 		}
 		for _, rest := range [...]struct {

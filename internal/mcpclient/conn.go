@@ -167,6 +167,7 @@ type Call struct {
 	// Stop ends the context that is given to Do; nil = Do makes one that it can end.
 	Stop context.CancelCauseFunc
 
+	room     [24]byte        // of key
 	key      json.RawMessage // the id on the wire
 	line     []byte          // what goes on the wire
 	ctx      context.Context // of Do
@@ -204,7 +205,7 @@ func (p *Call) Answered() bool { return p.done.Load() }
 // Do sends a call and waits for its answer, until ctx ends or the connection
 // does. A call is used once.
 func (c *Conn) Do(ctx context.Context, p *Call) (json.RawMessage, *Error) {
-	p.key, p.answered, p.ctx = json.RawMessage(`"`+p.ID+`"`), make(chan struct{}), ctx
+	p.key, p.answered, p.ctx = append(append(append(p.room[:0], '"'), p.ID...), '"'), make(chan struct{}), ctx
 	if !c.actions {
 		p.line = jsonrpc.NewRequest(p.key, p.Method, p.Params)
 	} else if e := p.writeAction(); e != nil {

@@ -150,9 +150,9 @@ func TestAllocationsOfACall(t *testing.T) {
 		request []byte
 		want    float64
 	}{
-		{"constant verdict", post(inSession, fmt.Sprintf(call, "echo", "")), 62},
-		{"verdict on arguments", post(inSession, fmt.Sprintf(call, "checked", "")), 107},
-		{"client of 2026-07-28", post("Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: up__echo\r\n", fmt.Sprintf(call, "echo", meta)), 91},
+		{"constant verdict", post(inSession, fmt.Sprintf(call, "echo", "")), 56},
+		{"verdict on arguments", post(inSession, fmt.Sprintf(call, "checked", "")), 101},
+		{"client of 2026-07-28", post("Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: up__echo\r\n", fmt.Sprintf(call, "echo", meta)), 85},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			least := math.Inf(1)
