@@ -259,7 +259,11 @@ func (c *core) initialize(ctx context.Context, x *exchange) outcome {
 	if slices.Contains(x.versions, wanted) {
 		version = wanted
 	}
-	if tooOld := c.tooOld(version); tooOld != "" {
+	oldest := version
+	if len(wanted) == len(version) { // a revision, perhaps of another transport
+		oldest = min(wanted, version)
+	}
+	if tooOld := c.tooOld(oldest); tooOld != "" {
 		return refused(signal.CodeEnvelopeVersion, tooOld)
 	}
 	offered := c.offered(x)

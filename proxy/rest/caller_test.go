@@ -2,11 +2,13 @@ package rest_test
 
 import (
 	"bytes"
+	"context"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/rest"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
@@ -243,6 +245,29 @@ func TestNobodyIsNobody(t *testing.T) {
 	for _, route := range everything[:7] {
 		if got := d.do("alice", route.method, route.path, route.body); got.status != 401 {
 			t.Errorf("%s %s: status %d", route.method, route.path, got.status)
+		}
+	}
+}
+
+// short denies every call that a token with another scope would pass.
+type short struct{ *gate }
+
+func (short) Call(context.Context, *proxy.Call) (*proxy.Reply, *proxy.Failure) {
+	f := failure(signal.CodePolicyDenied)
+	f.Scopes = []string{"media", "payments"}
+	return nil, f
+}
+
+// TestStepUp holds that the challenge names the scopes that a call needs, and /mcp, whose tokens are
+// good here.
+func TestStepUp(t *testing.T) {
+	d := open(t, func(g *gate, o *rest.Options) { o.Gate = short{g} })
+	const want = `Bearer error="insufficient_scope", scope="media payments", resource_metadata="/.well-known/oauth-protected-resource/mcp"`
+	for name, got := range map[string]answer{
+		"a job": d.job("alice", echoJob), "a message": d.rpc("alice", `{"jsonrpc":"2.0","id":"1","method":"tools/call","params":{"name":"demo__echo","arguments":{}}}`),
+	} {
+		if got.status != http.StatusForbidden || got.head.Get("WWW-Authenticate") != want || !strings.Contains(got.body, `"code":"POLICY_DENIED"`) {
+			t.Errorf("%s: %d %v %s", name, got.status, got.head, got.body)
 		}
 	}
 }
