@@ -96,6 +96,7 @@ func TestRules(t *testing.T) {
 		{Tool: "search", Role: "researcher", Rate: rate("2/1m")},
 		{Server: "slow", Rate: rate("1/1m")},
 		{Principal: "noisy", Rate: rate("1/1h")},
+		{Tenant: "acme", Rate: rate("1/2h")},
 	}})
 	search, read, crawl := tool("std", "search"), tool("std", "read"), tool("slow", "crawl")
 
@@ -116,6 +117,13 @@ func TestRules(t *testing.T) {
 	// The longest wait is the one that is told.
 	passes(t, l, start, 1, who("noisy", "researcher"), search)
 	exceeds(t, l, start, "principal=noisy", time.Hour, who("noisy", "researcher"), search)
+	// A rule of a tenant is about each of its principals.
+	for _, subject := range []string{"d", "e"} {
+		of := who(subject, "researcher")
+		of.Tenant = "acme"
+		passes(t, l, start, 1, of, search)
+		exceeds(t, l, start, "tenant=acme", 2*time.Hour, of, search)
+	}
 	// Tokens come back with time, at the rule's rate.
 	exceeds(t, l, start.Add(30*time.Second-time.Millisecond), "tool=search role=researcher", time.Millisecond, who("b", "researcher"), search)
 	passes(t, l, start.Add(30*time.Second), 1, who("b", "researcher"), search)
