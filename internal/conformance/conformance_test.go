@@ -44,6 +44,8 @@ var suites = []suite{
 	{name: "stable, sessionless server", script: stable, args: []string{"--suite", "all"}, server: []string{"-stateless=true"}},
 	{name: "next 2025-11-25, sessionless server", script: next, args: []string{"--requirements", "2025-11-25"}, server: []string{"-stateless=true"}},
 	{name: "next 2026-07-28, server with sessions", script: next, args: []string{"--requirements", "2026-07-28"}, server: []string{"-stateless=true"}, behind: []string{"-stateless=false"}},
+	{name: "stable, with a token", script: stable, args: []string{"--suite", "all"}, server: []string{"-stateless=false"}, token: true},
+	{name: "next 2025-11-25, with a token", script: next, args: []string{"--requirements", "2025-11-25"}, server: []string{"-stateless=false"}, token: true},
 	{name: "next 2026-07-28, with a token", script: next, args: []string{"--requirements", "2026-07-28"}, server: []string{"-stateless=true"}, token: true},
 	{name: "client stable", script: stable, args: []string{"--suite", "all"}},
 	{name: "client next 2025-11-25", script: next, args: []string{"--requirements", "2025-11-25"}},
