@@ -117,6 +117,33 @@ func TestRecipesOfProviders(t *testing.T) {
 	}
 }
 
+// TestVersionsOfProviders holds that docs/identity.md names the versions that the tests run.
+func TestVersionsOfProviders(t *testing.T) {
+	read := func(names ...string) string {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(append([]string{corpus.Checkout(t)}, names...)...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	docs := read("docs", "identity.md")
+	for provider, pinned := range map[string]struct{ text, pattern string }{
+		"oidc-provider": {read("testdata", "npm", "package.json"), `"oidc-provider": "([^"]*)"`},
+		"Keycloak":      {read("testdata", "keycloak", "install"), `(?m)^version=(.*)$`},
+	} {
+		found := regexp.MustCompile(pinned.pattern).FindStringSubmatch(pinned.text)
+		if found == nil || !strings.Contains(docs, "\n### "+provider+"\n\n*Run by the tests with version "+found[1]+".*\n") {
+			t.Errorf("%s: the tests run %q", provider, found)
+		}
+	}
+	for _, provider := range []string{"Entra ID", "Okta", "Auth0", "Google"} {
+		if !regexp.MustCompile(`\n### ` + provider + `\n\n\*Written from \w+'s documentation, not run\.\*\n`).MatchString(docs) {
+			t.Errorf("%s: the page does not say that it was not run", provider)
+		}
+	}
+}
+
 // TestTokensOfAnotherVersion: what Entra ID issues in version 1 names another issuer and audience
 // than what it issues in version 2.
 func TestTokensOfAnotherVersion(t *testing.T) {
