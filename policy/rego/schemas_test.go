@@ -170,23 +170,28 @@ func TestDecisionSchema(t *testing.T) {
 		`{"effect":"hold","approval":{"roles":["a"],"quorum":2,"ttl":"15m","hold":"0s"}}`:             true,
 		`{"effect":"hold","approval":{"roles":["a"],"execute_on_approve":true}}`:                      true,
 		`{"effect":"allow","limit":{"rate":"5/1m","burst":2,"key":"k"},"redact":["/a/0","","/~0~1"]}`: true,
-		`{"effect":"allowed"}`: false,
-		`{}`:                   false,
-		`{"rule":"r"}`:         false,
-		`{"effect":"hold"}`:    false,
-		`{"effect":"hold","approval":{"roles":[]}}`:               false,
-		`{"effect":"hold","approval":{"roles":[""]}}`:             false,
-		`{"effect":"hold","approval":{"roles":["a"],"quorum":0}}`: false,
-		`{"effect":"hold","approval":{"roles":["a"],"ttl":5}}`:    false,
-		`{"effect":"hold","approval":{"roles":["a"],"who":"b"}}`:  false,
-		`{"effect":"allow","approval":{"roles":["a"]}}`:           false,
-		`{"effect":"allow","limit":{"burst":1}}`:                  false,
-		`{"effect":"allow","limit":{"rate":"0/1m"}}`:              false,
-		`{"effect":"allow","redact":["a"]}`:                       false,
-		`{"effect":"allow","redact":["/~2"]}`:                     false,
-		`{"effect":"allow","obligation":{}}`:                      false,
-		`{"effect":"allow","rule":7}`:                             false,
-		`"allow"`:                                                 false,
+		`{"effect":"deny","scopes":["a","b:c"]}`:                                                      true,
+		`{"effect":"deny","scopes":[]}`:                                                               false,
+		`{"effect":"deny","scopes":["two words"]}`:                                                    false,
+		`{"effect":"allow","scopes":["a"]}`:                                                           false,
+		`{"effect":"hold","approval":{"roles":["a"]},"scopes":["a"]}`:                                 false,
+		`{"effect":"allowed"}`:                                                                        false,
+		`{}`:                                                                                          false,
+		`{"rule":"r"}`:                                                                                false,
+		`{"effect":"hold"}`:                                                                           false,
+		`{"effect":"hold","approval":{"roles":[]}}`:                                                   false,
+		`{"effect":"hold","approval":{"roles":[""]}}`:                                                 false,
+		`{"effect":"hold","approval":{"roles":["a"],"quorum":0}}`:                                     false,
+		`{"effect":"hold","approval":{"roles":["a"],"ttl":5}}`:                                        false,
+		`{"effect":"hold","approval":{"roles":["a"],"who":"b"}}`:                                      false,
+		`{"effect":"allow","approval":{"roles":["a"]}}`:                                               false,
+		`{"effect":"allow","limit":{"burst":1}}`:                                                      false,
+		`{"effect":"allow","limit":{"rate":"0/1m"}}`:                                                  false,
+		`{"effect":"allow","redact":["a"]}`:                                                           false,
+		`{"effect":"allow","redact":["/~2"]}`:                                                         false,
+		`{"effect":"allow","obligation":{}}`:                                                          false,
+		`{"effect":"allow","rule":7}`:                                                                 false,
+		`"allow"`:                                                                                     false,
 	} {
 		found, err := s.Validate([]byte(answer))
 		if err != nil || (len(found) == 0) != good {
@@ -196,8 +201,9 @@ func TestDecisionSchema(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := e.Decide(t.Context(), input("r", "t", "{}")); (err == nil) != good {
-			t.Errorf("engine, %s: got %v; good is %v", answer, err, good)
+		d, err := e.Decide(t.Context(), input("r", "t", "{}"))
+		if (err == nil) != good || (len(d.Scopes) > 0) != (good && strings.Contains(answer, "scopes")) {
+			t.Errorf("engine, %s: got %+v, %v; good is %v", answer, d, err, good)
 		}
 	}
 }
