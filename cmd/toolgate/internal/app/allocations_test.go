@@ -2,12 +2,17 @@ package app
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"math"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
@@ -117,6 +122,28 @@ func post(headers, body string) []byte {
 		"Content-Type: application/json\r\nAuthorization: Bearer agent\r\n%sContent-Length: %d\r\n\r\n%s", headers, len(body), body)
 }
 
+// echoIssuer returns an issuer that says where its keys are, and a token of its agent.
+func echoIssuer(t *testing.T) (issuer, token string) {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := base64.RawURLEncoding.EncodeToString
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/keys" {
+			fmt.Fprintf(w, `{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "1", "x": %q}]}`, text(public))
+			return
+		}
+		fmt.Fprintf(w, `{"issuer": %q, "jwks_uri": %q}`, issuer, issuer+"/keys")
+	}))
+	t.Cleanup(srv.Close)
+	issuer = srv.URL
+	token = text([]byte(`{"alg":"EdDSA","kid":"1","typ":"at+jwt"}`)) + "." + text(fmt.Appendf(nil, `{"iss":%q,"sub":"agent-7","aud":"gate","client_id":"c","scope":"media payments","roles":["agent"],"exp":%d}`,
+		issuer, time.Now().Add(time.Hour).Unix()))
+	return issuer, token + "." + text(ed25519.Sign(private, []byte(token)))
+}
+
 // The allocations of one governed call in the whole program, from its client's bytes to the
 // answer's: a token, a policy, a rate limit, the tool's schema, both records. A change that
 // needs more of them says why.
@@ -125,11 +152,12 @@ func TestAllocationsOfACall(t *testing.T) {
 		t.Skip("the race detector allocates too")
 	}
 	dir := t.TempDir()
+	issuer, token := echoIssuer(t)
 	write(t, filepath.Join(dir, "policy", "p.rego"), echoPolicy)
 	write(t, filepath.Join(dir, "mcp.json"), fmt.Sprintf(`{"mcpServers": {"up": {"url": %q}}, "toolgate": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0",
 		"state": "state", "policy": {"path": "policy"}, "limits": {"default": "100000000/1m"}, "audit": {"durability": "os"},
-		"identity": {"tokens": [{"subject": "agent", "roles": ["agent"], "sha256": "%x"}]}, "servers": {"up": {"isolation": "shared", "pin": false}}}}`,
-		echoServer(t), sha256.Sum256([]byte("agent"))))
+		"identity": {"tokens": [{"subject": "agent", "roles": ["agent"], "sha256": "%x"}], "jwt": [{"issuer": %q, "audience": ["gate"]}]}, "servers": {"up": {"isolation": "shared", "pin": false}}}}`,
+		echoServer(t), sha256.Sum256([]byte("agent")), issuer))
 	l := running(t, dir)
 	const (
 		call = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"up__%s","arguments":{"text":"the quick brown fox"}%s}}`
@@ -153,6 +181,8 @@ func TestAllocationsOfACall(t *testing.T) {
 		{"constant verdict", post(inSession, fmt.Sprintf(call, "echo", "")), 56},
 		{"verdict on arguments", post(inSession, fmt.Sprintf(call, "checked", "")), 101},
 		{"client of 2026-07-28", post("Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: up__echo\r\n", fmt.Sprintf(call, "echo", meta)), 85},
+		{"the same with a token of an issuer that is known", bytes.Replace(post("Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: up__echo\r\n", fmt.Sprintf(call, "echo", meta)),
+			[]byte("Bearer agent"), []byte("Bearer "+token), 1), 90},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			least := math.Inf(1)
