@@ -170,14 +170,17 @@ func (i *canaryIssuer) issue(w http.ResponseWriter, r *http.Request) {
 }
 
 // token returns an access token of a person for the gate.
-func (i *canaryIssuer) token(person string) string {
+func (i *canaryIssuer) token(person string) string { return i.tokenFor(person, "gate") }
+
+// tokenFor returns an access token of a person for an audience.
+func (i *canaryIssuer) tokenFor(person, audience string) string {
 	part := func(members map[string]any) string {
 		text, _ := json.Marshal(members) // texts and numbers alone
 		return base64.RawURLEncoding.EncodeToString(text)
 	}
 	now := time.Now()
 	signed := part(map[string]any{"alg": "EdDSA", "kid": "1", "typ": "at+jwt"}) + "." + part(map[string]any{
-		"iss": i.URL, "sub": person, "aud": "gate", "client_id": "agent", "jti": "canary-" + person, "iat": now.Unix(), "exp": now.Add(time.Hour).Unix(),
+		"iss": i.URL, "sub": person, "aud": audience, "client_id": "agent", "jti": "canary-" + person, "iat": now.Unix(), "exp": now.Add(time.Hour).Unix(),
 	})
 	return signed + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(i.key, []byte(signed)))
 }

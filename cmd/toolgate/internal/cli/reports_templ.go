@@ -939,6 +939,12 @@ exp	`)
 		qw422016.N().S(line(strings.Join(v.Principal.Roles, ",")))
 		qw422016.N().S(`
 `)
+		if v.Resource != "" {
+			qw422016.N().S(`good at	`)
+			qw422016.N().S(v.Resource)
+			qw422016.N().S(`
+`)
+		}
 		if len(v.Principal.Actors) > 0 {
 			qw422016.N().S(`acting	`)
 			qw422016.N().S(line(strings.Join(v.Principal.Actors, ", then ")))

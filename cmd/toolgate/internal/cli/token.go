@@ -227,6 +227,7 @@ type inspection struct {
 	SHA256    string            `json:"sha256"`
 	JWT       *identity.Facts   `json:"jwt,omitempty"` // as the token says, not verified
 	Accepted  bool              `json:"accepted"`
+	Resource  string            `json:"resource,omitempty"` // where it is good, with the routes below; "" = at every route
 	Principal *policy.Principal `json:"principal,omitempty"`
 	Kind      identity.Kind     `json:"kind,omitempty"`
 	Reason    string            `json:"reason,omitempty"`
@@ -264,11 +265,28 @@ func tokenInspect(e *env) *cobra.Command {
 		ctx, stop := context.WithTimeout(ctx, 10*time.Second)
 		defer stop()
 		who, err := auth.Identify(ctx, identity.Credential{Bearer: token})
+		for _, at := range agentRoutes(cfg) {
+			if identity.KindOf(err) != identity.Audience {
+				break
+			}
+			who, err = auth.Identify(ctx, identity.Credential{Bearer: token, At: at})
+			seen.Resource = auth.Resource(at)
+		}
 		if refusal := (*identity.Refusal)(nil); errors.As(err, &refusal) {
-			seen.Kind, seen.Reason = refusal.Kind, refusal.Text
+			seen.Kind, seen.Reason, seen.Resource = refusal.Kind, refusal.Text, ""
 			return report.Of(seen, inspectionText), exitIf(true, exitUnauthorised)
 		}
 		seen.Accepted, seen.Principal = true, &who
 		return report.Of(seen, inspectionText), err
 	})
+}
+
+// agentRoutes returns the routes of the agents' listener, those above before those below.
+func agentRoutes(cfg *config.Config) []identity.Resource {
+	all := []identity.Resource{{Door: "/mcp"}, {Door: "/sse"}}
+	for i := range cfg.Servers {
+		name := cfg.Servers[i].Name
+		all = append(all, identity.Resource{Door: "/mcp", Server: name}, identity.Resource{Door: "/sse", Server: name})
+	}
+	return all
 }
