@@ -19,36 +19,65 @@ import (
 // recipe returns the entry of identity.jwt that docs/identity.md gives for a provider.
 func recipe(t *testing.T, provider string) identity.JWT {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(corpus.Checkout(t), "docs", "identity.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, page, _ := strings.Cut(string(text), "\n### "+provider+"\n")
+	_, page, _ := strings.Cut(identityPage(t), "\n### "+provider+"\n")
 	found := regexp.MustCompile("(?s)```jsonc\n(.*?)```").FindStringSubmatch(page)
 	if found == nil {
 		t.Fatalf("docs/identity.md has no recipe for %s", provider)
 	}
-	type entry struct {
+	var whole struct {
+		Identity struct{ JWT []json.RawMessage }
+	}
+	if !strings.HasPrefix(found[1], `"identity"`) {
+		return entry(t, found[1])
+	}
+	if err := json.Unmarshal([]byte("{"+found[1]+"}"), &whole); err != nil || len(whole.Identity.JWT) != 1 {
+		t.Fatalf("%s: %v in %s", provider, err, found[1])
+	}
+	return entry(t, string(whole.Identity.JWT[0]))
+}
+
+// workload returns the entry that the table of docs/identity.md has for a workload, for one whose names
+// replace those of the document.
+func workload(t *testing.T, name string, names *strings.Replacer) identity.JWT {
+	t.Helper()
+	found := regexp.MustCompile("(?m)^\\| " + name + "[^|]* \\| `(.*)` \\|$").FindStringSubmatch(identityPage(t))
+	if found == nil {
+		t.Fatalf("docs/identity.md has no recipe for %s", name)
+	}
+	return entry(t, "{"+names.Replace(found[1])+"}")
+}
+
+// entry reads an entry of identity.jwt.
+func entry(t *testing.T, text string) identity.JWT {
+	t.Helper()
+	var e struct {
 		Issuer   string
 		Audience []string
 		Types    []string
 		Groups   map[string][]string
+		Private  bool
 		Subject  string `json:"subject_claim"`
 		Roles    string `json:"roles_claim"`
 		In       string `json:"groups_claim"`
 		Person   string `json:"person_claim"`
+		Tenant   string `json:"tenant_claim"`
 	}
-	var whole struct{ Identity struct{ JWT []entry } }
-	var e entry
-	if strings.HasPrefix(found[1], `"identity"`) {
-		if err := json.Unmarshal([]byte("{"+found[1]+"}"), &whole); err != nil || len(whole.Identity.JWT) != 1 {
-			t.Fatalf("%s: %v in %s", provider, err, found[1])
-		}
-		e = whole.Identity.JWT[0]
-	} else if err := json.Unmarshal([]byte(found[1]), &e); err != nil {
-		t.Fatalf("%s: %v in %s", provider, err, found[1])
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&e); err != nil {
+		t.Fatalf("%v in %s", err, text)
 	}
-	return identity.JWT{Issuer: e.Issuer, Audience: e.Audience, Types: e.Types, Groups: e.Groups, SubjectClaim: e.Subject, RolesClaim: e.Roles, GroupsClaim: e.In, PersonClaim: e.Person}
+	return identity.JWT{Issuer: e.Issuer, Audience: e.Audience, Types: e.Types, Groups: e.Groups, Private: e.Private, SubjectClaim: e.Subject, RolesClaim: e.Roles,
+		GroupsClaim: e.In, PersonClaim: e.Person, TenantClaim: e.Tenant}
+}
+
+func identityPage(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(corpus.Checkout(t), "docs", "identity.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // TestRecipesOfProviders holds the recipes of docs/identity.md against access tokens of the form that
@@ -127,7 +156,7 @@ func TestVersionsOfProviders(t *testing.T) {
 		}
 		return string(text)
 	}
-	docs := read("docs", "identity.md")
+	docs := identityPage(t)
 	for provider, pinned := range map[string]struct{ text, pattern string }{
 		"oidc-provider": {read("testdata", "npm", "package.json"), `"oidc-provider": "([^"]*)"`},
 		"Keycloak":      {read("testdata", "keycloak", "install"), `(?m)^version=(.*)$`},

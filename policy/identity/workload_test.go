@@ -55,28 +55,28 @@ func TestWorkloadTokens(t *testing.T) {
 		"sub": "project_path:example/research:ref_type:branch:ref:main", "aud": gate + "/mcp",
 	}
 	for name, tt := range map[string]struct {
-		config                  identity.JWT // its groups, as in the document
+		names                   *strings.Replacer // of those in the document
 		claims                  map[string]any
 		subject, person, tenant string
 		change                  map[string]any // of a token that has no roles, another workload's
 	}{
 		"Kubernetes": {
-			identity.JWT{GroupsClaim: "sub", Groups: map[string][]string{"system:serviceaccount:agents:researcher": {"researcher"}}},
+			strings.NewReplacer("NAMESPACE:NAME", "agents:researcher"),
 			kubernetes, "system:serviceaccount:agents:researcher", "", "", map[string]any{"sub": "system:serviceaccount:agents:other"},
 		},
 		"GitHub Actions": {
-			identity.JWT{GroupsClaim: "sub", PersonClaim: "actor", TenantClaim: "repository_owner", Groups: map[string][]string{"repo:example/research:ref:refs/heads/main": {"researcher"}}},
+			strings.NewReplacer("OWNER/NAME", "example/research"),
 			github, "repo:example/research:ref:refs/heads/main", "ann", "example", map[string]any{"sub": "repo:example/research:pull_request"},
 		},
 		"GitLab CI": {
-			identity.JWT{GroupsClaim: "project_path", PersonClaim: "user_email", TenantClaim: "namespace_path", Groups: map[string][]string{"example/research": {"researcher"}}},
+			strings.NewReplacer("GROUP/NAME", "example/research"),
 			gitlab, "project_path:example/research:ref_type:branch:ref:main", "ann@example.org", "example", map[string]any{"project_path": "example/other"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			config := resources(p)
-			tt.config.Issuer, tt.config.JWKS = p.URL, p.URL+"/keys"
-			config.JWT = []identity.JWT{tt.config}
+			config, recipe := resources(p), workload(t, name, tt.names)
+			recipe.Issuer, recipe.JWKS = p.URL, p.URL+"/keys"
+			config.JWT = []identity.JWT{recipe}
 			a := authenticator(t, config)
 			show := func(change map[string]any) (policy.Principal, error) {
 				token := sign(t, jose.RS256, p.rsa, "rsa", with(tt.claims, change))
