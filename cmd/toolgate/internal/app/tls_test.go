@@ -22,6 +22,7 @@ import (
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/front"
 	"github.com/toolgate/toolgate/internal/testkit/authority"
+	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -521,6 +522,7 @@ func TestAllowedHosts(t *testing.T) {
 		"allowed_hosts": ["toolgate.default.svc", "gate.example:8443"], "allowed_origins": ["https://app.example"]}}`)
 	l := running(t, dir)
 	agents, people := "http://"+l.Agents.Addr().String()+"/v1/openapi.json", "http://"+l.People.Addr().String()+"/livez"
+	metadata := "http://" + l.Agents.Addr().String() + identity.MetadataPath // there is none without an issuer
 	for _, tc := range []struct {
 		url, host, origin string
 		want              int
@@ -532,6 +534,9 @@ func TestAllowedHosts(t *testing.T) {
 		{agents, "evil.example", "", 403},
 		{agents, "toolgate.default.svc", "https://app.example", 200},
 		{agents, "toolgate.default.svc", "https://evil.example", 403},
+		{metadata, "toolgate.default.svc", "", 404},
+		{metadata, "toolgate.default.svc", "https://evil.example", 404}, // pages of every origin may read it
+		{metadata, "evil.example", "", 403},
 		{people, "toolgate.default.svc", "", 200},
 		{people, "gate.example:8443", "", 200},
 		{people, "gate.example", "", 403},
