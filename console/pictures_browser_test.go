@@ -27,7 +27,7 @@ const (
 // pictures are those of the documents, by their names, and whether the page has to look like them: a call, a
 // ticket and a difference are read by how they are laid out. Other pages are held by their elements.
 func pictures(t *testing.T, browser context.Context) {
-	l, base := stage(t, scenes[1])
+	l, base := stage(t, scenes[0])
 	tickets, err := l.tickets.List(t.Context(), approval.Filter{})
 	if err != nil {
 		t.Fatal(err)
