@@ -58,7 +58,7 @@ func TestFold(t *testing.T) {
 			if got := written(); len(got) != 1 {
 				t.Fatalf("the first line is not there at once: %q", got)
 			}
-			flood(86_834)
+			flood(8_834)
 			log.Named("gate").Warn("another")
 			if got := written(); len(got) != 10 || !strings.Contains(got[9], "another") {
 				t.Fatalf("%d lines at once, want 9 and another", len(got))
@@ -76,7 +76,7 @@ func TestFold(t *testing.T) {
 					t.Errorf("want %d repeated: %s", count, got[0])
 				}
 			}
-			ends(86_835 - 10)
+			ends(8_835 - 10)
 			flood(500)
 			if got := written(); len(got) != 0 {
 				t.Errorf("%d lines in the next minute", len(got))
@@ -115,7 +115,7 @@ func TestKinds(t *testing.T) {
 func TestManyKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, w, written := logger("text")
-		for i := range 20_000 {
+		for i := range 5_000 {
 			log.Warn(strings.NewReplacer("0", "a", "1", "b", "2", "c", "3", "d", "4", "e", "5", "f", "6", "g", "7", "h", "8", "i", "9", "j").Replace(fmt.Sprint("line ", i)))
 		}
 		n := len(written())
@@ -123,7 +123,7 @@ func TestManyKinds(t *testing.T) {
 			t.Errorf("%d lines", n)
 		}
 		w.Close()
-		if got := written(); len(got) != 1 || !strings.Contains(got[0], fmt.Sprint("repeated=", 20_000-n)) {
+		if got := written(); len(got) != 1 || !strings.Contains(got[0], fmt.Sprint("repeated=", 5_000-n)) {
 			t.Errorf("Close wrote %q after %d lines", got, n)
 		}
 	})
