@@ -30,7 +30,7 @@ build: ## builds bin/toolgate
 # The race detector watches the packages of .ci/raced, but not SQLite itself, which is C
 # translated to Go and takes seven times as long when it is watched. The driver above
 # SQLite is watched.
-RACE = -race $(foreach p,modernc.org/sqlite/lib modernc.org/libc,-gcflags=$(p)=-race=false)
+RACE = -race $(foreach p,modernc.org/sqlite/lib modernc.org/libc modernc.org/memory,-gcflags=$(p)=-race=false)
 
 test: ## proves in 4 minutes what the README promises, without third-party parts
 	@echo "testing: the first time, everything is built, which takes a few minutes"
@@ -39,17 +39,28 @@ test: ## proves in 4 minutes what the README promises, without third-party parts
 		$(GO) test -short $(RACE) -timeout $(TIMEOUT) $$raced
 
 # A test whose part is missing skips with a reason; with CI=true it fails. The packages
-# that start whole programs, browsers and third-party clients run after the others. The
-# race detector watches all packages but these; it watches toolgate as a whole where
-# third-party clients call at once, wait for people or go away: in CROWDS.
+# that start whole programs, browsers and third-party clients (WHOLE) run after the others.
+# Of the others, the race detector watches those in which goroutines start, without the
+# tests PLAIN. These run again with PostgreSQL what is watched on SQLite (internal/store is
+# watched with both), look at pages with a browser, or do one thing after another very often
+# where other tests of the package do it at once. The race detector watches toolgate as a
+# whole where third-party clients call at once, wait for people or go away: in CROWDS.
 CLI    = cmd/toolgate/internal/cli
 PEERS  = internal/peers
 WHOLE  = $(CLI) internal/conformance internal/deploy $(PEERS)
+OTHERS = grep -v $(foreach p,$(WHOLE),-e '/$(p)$$')
+PLAIN  = Test(OnPostgreSQL|InABrowser|HugeCompany|ManyAddresses|Rights|$\
+	OPACases|Bounds|WithinBounds|TrialFindsWhatEverySampleFinds|ShippedPoliciesPassLint|DataForm|ArgumentShapes|AConfigurationStatesSizes|SeenBeyondTheBound|Conditions|$\
+	EveryWriteAndFlushFailsOnce|ACrashAtEveryByteBeforeZeros|APowerFailureLeavesHoles|RecordsKeepTheirBytes|Tamperings|BadLines|ManyToolsOnOnePage|$\
+	OldTicketsCostAHeldCallNothing|AcceptGenerated|MemoryIsFlat)
 CROWDS = ^Test(Crowd|Burst|Cancel|Restart|Quorum|StaleVote|ClientGone|BadNeighbours|TwoApprovers|Approval.*|IdenticalCallsAtOnce|ConnectionsOfPeople|PaymentsOverTwoToolgates|Listen.*)$$
 test-all: ## runs every test, with third-party servers, clients, databases and browsers
 	$(PARTS) -j4 npm python rust keycloak
 	$(BUILD_GUARDIAN)
-	$(GO) test $(RACE) -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v $(foreach p,$(WHOLE),-e '/$(p)$$'))
+	@raced=$$(GO=$(GO) sh .ci/raced all | $(OTHERS)) && set -x && \
+		$(GO) test $(RACE) -timeout $(TIMEOUT) -skip '^$(PLAIN)$$' $$raced && \
+		$(GO) test -timeout $(TIMEOUT) $$($(GO) list ./... | $(OTHERS) | grep -vxF "$$raced")
+	$(GO) test -timeout $(TIMEOUT) -run '^$(PLAIN)$$' $$(grep -lrE --include='*_test.go' '^func $(PLAIN)\(' * | xargs -n1 dirname | sort -u | sed 's,^,./,')
 	$(GO) test -timeout $(TIMEOUT) ./$(CLI)
 	$(GO) test -timeout $(TIMEOUT) -p 2 -skip '$(CROWDS)' $(foreach p,$(filter-out $(CLI),$(WHOLE)),./$(p))
 	$(GO) test $(RACE) -timeout $(TIMEOUT) -run '$(CROWDS)' ./$(PEERS)
