@@ -51,8 +51,8 @@ WHOLE  = $(CLI) internal/conformance internal/deploy $(PEERS)
 OTHERS = grep -v $(foreach p,$(WHOLE),-e '/$(p)$$')
 PLAIN  = Test(OnPostgreSQL|InABrowser|HugeCompany|ManyAddresses|Rights|$\
 	OPACases|Bounds|WithinBounds|TrialFindsWhatEverySampleFinds|ShippedPoliciesPassLint|DataForm|ArgumentShapes|AConfigurationStatesSizes|SeenBeyondTheBound|Conditions|$\
-	EveryWriteAndFlushFailsOnce|ACrashAtEveryByteBeforeZeros|APowerFailureLeavesHoles|RecordsKeepTheirBytes|Tamperings|BadLines|ManyToolsOnOnePage|$\
-	OldTicketsCostAHeldCallNothing|AcceptGenerated|MemoryIsFlat)
+	EveryWriteAndFlushFailsOnce|ACrashAtEveryByteBeforeZeros|APowerFailureLeavesHoles|RecordsKeepTheirBytes|Tamperings|EveryByteCounts|$\
+	FileModes|UnknownTools|UnknownRoles|BadLines|ManyToolsOnOnePage|OldTicketsCostAHeldCallNothing|AcceptGenerated|MemoryIsFlat)
 CROWDS = ^Test(Crowd|Burst|Cancel|Restart|Quorum|StaleVote|ClientGone|BadNeighbours|TwoApprovers|Approval.*|IdenticalCallsAtOnce|ConnectionsOfPeople|PaymentsOverTwoToolgates|Listen.*)$$
 test-all: ## runs every test, with third-party servers, clients, databases and browsers
 	$(PARTS) -j4 npm python rust keycloak
