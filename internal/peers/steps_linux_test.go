@@ -27,10 +27,6 @@ import (
 // right before a chosen step, by tracing it with ptrace. strace counts per thread,
 // and a Go program may use any thread for a step.
 
-// steppedVar makes this binary the tracer of the command in its arguments. It
-// names the directory whose files count; the steps go to the file stepsVar. A
-// number on stdin arms it: it stops the command before so many steps from then
-// on, or never for 0.
 const (
 	// tracedVar makes this binary the tracer of the command in its arguments. Its
 	// value is the directory whose files count; stepsVar names the file that
@@ -38,6 +34,9 @@ const (
 	// before that step, counted from then on, or never for 0.
 	tracedVar = "PEERS_TRACED"
 	stepsVar  = "PEERS_STEPS"
+	// stepsOnlyVar makes this binary the command in its arguments, of whose system calls
+	// those that are steps alone stop for the tracer.
+	stepsOnlyVar = "PEERS_STEPS_ONLY"
 )
 
 // tracedCalls are the system calls that are steps. Their first argument is the file.
@@ -61,7 +60,12 @@ type tracer struct {
 // exits.
 func runTracer() {
 	runtime.LockOSThread()
-	cmd := exec.Command(os.Args[1], os.Args[2:]...)
+	if os.Getenv(stepsOnlyVar) != "" {
+		fmt.Fprintln(os.Stderr, "tracing:", runStepsOnly())
+		os.Exit(2)
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), stepsOnlyVar+"=1")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
 	steps, err := os.OpenFile(os.Getenv(stepsVar), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -84,6 +88,29 @@ func runTracer() {
 	os.Exit(t.trace())
 }
 
+// runStepsOnly becomes the command in the arguments, and returns only if that fails. A
+// filter (seccomp(2)) has the system calls in tracedCalls stop for the tracer.
+func runStepsOnly() error {
+	command, err := exec.LookPath(os.Args[1])
+	if err != nil {
+		return err
+	}
+	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}} // the number of the call
+	trace := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_TRACE}
+	for nr := range tracedCalls {
+		filter = append(filter, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: uint32(nr)}, trace)
+	}
+	filter = append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW})
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	if err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0); err != nil {
+		return err
+	}
+	return unix.Exec(command, os.Args[1:], os.Environ())
+}
+
 // readOrders reads numbers from stdin.
 func (t *tracer) readOrders() {
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
@@ -96,9 +123,9 @@ func (t *tracer) readOrders() {
 	}
 }
 
-// trace lets the process run from one system call to the next until it exits.
+// trace lets the process run from one step to the next until it exits.
 func (t *tracer) trace() (code int) {
-	const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL
+	const options = unix.PTRACE_O_TRACESECCOMP | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL
 	for ready := false; ; {
 		var ws unix.WaitStatus
 		tid, err := unix.Wait4(-1, &ws, unix.WALL, nil)
@@ -120,28 +147,24 @@ func (t *tracer) trace() (code int) {
 			}
 		}
 		deliver := 0
-		switch sig := ws.StopSignal(); sig {
-		case unix.SIGTRAP | 0x80:
+		switch sig := ws.StopSignal(); {
+		case ws.TrapCause() == unix.PTRACE_EVENT_SECCOMP:
 			t.checkCall(tid)
-		case unix.SIGTRAP, unix.SIGSTOP: // a new thread, and its first stop
+		case sig == unix.SIGTRAP, sig == unix.SIGSTOP: // another program; a new thread, and its first stop
 		default:
 			deliver = int(sig)
 		}
-		_ = unix.PtraceSyscall(tid, deliver) // the thread may have been killed
+		_ = unix.PtraceCont(tid, deliver) // the thread may have been killed
 	}
 }
 
-// syscallInfo is ptrace_syscall_info of the kernel, as it is at an entry.
+// syscallInfo is ptrace_syscall_info of the kernel, as it is at a stop of a filter.
 type syscallInfo struct {
-	op   uint8
-	_    [3]byte
-	_    uint32
+	_    uint64
 	_    [2]uint64
 	nr   uint64
 	args [6]uint64
 }
-
-const syscallEntry = 1 // PTRACE_SYSCALL_INFO_ENTRY
 
 // checkCall inspects a system call at its entry. At the step to stop at it kills the
 // process; the kernel then does not execute the call.
@@ -152,7 +175,7 @@ func (t *tracer) checkCall(tid int) {
 	var info syscallInfo
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
 	name, is := tracedCalls[info.nr]
-	if errno != 0 || info.op != syscallEntry || !is {
+	if errno != 0 || !is {
 		return
 	}
 	what := t.describe(tid, info)
