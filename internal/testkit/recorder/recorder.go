@@ -23,6 +23,8 @@ package recorder
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -147,8 +149,9 @@ type Recorder struct {
 	file string // stdio: the file of its record
 	http *httpServer
 
-	mu  sync.Mutex // protects the fields below
-	log []event
+	mu   sync.Mutex // protects the fields below
+	log  []event
+	read int64 // stdio: how much of file is in log
 }
 
 // event is one entry of the record. Kind "in" is a received message; others are
@@ -206,22 +209,35 @@ func Stdio(t testing.TB, cfg Config) *Recorder {
 
 // events returns the record so far.
 func (r *Recorder) events() []event {
-	if r.file == "" {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return append([]event(nil), r.log...)
-	}
-	data, err := os.ReadFile(r.file)
-	if err != nil && !os.IsNotExist(err) {
-		r.t.Errorf("reading record: %v", err)
-	}
-	var out []event
-	for line := range strings.Lines(string(data)) {
-		if e, ok := parseEvent(strings.TrimSuffix(line, "\n")); ok {
-			out = append(out, e)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.file != "" {
+		if err := r.readFile(); err != nil && !os.IsNotExist(err) {
+			r.t.Errorf("reading record: %v", err)
 		}
 	}
-	return out
+	return slices.Clone(r.log)
+}
+
+// readFile appends to the log the lines that were written to the file since the last time.
+func (r *Recorder) readFile() error {
+	f, err := os.Open(r.file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.NewSectionReader(f, r.read, math.MaxInt64-r.read))
+	for line := range strings.Lines(string(data)) {
+		whole, ended := strings.CutSuffix(line, "\n")
+		if !ended {
+			break
+		}
+		r.read += int64(len(line))
+		if e, ok := parseEvent(whole); ok {
+			r.log = append(r.log, e)
+		}
+	}
+	return err
 }
 
 // note adds an event to the record of an HTTP recorder.
