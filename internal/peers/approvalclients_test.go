@@ -146,11 +146,16 @@ func checkHeldCalls(t *testing.T, g *gate, p peer, at target, tool string, rec *
 		}
 		carol.mustVote(t, ticket, vote)
 	}
-	second := p.callAll(t, at, call("approved later"), call("denied later"), call("approved later"), call("approved"))
+	after := []action{call("approved later"), call("denied later"), call("approved later"), call("approved")}
+	if p.short() {
+		after = after[:2]
+	}
+	second := p.callAll(t, at, after...)
 	wantDone(t, second[0], "")
 	p.wantDenied(t, second[1])
-	wantDone(t, second[2], "replayed")
-	wantDone(t, second[3], "replayed")
+	for _, again := range second[2:] {
+		wantDone(t, again, "replayed")
+	}
 	for what, want := range map[string]int{"approved": 1, "denied": 0, "approved later": 1, "denied later": 0} {
 		wantRuns(t, rec, argsText(argsOf(what)), want)
 	}
