@@ -9,6 +9,7 @@ import (
 // TestCheckComparesWalletAndPolicy: check warns of every difference between the file of
 // backends, by which the wallet pays, and data.facts, by which the policy judges.
 func TestCheckComparesWalletAndPolicy(t *testing.T) {
+	t.Parallel()
 	const (
 		acme, other, usdc = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed", "0x52908400098527886E0F7030069857D2E4169EE7", "0x8617E340B3D01FA5F11F306F4090FD50E238070D"
 		amount            = `"amount": {"decimals": {"USDC": 6}}`
@@ -32,6 +33,7 @@ func TestCheckComparesWalletAndPolicy(t *testing.T) {
 		{"a file with a fault", `"chain": 1,`, right, `wallet.chain`, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			dir := t.TempDir()
 			write(t, dir, map[string]string{
 				"mcp.json": fmt.Sprintf(`{

@@ -109,6 +109,7 @@ func (r *replica) approveAll(ctx context.Context) bool {
 // replicas serve again without a restart. Then one of them is killed, and the other runs
 // what was approved for it, once.
 func TestReplicas(t *testing.T) {
+	t.Parallel()
 	server := postgres.Started(t)
 	store, err := server.Database(t.Context())
 	if err != nil {

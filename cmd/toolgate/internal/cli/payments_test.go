@@ -98,6 +98,7 @@ const requests = 15
 // after the node did what was asked, has paid at most once; the call repeated by the next
 // process pays once, as the chain shows. The key of the account is nowhere.
 func TestKilledPayments(t *testing.T) {
+	t.Parallel()
 	parts.Long(t, "kills processes")
 	rounds, first := 8, 7 // around the signature
 	if os.Getenv("TOOLGATE_SOAK") != "" {

@@ -100,6 +100,7 @@ func repository(t testing.TB) string {
 var quickScripts = []string{"approval", "execute", "init", "secrets", "serve", "server", "tickets", "token", "tool", "usage", "v1", "verify"}
 
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	p := params(t, filepath.Join("testdata", "script"))
 	if testing.Short() {
 		for _, name := range quickScripts {
@@ -112,6 +113,7 @@ func TestScripts(t *testing.T) {
 
 // The story that the README shows.
 func TestStory(t *testing.T) {
+	t.Parallel()
 	p := params(t, "")
 	p.Dir, p.Files = "", []string{filepath.Join(repository(t), "testdata", "story.txtar")}
 	testscript.Run(t, p)

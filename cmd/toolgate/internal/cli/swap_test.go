@@ -34,6 +34,7 @@ func swapped(effect, name string) map[string]string {
 // polled: every call has one revision in all of its records, the verdict of that
 // revision, an answer that fits it, and none fails.
 func TestSwapUnderLoad(t *testing.T) {
+	t.Parallel()
 	parts.Long(t, "makes 20,000 calls")
 	one, two := swapped("allow", "one"), swapped("deny", "two")
 	bad := map[string]string{"p.rego": "package toolgate\n\ndecision := {", "data.json": one["data.json"]}
