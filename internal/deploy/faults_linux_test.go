@@ -171,6 +171,7 @@ func (d *deployment) config() string { return fmt.Sprintf(faultyConfig, d.far, d
 
 // TestFaultsOfUnit: see suffer, with the unit under systemd.
 func TestFaultsOfUnit(t *testing.T) {
+	t.Parallel()
 	parts.Long(t, "deploys toolgate")
 	root, agents, admin := installUnit(t)
 	d := &deployment{agents: agents, admin: admin, far: program.FreeAddress(t)}

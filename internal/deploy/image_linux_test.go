@@ -60,6 +60,7 @@ func buildImage(t *testing.T) (root string, c imageConfig) {
 // The image has toolgate and nothing else that runs, and serves from a root file system
 // that cannot be written.
 func TestImage(t *testing.T) {
+	t.Parallel()
 	parts.Long(t, "deploys toolgate")
 	root, image := buildImage(t)
 	t.Run("it has one program and no root", func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 // TestServiceAtLogin holds that toolgate service install serves now and at the next login of its
 // user, again after a kill, and that uninstall leaves nothing.
 func TestServiceAtLogin(t *testing.T) {
+	t.Parallel()
 	parts.Long(t, "deploys toolgate")
 	root, agents, admin := installUnit(t)
 	h := boot(t, root)

@@ -42,6 +42,7 @@ func installPackages(t *testing.T) (root string) {
 // The package for Debian is installed, upgraded, removed and purged under a systemd. What
 // people wrote stays until a purge, and the audit trail beyond it.
 func TestPackage(t *testing.T) {
+	t.Parallel()
 	parts.Long(t, "deploys toolgate")
 	agents, admin := program.FreeAddress(t), program.FreeAddress(t)
 	h := boot(t, installPackages(t))

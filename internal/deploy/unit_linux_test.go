@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/testkit/parts"
@@ -22,10 +23,15 @@ type host struct {
 	init string // its PID here
 }
 
+// booted is locked while there is a host: the control groups of two would be the same.
+var booted sync.Mutex
+
 // boot starts a host over a copy of the root file system with the files of a
-// directory.
+// directory. A test has one, and waits for that of another test to end.
 func boot(t *testing.T, install string) *host {
 	t.Helper()
+	booted.Lock()
+	t.Cleanup(booted.Unlock)
 	for _, p := range []string{"unshare", "nsenter", "dbus-daemon", "/lib/systemd/systemd"} {
 		parts.Need(t, p)
 	}
@@ -126,6 +132,7 @@ func serves(t testing.TB, agents, admin string) {
 // The unit of docs/deploy serves, confines its servers, survives a kill and a bad
 // configuration, and stops in order.
 func TestUnit(t *testing.T) {
+	t.Parallel()
 	parts.Long(t, "deploys toolgate")
 	root, agents, admin := installUnit(t)
 	h := boot(t, root)

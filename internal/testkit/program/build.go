@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -29,7 +30,7 @@ func Built(pkg string, flags ...string) func(t testing.TB) string {
 		t.Helper()
 		once.Do(func() {
 			dir := filepath.Join(corpus.Checkout(t), ".cache", "test")
-			file = filepath.Join(dir, filepath.Base(pkg)+strings.Join(flags, ""))
+			file = filepath.Join(dir, strings.ReplaceAll(path.Base(pkg)+strings.Join(flags, ""), "/", "."))
 			err = build(dir, append(append([]string{"build"}, flags...), "-o", file, pkg))
 		})
 		if err != nil {
@@ -64,7 +65,8 @@ const BinaryVar = "TOOLGATE_BINARY"
 
 var (
 	toolgate = Built(command, Tags)
-	racing   = Built(command, Tags, "-race")
+	// As in the Makefile, the race detector does not watch SQLite itself.
+	racing = Built(command, Tags, "-race", "-gcflags=modernc.org/sqlite/lib=-race=false", "-gcflags=modernc.org/libc=-race=false")
 )
 
 // Tags is the flag of go build with which every toolgate is built.
