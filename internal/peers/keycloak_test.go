@@ -49,7 +49,7 @@ func openKeycloak(t *testing.T, open func(issuer string) *gate) (*keycloak, *gat
 	p := program.Launch(t, cmd)
 	k := &keycloak{t: t, url: "http://" + address, realm: "http://" + address + "/realms/agents"}
 	g := open(k.realm)
-	for _, line := range []string{"Initializing database schema", "Initializing master realm", "Listening on"} {
+	for _, line := range []string{"With HTTPS not enabled", "Virtual threads support", "Initializing database schema", "Node name", "Initializing master realm", "Listening on"} {
 		if !p.Await(t, line, func() bool { return strings.Contains(p.Out.String(), line) }) {
 			t.Fatalf("keycloak ended: %v\n%s", p.Err, p.Out)
 		}
