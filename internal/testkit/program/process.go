@@ -136,15 +136,14 @@ func Settles(holds func() bool) bool {
 }
 
 // poll polls until a condition holds or over is closed, and reports whether the
-// condition holds.
+// condition holds. The longer it takes, the less often it looks: looking costs time too.
 func poll(t testing.TB, what string, over <-chan struct{}, holds func() bool) bool {
 	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(Timeout)
+	deadline, pause := time.After(Timeout), 5*time.Millisecond
 	for !holds() {
 		select {
-		case <-tick.C:
+		case <-time.After(pause):
+			pause = min(pause*5/4, 50*time.Millisecond)
 		case <-over:
 			return false
 		case <-deadline:
