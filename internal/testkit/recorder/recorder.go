@@ -23,8 +23,6 @@ package recorder
 import (
 	"encoding/json"
 	"fmt"
-	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -151,7 +149,7 @@ type Recorder struct {
 
 	mu   sync.Mutex // protects the fields below
 	log  []event
-	read int64 // stdio: how much of file is in log
+	read int // stdio: how many bytes of file are in log
 }
 
 // event is one entry of the record. Kind "in" is a received message; others are
@@ -211,33 +209,24 @@ func Stdio(t testing.TB, cfg Config) *Recorder {
 func (r *Recorder) events() []event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	var data []byte
 	if r.file != "" {
-		if err := r.readFile(); err != nil && !os.IsNotExist(err) {
+		var err error
+		if data, err = os.ReadFile(r.file); err != nil && !os.IsNotExist(err) {
 			r.t.Errorf("reading record: %v", err)
 		}
 	}
-	return slices.Clone(r.log)
-}
-
-// readFile appends to the log the lines that were written to the file since the last time.
-func (r *Recorder) readFile() error {
-	f, err := os.Open(r.file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.NewSectionReader(f, r.read, math.MaxInt64-r.read))
-	for line := range strings.Lines(string(data)) {
+	for line := range strings.Lines(string(data[min(r.read, len(data)):])) {
 		whole, ended := strings.CutSuffix(line, "\n")
 		if !ended {
 			break
 		}
-		r.read += int64(len(line))
+		r.read += len(line)
 		if e, ok := parseEvent(whole); ok {
 			r.log = append(r.log, e)
 		}
 	}
-	return err
+	return slices.Clone(r.log)
 }
 
 // note adds an event to the record of an HTTP recorder.
