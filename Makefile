@@ -39,31 +39,26 @@ test: ## proves in 4 minutes what the README promises, without third-party parts
 		$(GO) test -short $(RACE) -timeout $(TIMEOUT) $$raced
 
 # A test whose part is missing skips with a reason; with CI=true it fails. The packages
-# that start whole programs, browsers and third-party clients (WHOLE) run after the others.
-# Of the others, the race detector watches those in which goroutines start, without the
-# tests PLAIN. These run again with PostgreSQL what is watched on SQLite (internal/store is
-# watched with both), look at pages with a browser, or do one thing after another very often
-# where other tests of the package do it at once. The race detector watches toolgate as a
-# whole where third-party clients call at once, wait for people or go away: in CROWDS.
+# that start whole programs, browsers and third-party clients (WHOLE) run after the others,
+# two at a time, each with three tests at once at least: they mostly wait for processes. Of
+# the others, the race detector watches those in which goroutines start, without the tests
+# of .ci/plain. It watches toolgate as a whole where a crowd of clients calls at once.
 CLI    = cmd/toolgate/internal/cli
 PEERS  = internal/peers
-WHOLE  = $(CLI) internal/conformance internal/deploy $(PEERS)
+WHOLE  = $(PEERS) internal/conformance internal/deploy $(CLI)
 OTHERS = grep -v $(foreach p,$(WHOLE),-e '/$(p)$$')
-PLAIN  = Test(OnPostgreSQL|InABrowser|HugeCompany|ManyAddresses|Rights|$\
-	OPACases|Bounds|WithinBounds|TrialFindsWhatEverySampleFinds|ShippedPoliciesPassLint|DataForm|ArgumentShapes|AConfigurationStatesSizes|SeenBeyondTheBound|Conditions|$\
-	EveryWriteAndFlushFailsOnce|ACrashAtEveryByteBeforeZeros|APowerFailureLeavesHoles|RecordsKeepTheirBytes|Tamperings|EveryByteCounts|$\
-	FileModes|UnknownTools|UnknownRoles|BadLines|ManyToolsOnOnePage|OldTicketsCostAHeldCallNothing|AcceptGenerated|MemoryIsFlat)
-CROWDS = ^Test(Crowd|Burst|Cancel|Restart|Quorum|StaleVote|ClientGone|BadNeighbours|TwoApprovers|Approval.*|IdenticalCallsAtOnce|ConnectionsOfPeople|PaymentsOverTwoToolgates|Listen.*)$$
+PLAIN  = ($(shell grep -v '^\#' .ci/plain | paste -sd '|'))
+CROWD  = ^TestCrowd$$
+ATONCE = $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 3 ? n : 3)))
 test-all: ## runs every test, with third-party servers, clients, databases and browsers
 	$(PARTS) -j4 npm python rust keycloak
 	$(BUILD_GUARDIAN)
 	@raced=$$(GO=$(GO) sh .ci/raced all | $(OTHERS)) && set -x && \
 		$(GO) test $(RACE) -timeout $(TIMEOUT) -skip '^$(PLAIN)$$' $$raced && \
 		$(GO) test -timeout $(TIMEOUT) $$($(GO) list ./... | $(OTHERS) | grep -vxF "$$raced")
-	$(GO) test -timeout $(TIMEOUT) -run '^$(PLAIN)$$' $$(grep -lrE --include='*_test.go' '^func $(PLAIN)\(' * | xargs -n1 dirname | sort -u | sed 's,^,./,')
-	$(GO) test -timeout $(TIMEOUT) ./$(CLI)
-	$(GO) test -timeout $(TIMEOUT) -p 2 -skip '$(CROWDS)' $(foreach p,$(filter-out $(CLI),$(WHOLE)),./$(p))
-	$(GO) test $(RACE) -timeout $(TIMEOUT) -run '$(CROWDS)' ./$(PEERS)
+	$(GO) test -timeout $(TIMEOUT) -run '^$(PLAIN)$$' $$(git grep -lE '^func $(PLAIN)\(' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's,^,./,')
+	$(GO) test -timeout $(TIMEOUT) -p 2 -parallel $(ATONCE) -skip '$(CROWD)' $(foreach p,$(WHOLE),./$(p))
+	$(GO) test $(RACE) -timeout $(TIMEOUT) -run '$(CROWD)' ./$(PEERS)
 	$(PARTS) chart
 
 soak: ## runs every test three times, in its long form
