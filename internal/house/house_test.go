@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -318,5 +319,22 @@ func TestStatementsNameTheirColumns(t *testing.T) {
 	}
 	if inserts < 10 {
 		t.Errorf("found %d statements: the search is broken", inserts)
+	}
+}
+
+// TestTestsWithoutTheRaceDetectorExist holds that each name in .ci/plain is a test's: one with another name
+// would be watched again, which takes minutes.
+func TestTestsWithoutTheRaceDetectorExist(t *testing.T) {
+	_, tests := declared(t)
+	text, err := os.ReadFile(filepath.Join(corpus.Checkout(t), ".ci", "plain"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		name := strings.TrimSpace(line)
+		exists := func(test string) bool { return strings.HasSuffix(test, "."+name) }
+		if !strings.HasPrefix(name, "#") && !slices.ContainsFunc(slices.Collect(maps.Keys(tests)), exists) {
+			t.Errorf(".ci/plain: test %s does not exist", name)
+		}
 	}
 }
