@@ -156,14 +156,14 @@ func argumentsText(k approval.Ticket) string {
 	return shorten(Visible(string(k.Arguments)))
 }
 
-func (c *Console) list(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (c *Console) list(r *http.Request, p policy.Principal) (any, error) {
 	f, err := listFilter(r.URL, p)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	found, err := c.opts.Approvals.List(r.Context(), f)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	tickets := []Ticket{}
 	for _, k := range found {
@@ -175,7 +175,7 @@ func (c *Console) list(w http.ResponseWriter, r *http.Request, p policy.Principa
 	if len(found) == f.Limit {
 		page["next"] = found[len(found)-1].ID // there may be older ones: ?before=
 	}
-	return answer(w, page)
+	return page, nil
 }
 
 // listFilter reads the query of a list by p.
@@ -218,16 +218,12 @@ func stateNames() string {
 	return strings.Join(names, ", ")
 }
 
-func (c *Console) show(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (c *Console) show(r *http.Request, p policy.Principal) (any, error) {
 	k, err := c.visible(r, p)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	t, err := c.wholeTicket(r, k, p, "bearer")
-	if err != nil {
-		return err
-	}
-	return answer(w, t)
+	return c.wholeTicket(r, k, p, "bearer")
 }
 
 // visible returns the ticket that the path names, if p may see it.

@@ -3,6 +3,8 @@ package console
 import (
 	"net/http"
 
+	"github.com/a-h/templ"
+
 	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -12,17 +14,6 @@ const (
 	verificationsPath = auditPath + "/verify"
 )
 
-// auditPages are the pages of the trail.
-func (c *Console) auditPages() map[string]map[string]handler {
-	return map[string]map[string]handler{
-		auditPath:                          {http.MethodGet: c.visit(c.auditPage)},
-		auditPath + "/export":              {http.MethodPost: c.submit(c.submitExport)},
-		verificationsPath:                  {http.MethodPost: c.submit(c.submitVerify)},
-		verificationsPath + "/{id}":        {http.MethodGet: c.visit(c.verificationPage)},
-		verificationsPath + "/{id}/cancel": {http.MethodPost: c.submit(c.cancelJob(verifyKind, verificationsPath))},
-	}
-}
-
 type auditPageData struct {
 	shell
 	evidence
@@ -31,25 +22,19 @@ type auditPageData struct {
 }
 
 // auditPage is where the trail is verified and exported, for those who read it whole.
-func (c *Console) auditPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+func (c *Console) auditPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	d := auditPageData{Jobs: c.jobs.list(verifyKind, personOf(v.Principal)), Export: c.may(r.Context(), v.Principal, policy.Exports)}
 	if d.evidence, err = c.evidenceFor(r.Context(), v.Principal); err != nil {
-		return err
+		return nil, err
 	}
-	if d.shell, err = c.shell(r.Context(), v, "Audit", auditPath, ""); err != nil {
-		return err
-	}
-	return render(w, appCSP, http.StatusOK, auditView(d))
+	d.shell, err = c.shell(r.Context(), v, "Audit", auditPath, "")
+	return auditView(d), err
 }
 
 // submitVerify begins to verify the trail.
-func (c *Console) submitVerify(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *Console) submitVerify(r *http.Request, v visitor) (string, error) {
 	job, err := c.verify(r, v.Principal, "session")
-	if err != nil {
-		return err
-	}
-	http.Redirect(w, r, verificationsPath+"/"+job.ID, http.StatusSeeOther)
-	return nil
+	return verificationsPath + "/" + job.ID, err
 }
 
 type verificationPage struct {
@@ -59,19 +44,19 @@ type verificationPage struct {
 }
 
 // verificationPage shows how far a verification is, or what it came to.
-func (c *Console) verificationPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+func (c *Console) verificationPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d verificationPage
 	if d.Job, err = c.jobs.find(verifyKind, r.PathValue("id"), personOf(v.Principal), false); err != nil {
-		return err
+		return nil, err
 	}
 	if d.shell, err = c.shell(r.Context(), v, "Verification", auditPath, ""); err != nil {
-		return err
+		return nil, err
 	}
 	d.Refresh = d.State == JobRunning
 	if found, ok := d.Result.(notary.Verified); ok {
 		d.Found = &found
 	}
-	return render(w, appCSP, http.StatusOK, verificationView(d))
+	return verificationView(d), nil
 }
 
 // submitExport answers with the records that the form selects.

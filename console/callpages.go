@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/a-h/templ"
+
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/internal/text"
@@ -27,15 +29,6 @@ const (
 	// liveEvery is how often an open list of calls shows what has come.
 	liveEvery = time.Second
 )
-
-// callPages are the pages of the index of calls.
-func (c *Console) callPages() map[string]map[string]handler {
-	return map[string]map[string]handler{
-		callsPath:           {http.MethodGet: c.visit(c.callsPage)},
-		callsPath + "/{id}": {http.MethodGet: c.visit(c.callPage)},
-		callEvents:          {http.MethodGet: c.visit(c.followCalls)},
-	}
-}
 
 type callsPageData struct {
 	shell
@@ -75,20 +68,20 @@ func (c *Console) pageQuery(u *url.URL) (q index.Query, given url.Values, live b
 }
 
 // callsPage lists calls that the address selects, the newest first.
-func (c *Console) callsPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *Console) callsPage(r *http.Request, v visitor) (templ.Component, error) {
 	q, given, live, err := c.pageQuery(r.URL)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := c.searching(r, v.Principal, "session", &q); err != nil {
-		return err
+		return nil, err
 	}
 	d := callsPageData{Reads: c.may(r.Context(), v.Principal, policy.ReadsArguments)}
 	if d.shell, err = c.shell(r.Context(), v, "Calls", callsPath, ""); err != nil {
-		return err
+		return nil, err
 	}
 	if d.Page, err = c.opts.Calls.Search(r.Context(), q); err != nil {
-		return ofIndex(err)
+		return nil, ofIndex(err)
 	}
 	shown := len(callFilters)
 	if !d.Reads {
@@ -107,7 +100,7 @@ func (c *Console) callsPage(w http.ResponseWriter, r *http.Request, v visitor) e
 	if d.Next != "" {
 		d.Older = callsAt(given, "cursor", d.Next)
 	}
-	return render(w, appCSP, http.StatusOK, callListView(d))
+	return callListView(d), nil
 }
 
 // callsAt is the address of a list of calls with one more parameter.
@@ -250,27 +243,25 @@ type callStep struct {
 }
 
 // callPage shows one call whole: who, what, why, as whom, and what came of it.
-func (c *Console) callPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *Console) callPage(r *http.Request, v visitor) (templ.Component, error) {
 	whole, err := c.wholeCall(r, v.Principal, "session", r.PathValue("id"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	d := callPageData{WholeCall: whole, Operates: c.opts.Policy != nil && c.may(r.Context(), v.Principal, policy.Operates)}
 	for record, into := range map[*json.RawMessage]*audit.Record{&d.Decision: &d.Decided, &d.Outcome: &d.Ended} {
 		if len(*record) > 0 {
 			if err := json.Unmarshal(*record, into); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
 	if d.Steps, err = d.steps(); err != nil {
-		return err
+		return nil, err
 	}
 	d.Tries, d.Viewer = d.Operates && c.mayTry(r, v.Principal) == nil, c.viewerURL(d.judgedBy().TraceID)
-	if d.shell, err = c.shell(r.Context(), v, "Call of "+Visible(d.Call.Tool), callsPath, ""); err != nil {
-		return err
-	}
-	return render(w, appCSP, http.StatusOK, callView(d))
+	d.shell, err = c.shell(r.Context(), v, "Call of "+Visible(d.Call.Tool), callsPath, "")
+	return callView(d), err
 }
 
 // callPath is the path of the page of a call.

@@ -33,11 +33,14 @@ type WholeCall struct {
 	Withheld []string `json:"withheld,omitempty"`
 }
 
-// callRoutes are the routes of the index of calls.
+// callRoutes are the routes and pages of the index of calls.
 func (c *Console) callRoutes() map[string]map[string]handler {
 	return map[string]map[string]handler{
-		"/v1/calls":      {http.MethodGet: c.as(c.listCalls)},
-		"/v1/calls/{id}": {http.MethodGet: c.as(c.showCall)},
+		callsPath:           {http.MethodGet: c.visit(shows(c.callsPage))},
+		callsPath + "/{id}": {http.MethodGet: c.visit(shows(c.callPage))},
+		callEvents:          {http.MethodGet: c.visit(c.followCalls)},
+		"/v1/calls":         {http.MethodGet: c.as(c.listCalls)},
+		"/v1/calls/{id}":    {http.MethodGet: c.as(answers(c.showCall))},
 	}
 }
 
@@ -219,15 +222,11 @@ func (c *Console) streamCalls(w http.ResponseWriter, r *http.Request, q index.Qu
 }
 
 // showCall answers with one call whole.
-func (c *Console) showCall(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (c *Console) showCall(r *http.Request, p policy.Principal) (any, error) {
 	if err := readQuery(r.URL, nil); err != nil {
-		return err
+		return nil, err
 	}
-	whole, err := c.wholeCall(r, p, "bearer", r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return answer(w, whole)
+	return c.wholeCall(r, p, "bearer", r.PathValue("id"))
 }
 
 // withheld are the members of records that have arguments, or tell of them.

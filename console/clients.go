@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"slices"
 
+	"github.com/a-h/templ"
+
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -27,8 +29,8 @@ const connectPath = "/console/connect"
 // connectRoutes are the routes of what connects clients.
 func (c *Console) connectRoutes() map[string]map[string]handler {
 	return map[string]map[string]handler{
-		connectPath:   {http.MethodGet: c.visit(c.clientsPage)},
-		"/v1/connect": {http.MethodGet: c.as(c.showGuide)},
+		connectPath:   {http.MethodGet: c.visit(shows(c.clientsPage))},
+		"/v1/connect": {http.MethodGet: c.as(answers(c.showGuide))},
 	}
 }
 
@@ -48,15 +50,11 @@ func (c *Console) guideFor(r *http.Request, p policy.Principal) (k guide, err er
 	return k, err
 }
 
-func (c *Console) showGuide(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (c *Console) showGuide(r *http.Request, p policy.Principal) (any, error) {
 	if err := readQuery(r.URL, nil); err != nil {
-		return err
+		return nil, err
 	}
-	k, err := c.guideFor(r, p)
-	if err != nil {
-		return err
-	}
-	return answer(w, k)
+	return c.guideFor(r, p)
 }
 
 type clientsPage struct {
@@ -68,21 +66,19 @@ type clientsPage struct {
 var noClient = problem{Status: http.StatusNotFound, Code: "NO_CLIENT", Detail: "toolgate does not know this client", Hint: "see /console/connect"}
 
 // clientsPage says how to connect a client, and whether one of the visitor is connected.
-func (c *Console) clientsPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+func (c *Console) clientsPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d clientsPage
 	if err := readQuery(r.URL, map[string]func(string) error{"client": anyText(&d.One.ID)}); err != nil {
-		return err
+		return nil, err
 	}
 	if d.guide, err = c.guideFor(r, v.Principal); err != nil {
-		return err
+		return nil, err
 	}
 	i := slices.IndexFunc(d.Clients, func(k Client) bool { return k.ID == d.One.ID || d.One.ID == "" })
 	if i < 0 {
-		return noClient
+		return nil, noClient
 	}
 	d.One = d.Clients[i]
-	if d.shell, err = c.shell(r.Context(), v, "Connect", connectPath, connectPath+"?"+url.Values{"client": {d.One.ID}}.Encode()); err != nil {
-		return err
-	}
-	return render(w, appCSP, http.StatusOK, clientsView(d))
+	d.shell, err = c.shell(r.Context(), v, "Connect", connectPath, connectPath+"?"+url.Values{"client": {d.One.ID}}.Encode())
+	return clientsView(d), err
 }

@@ -2,10 +2,11 @@ package console
 
 import (
 	"cmp"
-	"context"
 	"net/http"
 	"net/url"
 	"slices"
+
+	"github.com/a-h/templ"
 
 	"github.com/toolgate/toolgate/policy"
 )
@@ -45,14 +46,14 @@ type connectionsPage struct {
 
 // connectionsPage lists the services with the visitor's connections and, for operators, with those
 // of toolgate and of everybody.
-func (c *Console) connectionsPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *Console) connectionsPage(r *http.Request, v visitor) (templ.Component, error) {
 	all, err := c.opts.Connections.List(r.Context())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	data := connectionsPage{Operates: c.may(r.Context(), v.Principal, policy.Operates), SeesOthers: c.may(r.Context(), v.Principal, policy.Connections)}
 	if data.shell, err = c.shell(r.Context(), v, "Connections", connectionsPath, connectionsPath); err != nil {
-		return err
+		return nil, err
 	}
 	for _, s := range c.opts.Connections.Services() {
 		switch {
@@ -65,7 +66,7 @@ func (c *Console) connectionsPage(w http.ResponseWriter, r *http.Request, v visi
 	if data.SeesOthers {
 		data.Others = v.others(all)
 	}
-	return render(w, appCSP, http.StatusOK, connectionsView(data))
+	return connectionsView(data), nil
 }
 
 // others returns the live connections of other people.
@@ -114,22 +115,11 @@ func (c *Console) askToConnect(w http.ResponseWriter, r *http.Request, v visitor
 	if err != nil {
 		return err
 	}
-	plan, refused := c.plan(r.Context(), s, personOf(v.Principal))
+	d := connectPage{shell: frame, holding: v.holds(s, all), Address: s.Address, Shared: s.Shared, Asker: cmp.Or(c.opts.URL, r.Host)}
 	status := http.StatusOK
-	if refused != nil {
-		status = refused.Status
-	}
-	return render(w, connectCSP, status, connectView(connectPage{
-		shell: frame, holding: v.holds(s, all), Address: s.Address, Shared: s.Shared, Asker: cmp.Or(c.opts.URL, r.Host), Plan: plan, Refused: refused,
-	}))
-}
-
-// plan returns what who is asked to grant at s, or why nobody can say so.
-func (c *Console) plan(ctx context.Context, s Service, who Person) (Plan, *problem) {
-	plan, err := c.opts.Connector.Plan(ctx, s.Name, who)
-	if err != nil {
+	if d.Plan, err = c.opts.Connector.Plan(r.Context(), s.Name, personOf(v.Principal)); err != nil {
 		c.opts.Log.Error("asking how to connect", "server", s.Name, "error", err)
-		return Plan{}, &unreachableService
+		status, d.Refused = unreachableService.Status, &unreachableService
 	}
-	return plan, nil
+	return render(w, connectCSP, status, connectView(d))
 }

@@ -245,7 +245,7 @@ func (c *Console) recordNoConnection(r *http.Request, act Act, err error) {
 }
 
 // disconnect ends the connection that the field id names.
-func (c *Console) disconnect(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *Console) disconnect(r *http.Request, v visitor) (string, error) {
 	k, err := c.connection(r.Context(), r.PostForm.Get("id"), v.Principal)
 	if err == nil && k.Server != r.PathValue("server") {
 		err = noConnection
@@ -253,11 +253,7 @@ func (c *Console) disconnect(w http.ResponseWriter, r *http.Request, v visitor) 
 	if err == nil {
 		err = c.revoke(r, k, v.Principal, "session")
 	}
-	if err != nil {
-		return err
-	}
-	http.Redirect(w, r, connectionsPath, http.StatusSeeOther)
-	return nil
+	return connectionsPath, err
 }
 
 // revoke ends k for p, who may do so. It is recorded first.
@@ -273,7 +269,7 @@ func (c *Console) revoke(r *http.Request, k Connection, p policy.Principal, cred
 
 // listConnections answers with the connections of p and, for an operator, with those of toolgate,
 // with ?all=true those of everybody, and with ?subject= those of one.
-func (c *Console) listConnections(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (c *Console) listConnections(r *http.Request, p policy.Principal) (any, error) {
 	var everybody bool
 	var subject string
 	err := readQuery(r.URL, map[string]func(string) error{
@@ -289,15 +285,15 @@ func (c *Console) listConnections(w http.ResponseWriter, r *http.Request, p poli
 		},
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	operates := c.may(r.Context(), p, policy.Operates)
 	if everybody && !c.may(r.Context(), p, policy.Connections) {
-		return mayNotSeeConnections
+		return nil, mayNotSeeConnections
 	}
 	all, err := c.opts.Connections.List(r.Context())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	found := []Connection{}
 	for _, k := range all {
@@ -306,28 +302,22 @@ func (c *Console) listConnections(w http.ResponseWriter, r *http.Request, p poli
 			found = append(found, k.shown())
 		}
 	}
-	return answer(w, map[string]any{"connections": found})
+	return map[string]any{"connections": found}, nil
 }
 
-func (c *Console) showConnection(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (c *Console) showConnection(r *http.Request, p policy.Principal) (any, error) {
 	k, err := c.connection(r.Context(), r.PathValue("id"), p)
-	if err != nil {
-		return err
-	}
-	return answer(w, k.shown())
+	return k.shown(), err
 }
 
 // revokeConnection ends a connection, and answers with it.
-func (c *Console) revokeConnection(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (c *Console) revokeConnection(r *http.Request, p policy.Principal) (any, error) {
 	k, err := c.connection(r.Context(), r.PathValue("id"), p)
 	if err == nil {
 		err = c.revoke(r, k, p, "bearer")
 	}
-	if err != nil {
-		return err
-	}
 	k.State = endedConnection
-	return answer(w, k.shown())
+	return k.shown(), err
 }
 
 // shown returns k with the texts that others wrote in their visible form.

@@ -276,43 +276,26 @@ func New(opts Options) (*Console, error) {
 // allRoutes are the routes of what the options have.
 func (c *Console) allRoutes() map[string]map[string]handler {
 	routes := c.routes()
-	maps.Copy(routes, c.serverRoutes())
-	if c.opts.Connections != nil {
-		maps.Copy(routes, c.connectionRoutes())
-	}
-	if c.opts.Stops != nil {
-		maps.Copy(routes, c.stopRoutes())
-	}
-	if c.opts.Policy != nil && c.opts.Judge != nil {
-		maps.Copy(routes, c.policyRoutes())
-		maps.Copy(routes, c.policyPages())
-		if c.opts.Shadow != nil {
-			maps.Copy(routes, c.shadowRoutes())
+	for _, part := range []struct {
+		there  bool
+		routes func() map[string]map[string]handler
+	}{
+		{true, c.serverRoutes},
+		{c.opts.Connections != nil, c.connectionRoutes},
+		{c.opts.Stops != nil, c.stopRoutes},
+		{c.opts.Policy != nil && c.opts.Judge != nil, c.policyRoutes},
+		{c.opts.Policy != nil && c.opts.Judge != nil && c.opts.Shadow != nil, c.shadowRoutes},
+		{c.opts.Verify != nil && c.opts.Export != nil && c.opts.Anchors != nil, c.trailRoutes},
+		{c.opts.Tools != nil, c.toolRoutes},
+		{c.opts.Tokens != nil, c.tokenRoutes},
+		{c.opts.Limits != nil, c.limitRoutes},
+		{c.opts.Sessions != nil, c.clientSessionRoutes},
+		{c.opts.Clients != nil, c.connectRoutes},
+		{c.opts.Calls != nil, c.callRoutes},
+	} {
+		if part.there {
+			maps.Copy(routes, part.routes())
 		}
-	}
-	if c.opts.Verify != nil && c.opts.Export != nil && c.opts.Anchors != nil {
-		maps.Copy(routes, c.trailRoutes())
-		maps.Copy(routes, c.auditPages())
-	}
-	if c.opts.Tools != nil {
-		maps.Copy(routes, c.toolRoutes())
-		maps.Copy(routes, c.toolPages())
-	}
-	if c.opts.Tokens != nil {
-		maps.Copy(routes, c.tokenRoutes())
-	}
-	if c.opts.Limits != nil {
-		maps.Copy(routes, c.limitRoutes())
-	}
-	if c.opts.Sessions != nil {
-		maps.Copy(routes, c.clientSessionRoutes())
-	}
-	if c.opts.Clients != nil {
-		maps.Copy(routes, c.connectRoutes())
-	}
-	if c.opts.Calls != nil {
-		maps.Copy(routes, c.callRoutes())
-		maps.Copy(routes, c.callPages())
 	}
 	return routes
 }
@@ -354,8 +337,8 @@ func (c *Console) routes() map[string]map[string]handler {
 		"/console/htmx-4.0.1.js":            {http.MethodGet: asset("text/javascript", htmxScript)},
 		"/console/hx-sse-4.0.1.js":          {http.MethodGet: asset("text/javascript", sseScript)},
 		"/console/console.js":               {http.MethodGet: asset("text/javascript", ownScript)},
-		"/v1/approvals":                     {http.MethodGet: c.as(c.list)},
-		"/v1/approvals/{id}":                {http.MethodGet: c.as(c.show)},
+		"/v1/approvals":                     {http.MethodGet: c.as(answers(c.list))},
+		"/v1/approvals/{id}":                {http.MethodGet: c.as(answers(c.show))},
 		"/v1/approvals/{id}/{action}":       {http.MethodPost: c.as(c.decide)},
 		"/v1/approvals/watch":               {http.MethodGet: c.as(c.watch)},
 		"/v1/approvals/{id}/reconcile":      {http.MethodPost: c.as(c.reconcile)},
@@ -368,22 +351,22 @@ func (c *Console) routes() map[string]map[string]handler {
 // to people.
 func (c *Console) connectionRoutes() map[string]map[string]handler {
 	return map[string]map[string]handler{
-		connectionsPath:                          {http.MethodGet: c.visitAs(c.anybody, c.connectionsPage)},
+		connectionsPath:                          {http.MethodGet: c.visitAs(c.anybody, shows(c.connectionsPage))},
 		connectionsPath + "/{server}":            {http.MethodGet: c.connectPage, http.MethodPost: c.submitAs(c.anybody, c.connect)},
-		connectionsPath + "/{server}/disconnect": {http.MethodPost: c.submitAs(c.anybody, c.disconnect)},
+		connectionsPath + "/{server}/disconnect": {http.MethodPost: c.submitAs(c.anybody, leads(c.disconnect))},
 		connectionsPath + "/callback":            {http.MethodGet: c.finishConnection},
-		"/v1/connections":                        {http.MethodGet: c.asAnybody(c.listConnections)},
-		"/v1/connections/{id}":                   {http.MethodGet: c.asAnybody(c.showConnection), http.MethodDelete: c.asAnybody(c.revokeConnection)},
+		"/v1/connections":                        {http.MethodGet: c.asAnybody(answers(c.listConnections))},
+		"/v1/connections/{id}":                   {http.MethodGet: c.asAnybody(answers(c.showConnection)), http.MethodDelete: c.asAnybody(answers(c.revokeConnection))},
 	}
 }
 
 // stopRoutes are the routes of stops.
 func (c *Console) stopRoutes() map[string]map[string]handler {
 	return map[string]map[string]handler{
-		stopPath:             {http.MethodGet: c.visit(c.stopPage), http.MethodPost: c.submit(c.submitStop)},
-		stopPath + "/resume": {http.MethodPost: c.submit(c.submitResume)},
-		"/v1/stop":           {http.MethodGet: c.as(c.listStops), http.MethodPost: c.as(c.addStop)},
-		"/v1/stop/{id}":      {http.MethodDelete: c.as(c.endStop)},
+		stopPath:             {http.MethodGet: c.visit(shows(c.stopPage)), http.MethodPost: c.submit(leads(c.submitStop))},
+		stopPath + "/resume": {http.MethodPost: c.submit(leads(c.submitResume))},
+		"/v1/stop":           {http.MethodGet: c.as(answers(c.listStops)), http.MethodPost: c.as(c.addStop)},
+		"/v1/stop/{id}":      {http.MethodDelete: c.as(answers(c.endStop))},
 	}
 }
 

@@ -66,6 +66,17 @@ func (c *Console) atHome(hostport string) bool {
 // An asker is a handler that knows its caller.
 type asker func(w http.ResponseWriter, r *http.Request, p policy.Principal) error
 
+// answers returns an asker that answers with what h returns.
+func answers(h func(r *http.Request, p policy.Principal) (any, error)) asker {
+	return func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+		found, err := h(r, p)
+		if err != nil {
+			return err
+		}
+		return answer(w, found)
+	}
+}
+
 // as serves callers with a valid bearer token.
 func (c *Console) as(h asker) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {

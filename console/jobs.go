@@ -144,19 +144,15 @@ func (j *jobs) find(kind, id string, by Person, cancel bool) (Job, error) {
 // began themselves.
 func (c *Console) jobRoutes(path, kind string, begin asker) map[string]map[string]handler {
 	show := func(cancel bool) asker {
-		return func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-			job, err := c.jobs.find(kind, r.PathValue("id"), personOf(p), cancel)
-			if err != nil {
-				return err
-			}
-			return answer(w, job)
-		}
+		return answers(func(r *http.Request, p policy.Principal) (any, error) {
+			return c.jobs.find(kind, r.PathValue("id"), personOf(p), cancel)
+		})
 	}
-	list := func(w http.ResponseWriter, _ *http.Request, p policy.Principal) error {
-		return answer(w, map[string][]Job{"jobs": c.jobs.list(kind, personOf(p))})
+	list := func(_ *http.Request, p policy.Principal) (any, error) {
+		return map[string][]Job{"jobs": c.jobs.list(kind, personOf(p))}, nil
 	}
 	return map[string]map[string]handler{
-		path:           {http.MethodGet: c.as(list), http.MethodPost: c.as(begin)},
+		path:           {http.MethodGet: c.as(answers(list)), http.MethodPost: c.as(begin)},
 		path + "/{id}": {http.MethodGet: c.as(show(false)), http.MethodDelete: c.as(show(true))},
 	}
 }

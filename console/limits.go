@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/a-h/templ"
+
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -50,8 +52,8 @@ const (
 // limitRoutes are the routes of limits.
 func (c *Console) limitRoutes() map[string]map[string]handler {
 	return map[string]map[string]handler{
-		limitsPath:   {http.MethodGet: c.visit(c.limitsPage)},
-		"/v1/limits": {http.MethodGet: c.as(c.listLimits)},
+		limitsPath:   {http.MethodGet: c.visit(shows(c.limitsPage))},
+		"/v1/limits": {http.MethodGet: c.as(answers(c.listLimits))},
 	}
 }
 
@@ -98,16 +100,16 @@ func (c *Console) askLimits(r *http.Request, p policy.Principal) (d limitsPage, 
 	return d, err
 }
 
-func (c *Console) listLimits(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (c *Console) listLimits(r *http.Request, p policy.Principal) (any, error) {
 	d, err := c.askLimits(r, p)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	page := d.object("limits")
 	if d.Cut {
 		page["cut"] = true
 	}
-	return answer(w, page)
+	return page, nil
 }
 
 // showLimits brings the texts of limits into their visible form, and takes away what p may not read.
@@ -132,15 +134,13 @@ type limitsPage struct {
 }
 
 // limitsPage shows what is used of limits.
-func (c *Console) limitsPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *Console) limitsPage(r *http.Request, v visitor) (templ.Component, error) {
 	d, err := c.askLimits(r, v.Principal)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if d.shell, err = c.shell(r.Context(), v, "Limits", limitsPath, ""); err != nil {
-		return err
-	}
-	return render(w, appCSP, http.StatusOK, limitsView(d))
+	d.shell, err = c.shell(r.Context(), v, "Limits", limitsPath, "")
+	return limitsView(d), err
 }
 
 // near reports whether little of l is left.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"path/filepath"
@@ -148,31 +149,35 @@ const (
 	mostTools      = 500
 )
 
-// policyRoutes are the routes of the policy.
+// policyRoutes are the routes and pages of the policy.
 func (c *Console) policyRoutes() map[string]map[string]handler {
-	routes := c.jobRoutes(policyTryPath, tryKind, c.tryPolicy)
+	routes := map[string]map[string]handler{
+		policyPath:                  {http.MethodGet: c.visit(shows(c.policyPage))},
+		matrixPath:                  {http.MethodGet: c.visit(shows(c.matrixPage))},
+		askPath:                     {http.MethodGet: c.visit(shows(c.askPage))},
+		trialsPath:                  {http.MethodGet: c.visit(shows(c.tryPage)), http.MethodPost: c.submitFiles(leads(c.submitTry))},
+		trialsPath + "/{id}":        {http.MethodGet: c.visit(shows(c.trialPage))},
+		trialsPath + "/{id}/cancel": {http.MethodPost: c.submit(c.cancelJob(tryKind, trialsPath))},
+		"/v1/policy":                {http.MethodGet: c.as(answers(c.showPolicy))},
+		"/v1/policy/matrix":         {http.MethodGet: c.as(answers(c.policyMatrix))},
+		"/v1/policy/can-i":          {http.MethodPost: c.as(judging(c, c.opts.Judge.CanI))},
+		"/v1/policy/explain":        {http.MethodPost: c.as(judging(c, c.opts.Judge.Explain))},
+	}
+	maps.Copy(routes, c.jobRoutes(policyTryPath, tryKind, c.tryPolicy))
 	routes[policyTryPath+"/{id}"][http.MethodGet] = c.as(c.showTrial)
-	routes["/v1/policy"] = map[string]handler{http.MethodGet: c.as(c.showPolicy)}
-	routes["/v1/policy/matrix"] = map[string]handler{http.MethodGet: c.as(c.policyMatrix)}
-	routes["/v1/policy/can-i"] = map[string]handler{http.MethodPost: c.as(c.canI)}
-	routes["/v1/policy/explain"] = map[string]handler{http.MethodPost: c.as(c.explainCall)}
 	return routes
 }
 
-func (c *Console) showPolicy(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (c *Console) showPolicy(r *http.Request, p policy.Principal) (any, error) {
 	if !c.may(r.Context(), p, policy.Operates) {
-		return notOperator
+		return nil, notOperator
 	}
-	state, err := c.opts.Policy.State(r.Context())
-	if err != nil {
-		return err
-	}
-	return answer(w, state)
+	return c.opts.Policy.State(r.Context())
 }
 
-func (c *Console) policyMatrix(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (c *Console) policyMatrix(r *http.Request, p policy.Principal) (any, error) {
 	if !c.may(r.Context(), p, policy.Operates) {
-		return notOperator
+		return nil, notOperator
 	}
 	q := MatrixQuery{Limit: matrixTools}
 	if err := readQuery(r.URL, map[string]func(string) error{
@@ -182,13 +187,9 @@ func (c *Console) policyMatrix(w http.ResponseWriter, r *http.Request, p policy.
 		"cursor":  anyText(&q.After),
 		"limit":   number(&q.Limit, 1, mostTools, fmt.Sprintf("limit is a number of tools from 1 to %d", mostTools)),
 	}); err != nil {
-		return err
+		return nil, err
 	}
-	m, err := c.opts.Policy.Matrix(r.Context(), q)
-	if err != nil {
-		return err
-	}
-	return answer(w, m)
+	return c.opts.Policy.Matrix(r.Context(), q)
 }
 
 // supposed reads the call that the body of r describes.
@@ -211,28 +212,19 @@ func judged(err error) error {
 	return err
 }
 
-func (c *Console) canI(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	call, err := c.supposed(w, r, p)
-	if err != nil {
-		return err
+// judging returns what answers with what judge says of the call that the body describes.
+func judging[T any](c *Console, judge func(context.Context, SupposedCall) (T, error)) asker {
+	return func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+		call, err := c.supposed(w, r, p)
+		if err != nil {
+			return err
+		}
+		said, err := judge(r.Context(), call)
+		if err != nil {
+			return judged(err)
+		}
+		return answer(w, said)
 	}
-	a, err := c.opts.Judge.CanI(r.Context(), call)
-	if err != nil {
-		return judged(err)
-	}
-	return answer(w, a)
-}
-
-func (c *Console) explainCall(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	call, err := c.supposed(w, r, p)
-	if err != nil {
-		return err
-	}
-	x, err := c.opts.Judge.Explain(r.Context(), call)
-	if err != nil {
-		return judged(err)
-	}
-	return answer(w, x)
 }
 
 // tryPolicy begins to try the policy in the body.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/a-h/templ"
+
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rejudge/replay"
@@ -22,18 +24,6 @@ const (
 	trialsPath  = policyPath + "/try"
 	cellsOfPage = 10 // tools
 )
-
-// policyPages are the pages of the policy.
-func (c *Console) policyPages() map[string]map[string]handler {
-	return map[string]map[string]handler{
-		policyPath:                  {http.MethodGet: c.visit(c.policyPage)},
-		matrixPath:                  {http.MethodGet: c.visit(c.matrixPage)},
-		askPath:                     {http.MethodGet: c.visit(c.askPage)},
-		trialsPath:                  {http.MethodGet: c.visit(c.tryPage), http.MethodPost: c.submitFiles(c.submitTry)},
-		trialsPath + "/{id}":        {http.MethodGet: c.visit(c.trialPage)},
-		trialsPath + "/{id}/cancel": {http.MethodPost: c.submit(c.cancelJob(tryKind, trialsPath))},
-	}
-}
 
 // policyShell is the shell of a page about the policy, for those who operate servers. The page is not fetched
 // anew when a ticket changes: what it shows is dear, or is being edited.
@@ -52,17 +42,17 @@ type policyStatePage struct {
 }
 
 // policyPage shows the policy that serves and what is wrong with it.
-func (c *Console) policyPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+func (c *Console) policyPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d policyStatePage
 	if d.shell, err = c.policyShell(r.Context(), v, "Policy"); err != nil {
-		return err
+		return nil, err
 	}
 	if d.PolicyState, err = c.opts.Policy.State(r.Context()); err != nil {
-		return err
+		return nil, err
 	}
 	d.Try = c.mayTry(r, v.Principal) == nil
 	d.Asks = d.Try && c.opts.Shadow != nil
-	return render(w, appCSP, http.StatusOK, policyView(d))
+	return policyView(d), nil
 }
 
 type matrixPage struct {
@@ -75,7 +65,7 @@ type matrixPage struct {
 func one(list []string) string { return strings.Join(list, "") }
 
 // matrixPage shows who may call what.
-func (c *Console) matrixPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+func (c *Console) matrixPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	d := matrixPage{Query: MatrixQuery{Limit: cellsOfPage}}
 	if err := readQuery(r.URL, map[string]func(string) error{
 		"role":    func(value string) error { d.Query.Roles = named(value); return nil },
@@ -83,18 +73,18 @@ func (c *Console) matrixPage(w http.ResponseWriter, r *http.Request, v visitor) 
 		"tool":    func(value string) error { d.Query.Tools = named(value); return nil },
 		"cursor":  anyText(&d.Query.After),
 	}); err != nil {
-		return err
+		return nil, err
 	}
 	if d.shell, err = c.policyShell(r.Context(), v, "Who may what"); err != nil {
-		return err
+		return nil, err
 	}
 	if d.PolicyMatrix, err = c.opts.Policy.Matrix(r.Context(), d.Query); err != nil {
-		return err
+		return nil, err
 	}
 	if d.Next != "" {
 		d.Next = withCursor(r.URL, d.Next)
 	}
-	return render(w, appCSP, http.StatusOK, matrixView(d))
+	return matrixView(d), nil
 }
 
 // named is a list of one name, none for "".
@@ -113,7 +103,7 @@ type askPage struct {
 }
 
 // askPage says why a call would be decided so.
-func (c *Console) askPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+func (c *Console) askPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d askPage
 	if err := readQuery(r.URL, map[string]func(string) error{
 		"role":      func(value string) error { d.Call.Roles = named(value); return nil },
@@ -121,10 +111,10 @@ func (c *Console) askPage(w http.ResponseWriter, r *http.Request, v visitor) (er
 		"tool":      anyText(&d.Call.Tool),
 		"arguments": func(value string) error { d.Call.Arguments = json.RawMessage(value); return nil },
 	}); err != nil {
-		return err
+		return nil, err
 	}
 	if d.shell, err = c.policyShell(r.Context(), v, "Ask the policy"); err != nil {
-		return err
+		return nil, err
 	}
 	if d.Call.Tool != "" {
 		x, err := c.opts.Judge.Explain(r.Context(), d.Call)
@@ -135,10 +125,10 @@ func (c *Console) askPage(w http.ResponseWriter, r *http.Request, v visitor) (er
 		case p.Status == http.StatusBadRequest:
 			d.Refused = &p
 		default:
-			return err
+			return nil, err
 		}
 	}
-	return render(w, appCSP, http.StatusOK, askView(d))
+	return askView(d), nil
 }
 
 type tryPageData struct {
@@ -148,32 +138,32 @@ type tryPageData struct {
 }
 
 // tryPage shows the files of the policy that serves, to be changed and tried.
-func (c *Console) tryPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+func (c *Console) tryPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d tryPageData
 	if d.shell, err = c.policyShell(r.Context(), v, "Try a change"); err != nil {
-		return err
+		return nil, err
 	}
 	if err := c.mayTry(r, v.Principal); err != nil {
-		return err
+		return nil, err
 	}
 	if d.Files, err = c.opts.Policy.Files(r.Context()); err != nil {
-		return err
+		return nil, err
 	}
 	d.Jobs = c.jobs.list(tryKind, personOf(v.Principal))
-	return render(w, appCSP, http.StatusOK, tryView(d))
+	return tryView(d), nil
 }
 
 // fileField is the prefix of the names of fields that have the text of a file.
 const fileField = "file:"
 
 // submitTry begins to try the files of a form: an archive, or else their texts.
-func (c *Console) submitTry(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *Console) submitTry(r *http.Request, v visitor) (string, error) {
 	if err := c.admitTry(r, v.Principal, "session"); err != nil {
-		return err
+		return "", err
 	}
 	candidate := Candidate{Files: map[string][]byte{}}
 	if err := c.moment(&candidate.Since)(r.PostForm.Get("since")); err != nil {
-		return err
+		return "", err
 	}
 	for name, values := range r.PostForm {
 		if file, ok := strings.CutPrefix(name, fileField); ok {
@@ -184,21 +174,17 @@ func (c *Console) submitTry(w http.ResponseWriter, r *http.Request, v visitor) e
 	if err == nil && len(archive) > 0 {
 		candidate.Files = map[string][]byte{}
 		if unpack(candidate.Files, archive) != nil {
-			return badCandidate
+			return "", badCandidate
 		}
 	}
 	if err == nil {
 		err = checkCandidate(candidate.Files)
 	}
 	if err != nil {
-		return err
+		return "", err
 	}
 	job, err := c.try(r, v.Principal, "session", candidate)
-	if err != nil {
-		return err
-	}
-	http.Redirect(w, r, trialsPath+"/"+job.ID, http.StatusSeeOther)
-	return nil
+	return trialsPath + "/" + job.ID, err
 }
 
 type trialPage struct {
@@ -209,13 +195,13 @@ type trialPage struct {
 }
 
 // trialPage shows how far a trial is, or what it came to.
-func (c *Console) trialPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+func (c *Console) trialPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d trialPage
 	if d.Job, err = c.jobs.find(tryKind, r.PathValue("id"), personOf(v.Principal), false); err != nil {
-		return err
+		return nil, err
 	}
 	if d.shell, err = c.policyShell(r.Context(), v, "Trial"); err != nil {
-		return err
+		return nil, err
 	}
 	d.Refresh = d.State == JobRunning
 	if t, ok := d.Result.(PolicyTrial); ok {
@@ -223,19 +209,15 @@ func (c *Console) trialPage(w http.ResponseWriter, r *http.Request, v visitor) (
 			d.Text = c.opts.TrialText(t)
 		}
 	}
-	return render(w, appCSP, http.StatusOK, trialView(d))
+	return trialView(d), nil
 }
 
 // cancelJob cancels the job of a kind that the path names.
 func (c *Console) cancelJob(kind, path string) page {
-	return func(w http.ResponseWriter, r *http.Request, v visitor) error {
+	return leads(func(r *http.Request, v visitor) (string, error) {
 		job, err := c.jobs.find(kind, r.PathValue("id"), personOf(v.Principal), true)
-		if err != nil {
-			return err
-		}
-		http.Redirect(w, r, path+"/"+job.ID, http.StatusSeeOther)
-		return nil
-	}
+		return path + "/" + job.ID, err
+	})
 }
 
 // A changeGroup is a group of changed verdicts.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/a-h/templ"
+
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -49,6 +51,9 @@ type SignIn struct {
 
 // seenFor returns who came lately, for those who read the whole trail. Reading is recorded first.
 func (c *Console) seenFor(r *http.Request, p policy.Principal, credential string) (found Seen, err error) {
+	if err := readQuery(r.URL, nil); err != nil {
+		return found, err
+	}
 	act := Act{Name: ActTrailRead, Principal: p, Credential: credential, Query: "principals and sign-ins"}
 	if c.trailRight(r.Context(), p) != policy.TrailAll {
 		return found, c.recordRefusal(r, act, notAuditor)
@@ -110,15 +115,8 @@ func latestCallers(callers map[string]*SeenPrincipal) []SeenPrincipal {
 	return all[:min(len(all), listedSeen)]
 }
 
-func (c *Console) showSeen(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	if err := readQuery(r.URL, nil); err != nil {
-		return err
-	}
-	found, err := c.seenFor(r, p, "bearer")
-	if err != nil {
-		return err
-	}
-	return answer(w, found)
+func (c *Console) showSeen(r *http.Request, p policy.Principal) (any, error) {
+	return c.seenFor(r, p, "bearer")
 }
 
 type seenPageData struct {
@@ -127,16 +125,11 @@ type seenPageData struct {
 }
 
 // seenPage shows who came lately.
-func (c *Console) seenPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+func (c *Console) seenPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d seenPageData
-	if err := readQuery(r.URL, nil); err != nil {
-		return err
-	}
 	if d.Seen, err = c.seenFor(r, v.Principal, "session"); err != nil {
-		return err
+		return nil, err
 	}
-	if d.shell, err = c.shell(r.Context(), v, "Who came", accessPath, ""); err != nil {
-		return err
-	}
-	return render(w, appCSP, http.StatusOK, seenView(d))
+	d.shell, err = c.shell(r.Context(), v, "Who came", accessPath, "")
+	return seenView(d), err
 }

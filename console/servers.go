@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/a-h/templ"
+
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -76,11 +78,11 @@ func (c *Console) servers() []Server {
 var noServer = problem{Status: http.StatusNotFound, Code: "NO_SERVER", Detail: "no server of this name runs", Hint: "toolgate server list"}
 
 // listServers lists the servers for those whom the policy lets operate them.
-func (c *Console) listServers(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (c *Console) listServers(r *http.Request, p policy.Principal) (any, error) {
 	if !c.may(r.Context(), p, policy.Operates) {
-		return notOperator
+		return nil, notOperator
 	}
-	return answer(w, map[string][]Server{"servers": c.servers()})
+	return map[string][]Server{"servers": c.servers()}, nil
 }
 
 // server returns the server with a name, with the end of its stderr, for those whom the policy lets
@@ -102,21 +104,13 @@ func (c *Console) server(ctx context.Context, name string, p policy.Principal) (
 }
 
 // showServer shows the server that the path names.
-func (c *Console) showServer(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	found, err := c.server(r.Context(), r.PathValue("name"), p)
-	if err != nil {
-		return err
-	}
-	return answer(w, found)
+func (c *Console) showServer(r *http.Request, p policy.Principal) (any, error) {
+	return c.server(r.Context(), r.PathValue("name"), p)
 }
 
 // restart restarts the server that the path names.
-func (c *Console) restart(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	after, err := c.restarted(r, p, "bearer")
-	if err != nil {
-		return err
-	}
-	return answer(w, after)
+func (c *Console) restart(r *http.Request, p policy.Principal) (any, error) {
+	return c.restarted(r, p, "bearer")
 }
 
 // restarted restarts the server that the path names, for those whom the policy lets operate
@@ -153,37 +147,28 @@ type serversPage struct {
 }
 
 // serversPage lists the servers.
-func (c *Console) serversPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *Console) serversPage(r *http.Request, v visitor) (templ.Component, error) {
 	if !c.may(r.Context(), v.Principal, policy.Operates) {
-		return notOperator
+		return nil, notOperator
 	}
 	frame, err := c.shell(r.Context(), v, "Servers", serversPath, serversPath)
-	if err != nil {
-		return err
-	}
-	return render(w, appCSP, http.StatusOK, serversView(serversPage{shell: frame, All: c.servers()}))
+	return serversView(serversPage{shell: frame, All: c.servers()}), err
 }
 
 // serverPage shows the server that the path names.
-func (c *Console) serverPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *Console) serverPage(r *http.Request, v visitor) (templ.Component, error) {
 	found, err := c.server(r.Context(), r.PathValue("name"), v.Principal)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	frame, err := c.shell(r.Context(), v, Visible(found.Name), serversPath, serverPath(found.Name))
-	if err != nil {
-		return err
-	}
-	return render(w, appCSP, http.StatusOK, serverView(serversPage{shell: frame, One: found, Restartable: c.restartable(found), Tools: c.seesTools(r.Context(), v)}))
+	return serverView(serversPage{shell: frame, One: found, Restartable: c.restartable(found), Tools: c.seesTools(r.Context(), v)}), err
 }
 
 // submitRestart restarts the server that the path names.
-func (c *Console) submitRestart(w http.ResponseWriter, r *http.Request, v visitor) error {
-	if _, err := c.restarted(r, v.Principal, "session"); err != nil {
-		return err
-	}
-	http.Redirect(w, r, serverPath(r.PathValue("name")), http.StatusSeeOther)
-	return nil
+func (c *Console) submitRestart(r *http.Request, v visitor) (string, error) {
+	_, err := c.restarted(r, v.Principal, "session")
+	return serverPath(r.PathValue("name")), err
 }
 
 const serversPath = "/console/servers"
@@ -194,11 +179,11 @@ func serverPath(name string) string { return serversPath + "/" + url.PathEscape(
 // serverRoutes are the routes of servers.
 func (c *Console) serverRoutes() map[string]map[string]handler {
 	return map[string]map[string]handler{
-		serversPath:                     {http.MethodGet: c.visit(c.serversPage)},
-		serversPath + "/{name}":         {http.MethodGet: c.visit(c.serverPage)},
-		serversPath + "/{name}/restart": {http.MethodPost: c.submit(c.submitRestart)},
-		"/v1/servers":                   {http.MethodGet: c.as(c.listServers)},
-		"/v1/servers/{name}":            {http.MethodGet: c.as(c.showServer)},
-		"/v1/servers/{name}/restart":    {http.MethodPost: c.as(c.restart)},
+		serversPath:                     {http.MethodGet: c.visit(shows(c.serversPage))},
+		serversPath + "/{name}":         {http.MethodGet: c.visit(shows(c.serverPage))},
+		serversPath + "/{name}/restart": {http.MethodPost: c.submit(leads(c.submitRestart))},
+		"/v1/servers":                   {http.MethodGet: c.as(answers(c.listServers))},
+		"/v1/servers/{name}":            {http.MethodGet: c.as(answers(c.showServer))},
+		"/v1/servers/{name}/restart":    {http.MethodPost: c.as(answers(c.restart))},
 	}
 }

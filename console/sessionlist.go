@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/a-h/templ"
+
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -46,11 +48,11 @@ type SessionConnection struct {
 // clientSessionRoutes are the routes of sessions of clients.
 func (c *Console) clientSessionRoutes() map[string]map[string]handler {
 	return map[string]map[string]handler{
-		sessionsPath:               {http.MethodGet: c.visit(c.clientSessionsPage)},
-		sessionsPath + "/{id}/end": {http.MethodPost: c.submit(c.submitEndSession)},
+		sessionsPath:               {http.MethodGet: c.visit(shows(c.clientSessionsPage))},
+		sessionsPath + "/{id}/end": {http.MethodPost: c.submit(leads(c.submitEndSession))},
 
-		"/v1/sessions":      {http.MethodGet: c.as(c.listClientSessions)},
-		"/v1/sessions/{id}": {http.MethodDelete: c.as(c.endClientSession)},
+		"/v1/sessions":      {http.MethodGet: c.as(answers(c.listClientSessions))},
+		"/v1/sessions/{id}": {http.MethodDelete: c.as(answers(c.endClientSession))},
 	}
 }
 
@@ -92,12 +94,9 @@ func (c *Console) askSessions(r *http.Request, p policy.Principal) (d clientSess
 	return d, err
 }
 
-func (c *Console) listClientSessions(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (c *Console) listClientSessions(r *http.Request, p policy.Principal) (any, error) {
 	d, err := c.askSessions(r, p)
-	if err != nil {
-		return err
-	}
-	return answer(w, d.object("sessions"))
+	return d.object("sessions"), err
 }
 
 // endSessionFor ends a session for p, and returns it as it was. It is recorded first.
@@ -122,12 +121,8 @@ func (c *Console) endSessionFor(r *http.Request, p policy.Principal, credential,
 	return all[i], err
 }
 
-func (c *Console) endClientSession(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	s, err := c.endSessionFor(r, p, "bearer", r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return answer(w, s)
+func (c *Console) endClientSession(r *http.Request, p policy.Principal) (any, error) {
+	return c.endSessionFor(r, p, "bearer", r.PathValue("id"))
 }
 
 const sessionsPath = "/console/sessions"
@@ -139,22 +134,17 @@ type clientSessionsPage struct {
 }
 
 // clientSessionsPage lists sessions of clients.
-func (c *Console) clientSessionsPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *Console) clientSessionsPage(r *http.Request, v visitor) (templ.Component, error) {
 	d, err := c.askSessions(r, v.Principal)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if d.shell, err = c.shell(r.Context(), v, "Sessions", sessionsPath, ""); err != nil {
-		return err
-	}
-	return render(w, appCSP, http.StatusOK, clientSessionsView(d))
+	d.shell, err = c.shell(r.Context(), v, "Sessions", sessionsPath, "")
+	return clientSessionsView(d), err
 }
 
 // submitEndSession ends the session that the path names.
-func (c *Console) submitEndSession(w http.ResponseWriter, r *http.Request, v visitor) error {
-	if _, err := c.endSessionFor(r, v.Principal, "session", r.PathValue("id")); err != nil {
-		return err
-	}
-	http.Redirect(w, r, sessionsPath, http.StatusSeeOther)
-	return nil
+func (c *Console) submitEndSession(r *http.Request, v visitor) (string, error) {
+	_, err := c.endSessionFor(r, v.Principal, "session", r.PathValue("id"))
+	return sessionsPath, err
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/a-h/templ"
+
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rejudge/shadow"
 )
@@ -27,8 +29,8 @@ const (
 // shadowRoutes are the routes of shadow policies.
 func (c *Console) shadowRoutes() map[string]map[string]handler {
 	return map[string]map[string]handler{
-		shadowPath:          {http.MethodGet: c.visit(c.shadowPage)},
-		"/v1/policy/shadow": {http.MethodGet: c.as(c.showShadow)},
+		shadowPath:          {http.MethodGet: c.visit(shows(c.shadowPage))},
+		"/v1/policy/shadow": {http.MethodGet: c.as(answers(c.showShadow))},
 	}
 }
 
@@ -77,12 +79,8 @@ func (c *Console) shadowFor(r *http.Request, p policy.Principal, credential stri
 	return found, err
 }
 
-func (c *Console) showShadow(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	found, err := c.shadowFor(r, p, "bearer")
-	if err != nil {
-		return err
-	}
-	return answer(w, found)
+func (c *Console) showShadow(r *http.Request, p policy.Principal) (any, error) {
+	return c.shadowFor(r, p, "bearer")
 }
 
 type shadowPage struct {
@@ -92,18 +90,16 @@ type shadowPage struct {
 }
 
 // shadowPage shows what shadow policies would have decided otherwise.
-func (c *Console) shadowPage(w http.ResponseWriter, r *http.Request, v visitor) (err error) {
+func (c *Console) shadowPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	d := shadowPage{Calls: c.opts.Calls != nil}
 	if d.shadowPart, err = c.shadowFor(r, v.Principal, "session"); err != nil {
-		return err
+		return nil, err
 	}
 	if d.Next != "" {
 		d.Next = withCursor(r.URL, d.Next)
 	}
-	if d.shell, err = c.policyShell(r.Context(), v, "Shadow policy"); err != nil {
-		return err
-	}
-	return render(w, appCSP, http.StatusOK, shadowView(d))
+	d.shell, err = c.policyShell(r.Context(), v, "Shadow policy")
+	return shadowView(d), err
 }
 
 // shadowAt returns the address of the page about one candidate.

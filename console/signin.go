@@ -184,46 +184,33 @@ func ours(path string) bool {
 
 // readForm reads the fields of a form into r.PostForm.
 func readForm(w http.ResponseWriter, r *http.Request) error {
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/x-www-form-urlencoded" {
-		return problem{Status: http.StatusUnsupportedMediaType, Code: "NOT_A_FORM", Detail: "the body must be application/x-www-form-urlencoded"}
-	}
 	r.Body = http.MaxBytesReader(w, r.Body, bodyBytes)
-	err := r.ParseForm()
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
-		return tooLargeBody
-	}
-	if err != nil {
-		return badRequest("the form cannot be read", "")
-	}
-	return fieldsOnce(r)
+	return readFields(r, "application/x-www-form-urlencoded", r.ParseForm, tooLargeBody)
 }
 
-// fieldsOnce refuses a form that has a field twice.
-func fieldsOnce(r *http.Request) error {
+// readFiles is readForm for multipart forms of twice candidateBytes, which it holds in memory.
+func readFiles(w http.ResponseWriter, r *http.Request) error {
+	r.Body = http.MaxBytesReader(w, r.Body, 2*candidateBytes)
+	return readFields(r, "multipart/form-data", func() error { return r.ParseMultipartForm(3 * candidateBytes) }, tooLargePolicy)
+}
+
+// readFields reads a form of a media type with parse. It refuses a form that has a field twice.
+func readFields(r *http.Request, media string, parse func() error, tooLarge problem) error {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != media {
+		return problem{Status: http.StatusUnsupportedMediaType, Code: "NOT_A_FORM", Detail: "the body must be " + media}
+	}
+	if err := parse(); err != nil {
+		if _, long := errors.AsType[*http.MaxBytesError](err); long {
+			return tooLarge
+		}
+		return badRequest("the form cannot be read", "")
+	}
 	for name, values := range r.PostForm {
 		if len(values) > 1 {
 			return badRequest("a field is given twice: "+Visible(name), "")
 		}
 	}
 	return nil
-}
-
-// readFiles is readForm for multipart forms of twice candidateBytes, which it holds in memory.
-func readFiles(w http.ResponseWriter, r *http.Request) error {
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "multipart/form-data" {
-		return problem{Status: http.StatusUnsupportedMediaType, Code: "NOT_A_FORM", Detail: "the body must be multipart/form-data"}
-	}
-	r.Body = http.MaxBytesReader(w, r.Body, 2*candidateBytes)
-	err := r.ParseMultipartForm(3 * candidateBytes)
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
-		return tooLargePolicy
-	}
-	if err != nil {
-		return badRequest("the form cannot be read", "")
-	}
-	return fieldsOnce(r)
 }
 
 // uploaded returns the file in a field of a form that readFiles has read; nil = none was chosen.

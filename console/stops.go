@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/a-h/templ"
+
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/stop"
 )
@@ -102,12 +104,9 @@ func (c *Console) resume(r *http.Request, p policy.Principal, credential, id str
 }
 
 // listStops answers with the stops in force.
-func (c *Console) listStops(w http.ResponseWriter, r *http.Request, _ policy.Principal) error {
+func (c *Console) listStops(r *http.Request, _ policy.Principal) (any, error) {
 	all, err := c.stopStates(r.Context())
-	if err != nil {
-		return err
-	}
-	return answer(w, map[string]any{"stops": all})
+	return map[string]any{"stops": all}, err
 }
 
 // addStop stops what the body says, and answers with who enforces it.
@@ -129,12 +128,8 @@ func (c *Console) addStop(w http.ResponseWriter, r *http.Request, p policy.Princ
 }
 
 // endStop resumes, and answers with the stop that has ended.
-func (c *Console) endStop(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	s, err := c.resume(r, p, "bearer", r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return answer(w, s)
+func (c *Console) endStop(r *http.Request, p policy.Principal) (any, error) {
+	return c.resume(r, p, "bearer", r.PathValue("id"))
 }
 
 // inForce returns the stops in force here, in visible form, for the banner of pages.
@@ -169,34 +164,25 @@ type stopsPage struct {
 }
 
 // stopPage shows the stops in force and, to those who may, how to stop and resume.
-func (c *Console) stopPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *Console) stopPage(r *http.Request, v visitor) (templ.Component, error) {
 	frame, err := c.shell(r.Context(), v, "Stop", stopPath, stopPath)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	all, err := c.stopStates(r.Context())
-	if err != nil {
-		return err
-	}
-	return render(w, appCSP, http.StatusOK, stopView(stopsPage{frame, all, c.may(r.Context(), v.Principal, policy.Stops)}))
+	return stopView(stopsPage{frame, all, c.may(r.Context(), v.Principal, policy.Stops)}), err
 }
 
 // submitStop stops what the form says.
-func (c *Console) submitStop(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *Console) submitStop(r *http.Request, v visitor) (string, error) {
 	field := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
 	s := stop.Stop{Kind: stop.Kind(field("kind")), Name: field("name"), Reason: field("reason")}
-	if _, err := c.stop(r, v.Principal, "session", s, field("for")); err != nil {
-		return err
-	}
-	http.Redirect(w, r, stopPath, http.StatusSeeOther)
-	return nil
+	_, err := c.stop(r, v.Principal, "session", s, field("for"))
+	return stopPath, err
 }
 
 // submitResume ends the stop that the field id names.
-func (c *Console) submitResume(w http.ResponseWriter, r *http.Request, v visitor) error {
-	if _, err := c.resume(r, v.Principal, "session", r.PostForm.Get("id")); err != nil {
-		return err
-	}
-	http.Redirect(w, r, stopPath, http.StatusSeeOther)
-	return nil
+func (c *Console) submitResume(r *http.Request, v visitor) (string, error) {
+	_, err := c.resume(r, v.Principal, "session", r.PostForm.Get("id"))
+	return stopPath, err
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/a-h/templ"
+
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -46,14 +48,14 @@ const revokedToken = "revoked"
 // tokenRoutes are the routes of tokens.
 func (c *Console) tokenRoutes() map[string]map[string]handler {
 	return map[string]map[string]handler{
-		accessPath:                         {http.MethodGet: c.visit(c.accessPage)},
-		seenPath:                           {http.MethodGet: c.visit(c.seenPage)},
+		accessPath:                         {http.MethodGet: c.visit(shows(c.accessPage))},
+		seenPath:                           {http.MethodGet: c.visit(shows(c.seenPage))},
 		accessPath + "/tokens":             {http.MethodPost: c.submit(c.submitToken)},
-		accessPath + "/tokens/{id}/revoke": {http.MethodPost: c.submit(c.submitRevoke)},
+		accessPath + "/tokens/{id}/revoke": {http.MethodPost: c.submit(leads(c.submitRevoke))},
 
-		"/v1/tokens":      {http.MethodGet: c.as(c.listTokens), http.MethodPost: c.as(c.createToken)},
-		"/v1/audit/seen":  {http.MethodGet: c.as(c.showSeen)},
-		"/v1/tokens/{id}": {http.MethodDelete: c.as(c.revokeToken)},
+		"/v1/tokens":      {http.MethodGet: c.as(answers(c.listTokens)), http.MethodPost: c.as(c.createToken)},
+		"/v1/audit/seen":  {http.MethodGet: c.as(answers(c.showSeen))},
+		"/v1/tokens/{id}": {http.MethodDelete: c.as(answers(c.revokeToken))},
 	}
 }
 
@@ -82,12 +84,9 @@ func (c *Console) askTokens(r *http.Request, p policy.Principal) (d accessPage, 
 	return d, err
 }
 
-func (c *Console) listTokens(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (c *Console) listTokens(r *http.Request, p policy.Principal) (any, error) {
 	d, err := c.askTokens(r, p)
-	if err != nil {
-		return err
-	}
-	return answer(w, d.object("tokens"))
+	return d.object("tokens"), err
 }
 
 // makeFor makes a token for p that lasts for within, a duration, or "" = for ever. It is recorded first.
@@ -155,16 +154,12 @@ func (c *Console) revokeFor(r *http.Request, p policy.Principal, credential, id,
 	return t, c.opts.Tokens.Revoke(r.Context(), id, reason)
 }
 
-func (c *Console) revokeToken(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (c *Console) revokeToken(r *http.Request, p policy.Principal) (any, error) {
 	var reason string
 	if err := readQuery(r.URL, map[string]func(string) error{"reason": anyText(&reason)}); err != nil {
-		return err
+		return nil, err
 	}
-	t, err := c.revokeFor(r, p, "bearer", r.PathValue("id"), reason)
-	if err != nil {
-		return err
-	}
-	return answer(w, t)
+	return c.revokeFor(r, p, "bearer", r.PathValue("id"), reason)
 }
 
 const accessPath = "/console/access"
@@ -178,26 +173,21 @@ type accessPage struct {
 }
 
 // accessPage lists the tokens of the configuration.
-func (c *Console) accessPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *Console) accessPage(r *http.Request, v visitor) (templ.Component, error) {
 	d, err := c.askTokens(r, v.Principal)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	d.Trail = c.trailRight(r.Context(), v.Principal) == policy.TrailAll
 	d.Connections = c.opts.Connections != nil && len(c.opts.Connections.Services()) > 0
-	if d.shell, err = c.shell(r.Context(), v, "Access", accessPath, ""); err != nil {
-		return err
-	}
-	return render(w, appCSP, http.StatusOK, tokensView(d))
+	d.shell, err = c.shell(r.Context(), v, "Access", accessPath, "")
+	return tokensView(d), err
 }
 
 // submitRevoke revokes the token that the path names.
-func (c *Console) submitRevoke(w http.ResponseWriter, r *http.Request, v visitor) error {
-	if _, err := c.revokeFor(r, v.Principal, "session", r.PathValue("id"), r.PostForm.Get("reason")); err != nil {
-		return err
-	}
-	http.Redirect(w, r, accessPath, http.StatusSeeOther)
-	return nil
+func (c *Console) submitRevoke(r *http.Request, v visitor) (string, error) {
+	_, err := c.revokeFor(r, v.Principal, "session", r.PathValue("id"), r.PostForm.Get("reason"))
+	return accessPath, err
 }
 
 // submitToken makes the token that the form describes, and shows it once.

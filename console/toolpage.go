@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/a-h/templ"
+
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -34,17 +36,6 @@ func (t Tool) address() string {
 // waits reports whether somebody has to accept or refuse the definition that t has now.
 func (t Tool) waits() bool { return t.Pin != nil && t.Pin.Digest != t.Digest }
 
-// toolPages are the pages of tools.
-func (c *Console) toolPages() map[string]map[string]handler {
-	one := toolsPath + "/{server}/{name}"
-	return map[string]map[string]handler{
-		toolsPath:       {http.MethodGet: c.visit(c.toolsPage)},
-		one:             {http.MethodGet: c.visit(c.toolPage)},
-		one + "/accept": {http.MethodPost: c.submit(c.submitJudgement(false))},
-		one + "/refuse": {http.MethodPost: c.submit(c.submitJudgement(true))},
-	}
-}
-
 type toolsPage struct {
 	shell
 	listPart[Tool]
@@ -53,18 +44,16 @@ type toolsPage struct {
 }
 
 // toolsPage lists tools.
-func (c *Console) toolsPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *Console) toolsPage(r *http.Request, v visitor) (templ.Component, error) {
 	d, err := c.askTools(r, v.Principal)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, u := range c.opts.Status().Upstreams {
 		d.Servers = append(d.Servers, u.Name)
 	}
-	if d.shell, err = c.shell(r.Context(), v, "Tools", toolsPath, ""); err != nil {
-		return err
-	}
-	return render(w, appCSP, http.StatusOK, toolsView(d))
+	d.shell, err = c.shell(r.Context(), v, "Tools", toolsPath, "")
+	return toolsView(d), err
 }
 
 type toolPageData struct {
@@ -77,10 +66,10 @@ type toolPageData struct {
 }
 
 // toolPage shows the tool that the path names.
-func (c *Console) toolPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *Console) toolPage(r *http.Request, v visitor) (templ.Component, error) {
 	q, err := readTool(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	d := toolPageData{Asked: q, Judges: c.may(r.Context(), v.Principal, policy.Definitions)}
 	d.Tool, err = c.toolFor(r.Context(), v.Principal, q)
@@ -89,26 +78,20 @@ func (c *Console) toolPage(w http.ResponseWriter, r *http.Request, v visitor) er
 		d.Tool, err = c.toolFor(r.Context(), v.Principal, q)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	d.Lines = sideBySide(d.Tool.Difference)
-	if d.shell, err = c.shell(r.Context(), v, Visible(d.Tool.Exposed), toolsPath, ""); err != nil { // what the visitor types stays
-		return err
-	}
-	return render(w, appCSP, http.StatusOK, toolView(d))
+	d.shell, err = c.shell(r.Context(), v, Visible(d.Tool.Exposed), toolsPath, "") // what the visitor types stays
+	return toolView(d), err
 }
 
 // submitJudgement returns what accepts or refuses the definition that a form shows.
 func (c *Console) submitJudgement(refuse bool) page {
-	return func(w http.ResponseWriter, r *http.Request, v visitor) error {
+	return leads(func(r *http.Request, v visitor) (string, error) {
 		q := toolAt(r)
 		verdict := Verdict{Server: q.Server, Name: q.Name, Digest: r.PostForm.Get("digest"), Refuse: refuse, Reason: r.PostForm.Get("reason")}
-		if err := c.judge(r, v.Principal, "session", verdict); err != nil {
-			return err
-		}
-		http.Redirect(w, r, toolPath(q.Server, q.Name)+"?digest="+url.QueryEscape(verdict.Digest), http.StatusSeeOther)
-		return nil
-	}
+		return toolPath(q.Server, q.Name) + "?digest=" + url.QueryEscape(verdict.Digest), c.judge(r, v.Principal, "session", verdict)
+	})
 }
 
 // twoLines are a line of one text beside that of another. The first of a part that is left out is a Gap.

@@ -118,11 +118,16 @@ type Verdict struct {
 	Record func(added, removed []string) error
 }
 
-// toolRoutes are the routes of tools.
+// toolRoutes are the routes and pages of tools.
 func (c *Console) toolRoutes() map[string]map[string]handler {
+	one := toolsPath + "/{server}/{name}"
 	return map[string]map[string]handler{
-		"/v1/tools":                        {http.MethodGet: c.as(c.listTools)},
-		"/v1/tools/{server}/{name}":        {http.MethodGet: c.as(c.showTool)},
+		toolsPath:                          {http.MethodGet: c.visit(shows(c.toolsPage))},
+		one:                                {http.MethodGet: c.visit(shows(c.toolPage))},
+		one + "/accept":                    {http.MethodPost: c.submit(c.submitJudgement(false))},
+		one + "/refuse":                    {http.MethodPost: c.submit(c.submitJudgement(true))},
+		"/v1/tools":                        {http.MethodGet: c.as(answers(c.listTools))},
+		"/v1/tools/{server}/{name}":        {http.MethodGet: c.as(answers(c.showTool))},
 		"/v1/tools/{server}/{name}/accept": {http.MethodPost: c.as(c.judgeTool(false))},
 		"/v1/tools/{server}/{name}/refuse": {http.MethodPost: c.as(c.judgeTool(true))},
 	}
@@ -200,12 +205,9 @@ func (c *Console) askTools(r *http.Request, p policy.Principal) (d toolsPage, er
 	return d, err
 }
 
-func (c *Console) listTools(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (c *Console) listTools(r *http.Request, p policy.Principal) (any, error) {
 	d, err := c.askTools(r, p)
-	if err != nil {
-		return err
-	}
-	return answer(w, d.object("tools"))
+	return d.object("tools"), err
 }
 
 // order returns a key that sorts tools by server and name.
@@ -247,16 +249,12 @@ func readTool(r *http.Request) (ToolQuery, error) {
 	return q, err
 }
 
-func (c *Console) showTool(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (c *Console) showTool(r *http.Request, p policy.Principal) (any, error) {
 	q, err := readTool(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	t, err := c.toolFor(r.Context(), p, q)
-	if err != nil {
-		return err
-	}
-	return answer(w, t)
+	return c.toolFor(r.Context(), p, q)
 }
 
 // toolAt returns the tool that the path of r names.

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"time"
 
@@ -30,11 +31,18 @@ var (
 	mayNotExport = problem{Status: http.StatusForbidden, Code: "NOT_EXPORTER", Detail: "the policy does not let you export the audit trail", Hint: "see data.exports of the policy"}
 )
 
-// trailRoutes are the routes that verify and export the trail.
+// trailRoutes are the routes and pages that verify and export the trail.
 func (c *Console) trailRoutes() map[string]map[string]handler {
-	routes := c.jobRoutes(verifyPath, verifyKind, c.beginVerifying)
-	routes["/v1/audit/anchors"] = map[string]handler{http.MethodGet: c.as(c.showAnchors)}
-	routes["/v1/audit/export"] = map[string]handler{http.MethodGet: c.as(c.export)}
+	routes := map[string]map[string]handler{
+		auditPath:                          {http.MethodGet: c.visit(shows(c.auditPage))},
+		auditPath + "/export":              {http.MethodPost: c.submit(c.submitExport)},
+		verificationsPath:                  {http.MethodPost: c.submit(leads(c.submitVerify))},
+		verificationsPath + "/{id}":        {http.MethodGet: c.visit(shows(c.verificationPage))},
+		verificationsPath + "/{id}/cancel": {http.MethodPost: c.submit(c.cancelJob(verifyKind, verificationsPath))},
+		"/v1/audit/anchors":                {http.MethodGet: c.as(answers(c.showAnchors))},
+		"/v1/audit/export":                 {http.MethodGet: c.as(c.export)},
+	}
+	maps.Copy(routes, c.jobRoutes(verifyPath, verifyKind, c.beginVerifying))
 	return routes
 }
 
@@ -61,15 +69,11 @@ func (c *Console) evidenceFor(ctx context.Context, p policy.Principal) (e eviden
 	return e, nil
 }
 
-func (c *Console) showAnchors(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (c *Console) showAnchors(r *http.Request, p policy.Principal) (any, error) {
 	if err := readQuery(r.URL, nil); err != nil {
-		return err
+		return nil, err
 	}
-	e, err := c.evidenceFor(r.Context(), p)
-	if err != nil {
-		return err
-	}
-	return answer(w, e)
+	return c.evidenceFor(r.Context(), p)
 }
 
 // beginVerifying begins to verify the trail, for those who may read it whole.

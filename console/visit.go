@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/url"
 
+	"github.com/a-h/templ"
+
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -21,6 +23,28 @@ type visitor struct {
 // A page is a handler for visitors. A page that returns an error must not have
 // written anything; the error is shown as a page.
 type page func(w http.ResponseWriter, r *http.Request, v visitor) error
+
+// shows returns a page that shows the view that h returns.
+func shows(h func(r *http.Request, v visitor) (templ.Component, error)) page {
+	return func(w http.ResponseWriter, r *http.Request, v visitor) error {
+		view, err := h(r, v)
+		if err != nil {
+			return err
+		}
+		return render(w, appCSP, http.StatusOK, view)
+	}
+}
+
+// leads returns a page that sends visitors to the path that h returns.
+func leads(h func(r *http.Request, v visitor) (string, error)) page {
+	return func(w http.ResponseWriter, r *http.Request, v visitor) error {
+		to, err := h(r, v)
+		if err == nil {
+			http.Redirect(w, r, to, http.StatusSeeOther)
+		}
+		return err
+	}
+}
 
 // An identifier identifies the sender of r. The error is signedOut, or that of a store or of keys
 // that cannot be read.
