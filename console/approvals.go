@@ -107,7 +107,7 @@ type Change struct {
 // view returns k as p sees it.
 func view(k approval.Ticket, p policy.Principal) Ticket {
 	t := Ticket{
-		ID: k.ID, State: k.State, Requester: Visible(k.Principal.Subject), RequesterRoles: k.Principal.Roles, Person: Visible(k.Principal.Person),
+		ID: k.ID, State: k.State, Requester: Visible(k.Principal.Subject), RequesterRoles: k.Principal.Roles, Person: Visible(k.Principal.Person), Actors: visibleAll(k.Principal.Actors),
 		Client: Visible(k.Principal.Client), Tenant: Visible(k.Principal.Tenant),
 		Server: Visible(k.Server), Tool: Visible(k.Tool), Exposed: Visible(k.Exposed), Fingerprint: k.Fingerprint, Digest: k.Digest,
 		ArgumentsText: argumentsText(k), ArgumentBytes: k.ArgumentBytes,
@@ -119,13 +119,7 @@ func view(k approval.Ticket, p policy.Principal) Ticket {
 		MayReconcile: k.State == approval.StateUnknown && k.MayDecide(p),
 	}
 	if as := k.RunsAs; as != nil {
-		t.RunsAs = &Account{ID: as.ID, Type: as.Type, Issuer: Visible(as.Issuer), Account: Visible(as.Account), Until: as.Until}
-		for _, scope := range as.Scopes {
-			t.RunsAs.Scopes = append(t.RunsAs.Scopes, Visible(scope))
-		}
-	}
-	for _, actor := range k.Principal.Actors {
-		t.Actors = append(t.Actors, Visible(actor))
+		t.RunsAs = &Account{ID: as.ID, Type: as.Type, Issuer: Visible(as.Issuer), Account: Visible(as.Account), Scopes: visibleAll(as.Scopes), Until: as.Until}
 	}
 	for name, claim := range k.Tags {
 		if t.Tags == nil {

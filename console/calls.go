@@ -191,34 +191,18 @@ func (c *Console) streamCalls(w http.ResponseWriter, r *http.Request, q index.Qu
 	calls, wait := feedOf(ctx, c, c.opts.Calls.Follow(ctx, q)) // from here on nothing is missed
 	defer wait()
 	defer stop()
-	out := http.NewResponseController(w)
-	w.Header().Set("Content-Type", "text/event-stream")
-	beat := time.NewTicker(heartbeat)
-	defer beat.Stop()
-	for text := []byte(": calls follow; the index is no evidence\n"); ; {
-		if err := writeLine(w, out, text); err != nil {
-			return nil
-		}
-		text = []byte(": still here\n")
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-beat.C:
-		case call, ok := <-calls:
-			if !ok {
-				return nil
-			}
-			data, err := json.Marshal(call)
-			if err != nil {
-				return nil
-			}
-			text = fmt.Appendf(nil, "event: call\ndata: %s\n", data)
-		}
+	may := func() error {
 		p, err := c.identify(ctx, r.Header.Values("Authorization"))
-		if err != nil || c.narrow(ctx, p, &q) != nil {
-			return nil
+		if err != nil {
+			return err
 		}
+		return c.narrow(ctx, p, &q)
 	}
+	sendEvents(ctx, w, ": calls follow; the index is no evidence\n", calls, may, func(k index.Call) string {
+		data, _ := json.Marshal(k) // fails for no call
+		return fmt.Sprintf("event: call\ndata: %s\n", data)
+	})
+	return nil
 }
 
 // showCall answers with one call whole.

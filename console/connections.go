@@ -324,10 +324,6 @@ func (c *Console) revokeConnection(r *http.Request, p policy.Principal) (any, er
 func (k Connection) shown() Connection {
 	k.Account, k.Issuer = Visible(k.Account), Visible(k.Issuer)
 	k.Person = Person{Issuer: Visible(k.Person.Issuer), Tenant: Visible(k.Person.Tenant), Subject: Visible(k.Person.Subject)}
-	scopes := make([]string, len(k.Scopes))
-	for i, s := range k.Scopes {
-		scopes[i] = Visible(s)
-	}
-	k.Scopes = scopes
+	k.Scopes = visibleAll(k.Scopes)
 	return k
 }

@@ -67,20 +67,8 @@ func (l Limit) order() string {
 	return strings.Join([]string{key, l.Kind, l.Rule, l.Principal, l.Tenant, l.Tool, string(per[:])}, "\x00")
 }
 
-// limitsFor returns what p may see of limits, of a kind, a principal and a tool where these are not "". The
-// values that meters count apart are arguments of calls: p sees them with the right to read those.
-func (c *Console) limitsFor(ctx context.Context, p policy.Principal, kind, principal, tool string) (found []Limit, whole bool, err error) {
-	if !c.may(ctx, p, policy.Operates) {
-		return nil, false, notOperator
-	}
-	all, whole, err := c.opts.Limits(ctx)
-	found = slices.DeleteFunc(all, func(l Limit) bool {
-		return kind != "" && l.Kind != kind || principal != "" && l.Principal != principal || tool != "" && l.Tool != tool
-	})
-	return found, whole, err
-}
-
-// askLimits returns the limits for which r asks, as p may see them.
+// askLimits returns the limits for which r asks, as p may see them. The values that meters count apart are
+// arguments of calls: p sees them with the right to read those.
 func (c *Console) askLimits(r *http.Request, p policy.Principal) (d limitsPage, err error) {
 	var part paging
 	if err := readQuery(r.URL, part.parameters(map[string]func(string) error{
@@ -94,7 +82,13 @@ func (c *Console) askLimits(r *http.Request, p policy.Principal) (d limitsPage, 
 	})); err != nil {
 		return d, err
 	}
-	found, whole, err := c.limitsFor(r.Context(), p, d.Kind, d.Principal, d.Tool)
+	if !c.may(r.Context(), p, policy.Operates) {
+		return d, notOperator
+	}
+	all, whole, err := c.opts.Limits(r.Context())
+	found := slices.DeleteFunc(all, func(l Limit) bool {
+		return d.Kind != "" && l.Kind != d.Kind || d.Principal != "" && l.Principal != d.Principal || d.Tool != "" && l.Tool != d.Tool
+	})
 	d.listPart, d.Cut = partOf(r.URL, part, found, Limit.order), !whole
 	c.showLimits(r.Context(), p, d.All)
 	return d, err

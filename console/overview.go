@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -206,11 +205,11 @@ func shortRevision(revision string) string {
 	return string(shown[:min(len(shown), len("sha256:")+12)])
 }
 
-// visibleAll returns the visible forms of texts.
+// visibleAll returns the visible forms of texts, never nil.
 func visibleAll(all []string) []string {
-	shown := slices.Clone(all)
-	for i := range shown {
-		shown[i] = Visible(shown[i])
+	shown := make([]string, len(all))
+	for i, one := range all {
+		shown[i] = Visible(one)
 	}
 	return shown
 }

@@ -101,7 +101,7 @@ func sawCaller(callers map[string]*SeenPrincipal, p audit.Principal, at time.Tim
 		callers[key] = s
 	}
 	s.Calls++
-	s.Last, s.Roles = at, append([]string{}, visibleAll(p.Roles)...)
+	s.Last, s.Roles = at, visibleAll(p.Roles)
 }
 
 func latestCallers(callers map[string]*SeenPrincipal) []SeenPrincipal {

@@ -36,39 +36,41 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, v visitor) erro
 	changes, wait := feedOf(ctx, c, c.opts.Feed.Follow(ctx, after)) // from here on nothing is missed
 	defer wait()
 	defer stop()
+	known := func() (err error) {
+		v, err = c.identifyAgain(ctx, v)
+		return err
+	}
+	sendEvents(ctx, w, "event: changed\ndata:\n", changes, known, func(e approval.Event) string { return eventsOf(e, v) })
+	return nil
+}
+
+// sendEvents sends server-sent events until ctx or the feed ends or the reader goes: first those of start, then
+// what text returns for each thing that comes, "" for nothing, and a comment at every heartbeat. Before each
+// it asks whether the reader may have it; an error ends the stream.
+func sendEvents[T any](ctx context.Context, w http.ResponseWriter, start string, coming <-chan T, may func() error, text func(T) string) {
 	out := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "text/event-stream")
-	if err := writeLine(w, out, []byte("event: changed\ndata:\n")); err != nil {
-		return nil
-	}
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
-	for {
-		var change *approval.Event
+	for events := start; ; {
+		if events != "" && writeLine(w, out, []byte(events)) != nil {
+			return
+		}
+		said := func() string { return ": still here\n" }
 		select {
 		case <-ctx.Done():
-			return nil
-		case e, ok := <-changes:
+			return
+		case one, ok := <-coming:
 			if !ok {
-				return nil
+				return
 			}
-			change = &e
+			said = func() string { return text(one) }
 		case <-beat.C:
 		}
-		var err error
-		if v, err = c.identifyAgain(ctx, v); err != nil {
-			return nil
+		if may() != nil {
+			return
 		}
-		text := ": still here\n"
-		if change != nil {
-			text = eventsOf(*change, v)
-		}
-		if text == "" {
-			continue
-		}
-		if err := writeLine(w, out, []byte(text)); err != nil {
-			return nil
-		}
+		events = said()
 	}
 }
 

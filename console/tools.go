@@ -164,23 +164,6 @@ func (c *Console) looks(ctx context.Context, p policy.Principal) bool {
 // toolChoice chooses among tools; "" = all.
 type toolChoice struct{ Server, State, Text string } // Text is in a name or the title
 
-// toolsFor returns the tools that p may see, of a choice.
-func (c *Console) toolsFor(ctx context.Context, p policy.Principal, choice toolChoice) ([]Tool, error) {
-	if !c.looks(ctx, p) {
-		return nil, notOperator
-	}
-	all, err := c.opts.Tools.List(ctx)
-	text := strings.ToLower(choice.Text)
-	found := slices.DeleteFunc(all, func(t Tool) bool {
-		return choice.Server != "" && t.Server != choice.Server || !t.inState(choice.State) ||
-			!strings.Contains(strings.ToLower(t.Name+"\n"+t.Exposed+"\n"+t.Title), text)
-	})
-	for i := range found {
-		found[i] = found[i].shown()
-	}
-	return found, err
-}
-
 // inState reports whether t is in a state that a list was asked for, "" = any.
 func (t Tool) inState(state string) bool {
 	return state == "" || t.State == state || state == unserved && slices.Contains(toolStates[2:], t.State)
@@ -200,7 +183,18 @@ func (c *Console) askTools(r *http.Request, p policy.Principal) (d toolsPage, er
 	})); err != nil {
 		return d, err
 	}
-	found, err := c.toolsFor(r.Context(), p, d.Choice)
+	if !c.looks(r.Context(), p) {
+		return d, notOperator
+	}
+	all, err := c.opts.Tools.List(r.Context())
+	text := strings.ToLower(d.Choice.Text)
+	found := slices.DeleteFunc(all, func(t Tool) bool {
+		return d.Choice.Server != "" && t.Server != d.Choice.Server || !t.inState(d.Choice.State) ||
+			!strings.Contains(strings.ToLower(t.Name+"\n"+t.Exposed+"\n"+t.Title), text)
+	})
+	for i := range found {
+		found[i] = found[i].shown()
+	}
 	d.listPart = partOf(r.URL, part, found, Tool.order)
 	return d, err
 }
