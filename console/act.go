@@ -63,7 +63,8 @@ type Act struct {
 // codeUnrecorded is the code of what is not done because it cannot be recorded.
 const codeUnrecorded = "AUDIT_UNAVAILABLE"
 
-// record records an act of the sender of r. What must not happen without a record fails
+// record records an act of the sender of r, whom a page knows by the session and all else by a bearer token
+// unless the act says otherwise. What must not happen without a record fails
 // with its error; for refusals the log has the cause.
 func (c *Console) record(r *http.Request, a Act) error {
 	if c.opts.Record == nil {
@@ -71,6 +72,12 @@ func (c *Console) record(r *http.Request, a Act) error {
 	}
 	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
 		a.Source = host
+	}
+	if a.Credential == "" {
+		a.Credential = "bearer"
+		if ours(r.URL.Path) {
+			a.Credential = "session"
+		}
 	}
 	if err := c.opts.Record(a); err != nil {
 		c.opts.Log.Error("recording an act", "act", a.Name, "subject", a.Principal.Subject, "error", err)
@@ -80,9 +87,9 @@ func (c *Console) record(r *http.Request, a Act) error {
 }
 
 // recordVote records a refused vote or finding on a ticket.
-func (c *Console) recordVote(r *http.Request, p policy.Principal, credential, ticket string, err error) {
+func (c *Console) recordVote(r *http.Request, p policy.Principal, ticket string, err error) {
 	if err != nil {
-		_ = c.record(r, Act{Name: ActVoteRefused, Principal: p, Credential: credential, Ticket: Visible(ticket), Reason: problemOf(err).Code})
+		_ = c.record(r, Act{Name: ActVoteRefused, Principal: p, Ticket: Visible(ticket), Reason: problemOf(err).Code})
 	}
 }
 
@@ -105,7 +112,7 @@ func (c *Console) trailRight(ctx context.Context, p policy.Principal) policy.Tra
 // follow those written later. Reading is recorded first.
 func (c *Console) readable(ctx context.Context, r *http.Request, p policy.Principal, n int, follow bool) (iter.Seq2[[]byte, error], error) {
 	right := c.trailRight(ctx, p)
-	act := Act{Name: ActTrailRead, Principal: p, Credential: "bearer"}
+	act := Act{Name: ActTrailRead, Principal: p}
 	if right == policy.TrailNone {
 		return nil, c.recordRefusal(r, act, notAuditor)
 	}

@@ -217,7 +217,7 @@ func (c *Console) show(r *http.Request, p policy.Principal) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.wholeTicket(r, k, p, "bearer")
+	return c.wholeTicket(r, k, p)
 }
 
 // visible returns the ticket that the path names, if p may see it.
@@ -251,7 +251,7 @@ func (c *Console) settle(w http.ResponseWriter, r *http.Request, p policy.Princi
 		k, err = change(k.ID)
 	}
 	if err != nil {
-		c.recordVote(r, p, "bearer", r.PathValue("id"), err)
+		c.recordVote(r, p, r.PathValue("id"), err)
 		return err
 	}
 	return answer(w, view(k, p))

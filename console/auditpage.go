@@ -33,7 +33,7 @@ func (c *Console) auditPage(r *http.Request, v visitor) (view templ.Component, e
 
 // submitVerify begins to verify the trail.
 func (c *Console) submitVerify(r *http.Request, v visitor) (string, error) {
-	job, err := c.verify(r, v.Principal, "session")
+	job, err := c.verify(r, v.Principal)
 	return verificationsPath + "/" + job.ID, err
 }
 
@@ -69,5 +69,5 @@ func (c *Console) submitExport(w http.ResponseWriter, r *http.Request, v visitor
 		}
 	}
 	w.Header().Set("Content-Disposition", `attachment; filename="toolgate-trail.`+map[bool]string{true: "csv", false: "jsonl"}[q.Format == "csv"]+`"`)
-	return c.exportTo(w, r, v.Principal, "session", q)
+	return c.exportTo(w, r, v.Principal, q)
 }

@@ -45,7 +45,7 @@ type Result struct {
 
 // wholeTicket returns k as p sees it, with its briefing and its result. Reading the result of
 // somebody else's call is recorded first.
-func (c *Console) wholeTicket(r *http.Request, k approval.Ticket, p policy.Principal, credential string) (t Ticket, err error) {
+func (c *Console) wholeTicket(r *http.Request, k approval.Ticket, p policy.Principal) (t Ticket, err error) {
 	t = view(k, p)
 	if c.opts.Brief != nil {
 		b, err := c.opts.Brief(r.Context(), k)
@@ -61,7 +61,7 @@ func (c *Console) wholeTicket(r *http.Request, k approval.Ticket, p policy.Princ
 		t.Result = &Result{Withheld: true}
 		return t, nil
 	case p.Subject != k.Principal.Subject:
-		err = c.record(r, Act{Name: ActArgumentsRead, Principal: p, Credential: credential, Call: Visible(k.DecisionID), Ticket: Visible(k.ID)})
+		err = c.record(r, Act{Name: ActArgumentsRead, Principal: p, Call: Visible(k.DecisionID), Ticket: Visible(k.ID)})
 	}
 	t.Result = new(resultOf(k.Result))
 	return t, err

@@ -73,7 +73,7 @@ func (c *Console) callsPage(r *http.Request, v visitor) (templ.Component, error)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.searching(r, v.Principal, "session", &q); err != nil {
+	if err := c.searching(r, v.Principal, &q); err != nil {
 		return nil, err
 	}
 	d := callsPageData{Reads: c.may(r.Context(), v.Principal, policy.ReadsArguments)}
@@ -120,7 +120,7 @@ func (c *Console) followCalls(w http.ResponseWriter, r *http.Request, v visitor)
 		err = badRequest("a list that has an end does not follow calls", "leave out cursor and until")
 	}
 	if err == nil {
-		err = c.searching(r, v.Principal, "session", &q)
+		err = c.searching(r, v.Principal, &q)
 	}
 	if err != nil {
 		return err
@@ -244,7 +244,7 @@ type callStep struct {
 
 // callPage shows one call whole: who, what, why, as whom, and what came of it.
 func (c *Console) callPage(r *http.Request, v visitor) (templ.Component, error) {
-	whole, err := c.wholeCall(r, v.Principal, "session", r.PathValue("id"))
+	whole, err := c.wholeCall(r, v.Principal, r.PathValue("id"))
 	if err != nil {
 		return nil, err
 	}

@@ -84,8 +84,8 @@ func (c *Console) narrow(ctx context.Context, p policy.Principal, q *index.Query
 
 // searching restricts q to what p may see, and records the search: first as a reading of the trail, and
 // one in arguments also as a reading of these.
-func (c *Console) searching(r *http.Request, p policy.Principal, credential string, q *index.Query) error {
-	act := Act{Name: ActTrailRead, Principal: p, Credential: credential, Query: asked(q)}
+func (c *Console) searching(r *http.Request, p policy.Principal, q *index.Query) error {
+	act := Act{Name: ActTrailRead, Principal: p, Query: asked(q)}
 	refused := c.narrow(r.Context(), p, q)
 	if refused != nil {
 		act.Reason = problemOf(refused).Code
@@ -169,7 +169,7 @@ func (c *Console) callQuery(u *url.URL) (q index.Query, follow bool, err error) 
 func (c *Console) listCalls(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	q, follow, err := c.callQuery(r.URL)
 	if err == nil {
-		err = c.searching(r, p, "bearer", &q)
+		err = c.searching(r, p, &q)
 	}
 	if err != nil {
 		return err
@@ -210,16 +210,16 @@ func (c *Console) showCall(r *http.Request, p policy.Principal) (any, error) {
 	if err := readQuery(r.URL, nil); err != nil {
 		return nil, err
 	}
-	return c.wholeCall(r, p, "bearer", r.PathValue("id"))
+	return c.wholeCall(r, p, r.PathValue("id"))
 }
 
 // withheld are the members of records that have arguments, or tell of them.
 var withheld = []string{"arguments", "arguments_excerpt", "arguments_sha256", "input", "task"}
 
 // wholeCall returns one call as p may see it. Reading it is recorded, and so is reading its arguments.
-func (c *Console) wholeCall(r *http.Request, p policy.Principal, credential, id string) (whole WholeCall, err error) {
+func (c *Console) wholeCall(r *http.Request, p policy.Principal, id string) (whole WholeCall, err error) {
 	q := index.Query{ID: id}
-	if err := c.searching(r, p, credential, &q); err != nil {
+	if err := c.searching(r, p, &q); err != nil {
 		return whole, err
 	}
 	if whole.Whole, err = c.opts.Calls.Call(r.Context(), id); err != nil {
@@ -229,7 +229,7 @@ func (c *Console) wholeCall(r *http.Request, p policy.Principal, credential, id 
 		return WholeCall{}, noCall
 	}
 	if c.may(r.Context(), p, policy.ReadsArguments) {
-		return whole, c.record(r, Act{Name: ActArgumentsRead, Principal: p, Credential: credential, Call: Visible(id), Ticket: Visible(whole.Call.Ticket)})
+		return whole, c.record(r, Act{Name: ActArgumentsRead, Principal: p, Call: Visible(id), Ticket: Visible(whole.Call.Ticket)})
 	}
 	whole.Withheld = withheld
 	for _, record := range []*json.RawMessage{&whole.Decision, &whole.Outcome} {

@@ -158,7 +158,7 @@ func rightAt(k Connection) policy.Right {
 
 // connect sends the browser of v to the authorization server. It is recorded first.
 func (c *Console) connect(w http.ResponseWriter, r *http.Request, v visitor) error {
-	act := Act{Name: ActConnect, Principal: v.Principal, Credential: "session", Server: Visible(r.PathValue("server"))}
+	act := Act{Name: ActConnect, Principal: v.Principal, Server: Visible(r.PathValue("server"))}
 	s, err := c.service(r.Context(), r.PathValue("server"), v.Principal)
 	if err != nil {
 		c.recordNoConnection(r, act, err)
@@ -190,7 +190,7 @@ func (c *Console) finishConnection(w http.ResponseWriter, r *http.Request) error
 	sent := cookie(r, connectCookie)
 	name, _, _ := strings.Cut(sent, "|")
 	name, _ = url.QueryUnescape(name) // what cannot be read is no service
-	act := Act{Name: ActConnected, Credential: "session", Server: Visible(name)}
+	act := Act{Name: ActConnected, Server: Visible(name)}
 	v, err := c.anybody(w, r)
 	if errors.Is(err, signedOut) {
 		err = absentConnecting
@@ -251,17 +251,17 @@ func (c *Console) disconnect(r *http.Request, v visitor) (string, error) {
 		err = noConnection
 	}
 	if err == nil {
-		err = c.revoke(r, k, v.Principal, "session")
+		err = c.revoke(r, k, v.Principal)
 	}
 	return connectionsPath, err
 }
 
 // revoke ends k for p, who may do so. It is recorded first.
-func (c *Console) revoke(r *http.Request, k Connection, p policy.Principal, credential string) error {
+func (c *Console) revoke(r *http.Request, k Connection, p policy.Principal) error {
 	if !k.Live() {
 		return nil
 	}
-	if err := c.record(r, Act{Name: ActDisconnect, Principal: p, Credential: credential, Server: Visible(k.Server), Connection: Visible(k.ID)}); err != nil {
+	if err := c.record(r, Act{Name: ActDisconnect, Principal: p, Server: Visible(k.Server), Connection: Visible(k.ID)}); err != nil {
 		return err
 	}
 	return c.opts.Connections.Revoke(r.Context(), k.ID)
@@ -314,7 +314,7 @@ func (c *Console) showConnection(r *http.Request, p policy.Principal) (any, erro
 func (c *Console) revokeConnection(r *http.Request, p policy.Principal) (any, error) {
 	k, err := c.connection(r.Context(), r.PathValue("id"), p)
 	if err == nil {
-		err = c.revoke(r, k, p, "bearer")
+		err = c.revoke(r, k, p)
 	}
 	k.State = endedConnection
 	return k.shown(), err

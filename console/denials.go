@@ -83,7 +83,7 @@ func (c *Console) cast(r *http.Request, v visitor, id, digest string, vote appro
 		vote.ID, vote.Approver, vote.Digest = id, v.Principal, digest
 		_, err = c.opts.Approvals.Decide(r.Context(), vote)
 	}
-	c.recordVote(r, v.Principal, "session", id, err)
+	c.recordVote(r, v.Principal, id, err)
 	return err
 }
 

@@ -67,7 +67,7 @@ func (c *Console) atHome(hostport string) bool {
 type asker func(w http.ResponseWriter, r *http.Request, p policy.Principal) error
 
 // answers returns an asker that answers with what h returns.
-func answers(h func(r *http.Request, p policy.Principal) (any, error)) asker {
+func answers[T any](h func(r *http.Request, p policy.Principal) (T, error)) asker {
 	return func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 		found, err := h(r, p)
 		if err != nil {

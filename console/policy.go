@@ -233,14 +233,14 @@ func (c *Console) tryPolicy(w http.ResponseWriter, r *http.Request, p policy.Pri
 	if err := readQuery(r.URL, map[string]func(string) error{"since": c.moment(&candidate.Since)}); err != nil {
 		return err
 	}
-	if err := c.admitTry(r, p, "bearer"); err != nil {
+	if err := c.admitTry(r, p); err != nil {
 		return err
 	}
 	var err error
 	if candidate.Files, err = readCandidate(w, r); err != nil {
 		return err
 	}
-	job, err := c.try(r, p, "bearer", candidate)
+	job, err := c.try(r, p, candidate)
 	if err != nil {
 		return err
 	}
@@ -259,17 +259,17 @@ func (c *Console) mayTry(r *http.Request, p policy.Principal) error {
 }
 
 // admitTry is mayTry for somebody who tries one: that p was refused to is recorded.
-func (c *Console) admitTry(r *http.Request, p policy.Principal, credential string) error {
+func (c *Console) admitTry(r *http.Request, p policy.Principal) error {
 	err := c.mayTry(r, p)
 	if err != nil {
-		_ = c.record(r, Act{Name: ActPolicyTried, Principal: p, Credential: credential, Reason: problemOf(err).Code}) // the log has the cause
+		_ = c.record(r, Act{Name: ActPolicyTried, Principal: p, Reason: problemOf(err).Code}) // the log has the cause
 	}
 	return err
 }
 
 // try begins to try a candidate for p. It is recorded first.
-func (c *Console) try(r *http.Request, p policy.Principal, credential string, candidate Candidate) (Job, error) {
-	if err := c.record(r, Act{Name: ActPolicyTried, Principal: p, Credential: credential}); err != nil {
+func (c *Console) try(r *http.Request, p policy.Principal, candidate Candidate) (Job, error) {
+	if err := c.record(r, Act{Name: ActPolicyTried, Principal: p}); err != nil {
 		return Job{}, err
 	}
 	candidate.Arguments = c.may(r.Context(), p, policy.ReadsArguments)

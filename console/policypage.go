@@ -158,7 +158,7 @@ const fileField = "file:"
 
 // submitTry begins to try the files of a form: an archive, or else their texts.
 func (c *Console) submitTry(r *http.Request, v visitor) (string, error) {
-	if err := c.admitTry(r, v.Principal, "session"); err != nil {
+	if err := c.admitTry(r, v.Principal); err != nil {
 		return "", err
 	}
 	candidate := Candidate{Files: map[string][]byte{}}
@@ -183,7 +183,7 @@ func (c *Console) submitTry(r *http.Request, v visitor) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	job, err := c.try(r, v.Principal, "session", candidate)
+	job, err := c.try(r, v.Principal, candidate)
 	return trialsPath + "/" + job.ID, err
 }
 

@@ -19,7 +19,7 @@ const maxProfile = time.Minute
 // take profiles. It is recorded first. Close ends it early.
 func (c *Console) profile(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	name := r.PathValue("name")
-	act := Act{Name: ActProfile, Principal: p, Credential: "bearer", Profile: Visible(name)}
+	act := Act{Name: ActProfile, Principal: p, Profile: Visible(name)}
 	if c.opts.Profiles == nil || !c.opts.Profiles(p) {
 		return c.recordRefusal(r, act, problem{Status: http.StatusForbidden, Code: "NOT_PROFILER", Detail: "you may not take profiles", Hint: "toolgate.pprof_role names the role that may"})
 	}

@@ -50,11 +50,11 @@ type SignIn struct {
 }
 
 // seenFor returns who came lately, for those who read the whole trail. Reading is recorded first.
-func (c *Console) seenFor(r *http.Request, p policy.Principal, credential string) (found Seen, err error) {
+func (c *Console) seenFor(r *http.Request, p policy.Principal) (found Seen, err error) {
 	if err := readQuery(r.URL, nil); err != nil {
 		return found, err
 	}
-	act := Act{Name: ActTrailRead, Principal: p, Credential: credential, Query: "principals and sign-ins"}
+	act := Act{Name: ActTrailRead, Principal: p, Query: "principals and sign-ins"}
 	if c.trailRight(r.Context(), p) != policy.TrailAll {
 		return found, c.recordRefusal(r, act, notAuditor)
 	}
@@ -115,10 +115,6 @@ func latestCallers(callers map[string]*SeenPrincipal) []SeenPrincipal {
 	return all[:min(len(all), listedSeen)]
 }
 
-func (c *Console) showSeen(r *http.Request, p policy.Principal) (any, error) {
-	return c.seenFor(r, p, "bearer")
-}
-
 type seenPageData struct {
 	shell
 	Seen
@@ -127,7 +123,7 @@ type seenPageData struct {
 // seenPage shows who came lately.
 func (c *Console) seenPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d seenPageData
-	if d.Seen, err = c.seenFor(r, v.Principal, "session"); err != nil {
+	if d.Seen, err = c.seenFor(r, v.Principal); err != nil {
 		return nil, err
 	}
 	d.shell, err = c.shell(r.Context(), v, "Who came", accessPath, "")

@@ -85,13 +85,13 @@ func (c *Console) listServers(r *http.Request, p policy.Principal) (any, error) 
 	return map[string][]Server{"servers": c.servers()}, nil
 }
 
-// server returns the server with a name, with the end of its stderr, for those whom the policy lets
+// server returns the server that the path names, with the end of its stderr, for those whom the policy lets
 // operate servers.
-func (c *Console) server(ctx context.Context, name string, p policy.Principal) (Server, error) {
-	if !c.may(ctx, p, policy.Operates) {
+func (c *Console) server(r *http.Request, p policy.Principal) (Server, error) {
+	if !c.may(r.Context(), p, policy.Operates) {
 		return Server{}, notOperator
 	}
-	all := c.opts.Status().Upstreams
+	name, all := r.PathValue("name"), c.opts.Status().Upstreams
 	i := slices.IndexFunc(all, func(u Upstream) bool { return u.Name == name })
 	if i < 0 {
 		return Server{}, noServer
@@ -103,22 +103,12 @@ func (c *Console) server(ctx context.Context, name string, p policy.Principal) (
 	return found, nil
 }
 
-// showServer shows the server that the path names.
-func (c *Console) showServer(r *http.Request, p policy.Principal) (any, error) {
-	return c.server(r.Context(), r.PathValue("name"), p)
-}
-
-// restart restarts the server that the path names.
-func (c *Console) restart(r *http.Request, p policy.Principal) (any, error) {
-	return c.restarted(r, p, "bearer")
-}
-
 // restarted restarts the server that the path names, for those whom the policy lets operate
 // servers, and returns its state. It is recorded first.
-func (c *Console) restarted(r *http.Request, p policy.Principal, credential string) (Upstream, error) {
+func (c *Console) restarted(r *http.Request, p policy.Principal) (Upstream, error) {
 	name := r.PathValue("name")
-	act := Act{Name: ActServerRestart, Principal: p, Credential: credential, Server: Visible(name)}
-	found, err := c.server(r.Context(), name, p)
+	act := Act{Name: ActServerRestart, Principal: p, Server: Visible(name)}
+	found, err := c.server(r, p)
 	if errors.Is(err, notOperator) {
 		err = c.recordRefusal(r, act, err)
 	}
@@ -157,7 +147,7 @@ func (c *Console) serversPage(r *http.Request, v visitor) (templ.Component, erro
 
 // serverPage shows the server that the path names.
 func (c *Console) serverPage(r *http.Request, v visitor) (templ.Component, error) {
-	found, err := c.server(r.Context(), r.PathValue("name"), v.Principal)
+	found, err := c.server(r, v.Principal)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +157,7 @@ func (c *Console) serverPage(r *http.Request, v visitor) (templ.Component, error
 
 // submitRestart restarts the server that the path names.
 func (c *Console) submitRestart(r *http.Request, v visitor) (string, error) {
-	_, err := c.restarted(r, v.Principal, "session")
+	_, err := c.restarted(r, v.Principal)
 	return serverPath(r.PathValue("name")), err
 }
 
@@ -183,7 +173,7 @@ func (c *Console) serverRoutes() map[string]map[string]handler {
 		serversPath + "/{name}":         {http.MethodGet: c.visit(shows(c.serverPage))},
 		serversPath + "/{name}/restart": {http.MethodPost: c.submit(leads(c.submitRestart))},
 		"/v1/servers":                   {http.MethodGet: c.as(answers(c.listServers))},
-		"/v1/servers/{name}":            {http.MethodGet: c.as(answers(c.showServer))},
-		"/v1/servers/{name}/restart":    {http.MethodPost: c.as(answers(c.restart))},
+		"/v1/servers/{name}":            {http.MethodGet: c.as(answers(c.server))},
+		"/v1/servers/{name}/restart":    {http.MethodPost: c.as(answers(c.restarted))},
 	}
 }

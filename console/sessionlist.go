@@ -52,7 +52,7 @@ func (c *Console) clientSessionRoutes() map[string]map[string]handler {
 		sessionsPath + "/{id}/end": {http.MethodPost: c.submit(leads(c.submitEndSession))},
 
 		"/v1/sessions":      {http.MethodGet: c.as(answers(c.listClientSessions))},
-		"/v1/sessions/{id}": {http.MethodDelete: c.as(answers(c.endClientSession))},
+		"/v1/sessions/{id}": {http.MethodDelete: c.as(answers(c.endSessionFor))},
 	}
 }
 
@@ -99,9 +99,10 @@ func (c *Console) listClientSessions(r *http.Request, p policy.Principal) (any, 
 	return d.object("sessions"), err
 }
 
-// endSessionFor ends a session for p, and returns it as it was. It is recorded first.
-func (c *Console) endSessionFor(r *http.Request, p policy.Principal, credential, id string) (ClientSession, error) {
-	act := Act{Name: ActSessionEnded, Principal: p, Credential: credential}
+// endSessionFor ends the session that the path names for p, and returns it as it was. It is recorded first.
+func (c *Console) endSessionFor(r *http.Request, p policy.Principal) (ClientSession, error) {
+	act := Act{Name: ActSessionEnded, Principal: p}
+	id := r.PathValue("id")
 	all, err := c.clientSessionsFor(r.Context(), p, "", "")
 	if err != nil {
 		return ClientSession{}, c.recordRefusal(r, act, err)
@@ -119,10 +120,6 @@ func (c *Console) endSessionFor(r *http.Request, p policy.Principal, credential,
 		err = noSession
 	}
 	return all[i], err
-}
-
-func (c *Console) endClientSession(r *http.Request, p policy.Principal) (any, error) {
-	return c.endSessionFor(r, p, "bearer", r.PathValue("id"))
 }
 
 const sessionsPath = "/console/sessions"
@@ -145,6 +142,6 @@ func (c *Console) clientSessionsPage(r *http.Request, v visitor) (templ.Componen
 
 // submitEndSession ends the session that the path names.
 func (c *Console) submitEndSession(r *http.Request, v visitor) (string, error) {
-	_, err := c.endSessionFor(r, v.Principal, "session", r.PathValue("id"))
+	_, err := c.endSessionFor(r, v.Principal)
 	return sessionsPath, err
 }

@@ -30,7 +30,7 @@ const (
 func (c *Console) shadowRoutes() map[string]map[string]handler {
 	return map[string]map[string]handler{
 		shadowPath:          {http.MethodGet: c.visit(shows(c.shadowPage))},
-		"/v1/policy/shadow": {http.MethodGet: c.as(answers(c.showShadow))},
+		"/v1/policy/shadow": {http.MethodGet: c.as(answers(c.shadowFor))},
 	}
 }
 
@@ -44,7 +44,7 @@ type shadowPart struct {
 
 // shadowFor returns what shadow policies would have decided otherwise. That is of recorded calls: p sees it
 // with the rights to try policies, and reading it is recorded first.
-func (c *Console) shadowFor(r *http.Request, p policy.Principal, credential string) (found shadowPart, err error) {
+func (c *Console) shadowFor(r *http.Request, p policy.Principal) (found shadowPart, err error) {
 	var q ShadowQuery
 	var part paging
 	known := part.parameters(map[string]func(string) error{"candidate": anyText(&q.Candidate), "since": c.moment(&q.Since)})
@@ -56,7 +56,7 @@ func (c *Console) shadowFor(r *http.Request, p policy.Principal, credential stri
 		q.Candidate, q.After, _ = strings.Cut(part.after, " ")
 	}
 	q.Limit = part.limit + 1
-	act := Act{Name: ActTrailRead, Principal: p, Credential: credential, Query: "disagreements of the shadow policy"}
+	act := Act{Name: ActTrailRead, Principal: p, Query: "disagreements of the shadow policy"}
 	if err := c.mayTry(r, p); err != nil {
 		return found, c.recordRefusal(r, act, err)
 	}
@@ -79,10 +79,6 @@ func (c *Console) shadowFor(r *http.Request, p policy.Principal, credential stri
 	return found, err
 }
 
-func (c *Console) showShadow(r *http.Request, p policy.Principal) (any, error) {
-	return c.shadowFor(r, p, "bearer")
-}
-
 type shadowPage struct {
 	shell
 	shadowPart
@@ -92,7 +88,7 @@ type shadowPage struct {
 // shadowPage shows what shadow policies would have decided otherwise.
 func (c *Console) shadowPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	d := shadowPage{Calls: c.opts.Calls != nil}
-	if d.shadowPart, err = c.shadowFor(r, v.Principal, "session"); err != nil {
+	if d.shadowPart, err = c.shadowFor(r, v.Principal); err != nil {
 		return nil, err
 	}
 	if d.Next != "" {

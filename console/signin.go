@@ -141,7 +141,7 @@ func (c *Console) signOut(w http.ResponseWriter, r *http.Request, v visitor) err
 	if err := c.sessions.drop(r.Context(), v.session.id); err != nil {
 		return err
 	}
-	_ = c.record(r, Act{Name: ActSignOut, Principal: v.Principal, Credential: "session"}) // the log has the cause
+	_ = c.record(r, Act{Name: ActSignOut, Principal: v.Principal}) // the log has the cause
 	setCookie(w, sessionCookie, "")
 	var elsewhere string
 	state := rand.Text()

@@ -52,8 +52,8 @@ var (
 )
 
 // stop stops calls for p. It is recorded first.
-func (c *Console) stop(r *http.Request, p policy.Principal, credential string, s stop.Stop, within string) (stop.State, error) {
-	act := Act{Name: ActStop, Principal: p, Credential: credential}
+func (c *Console) stop(r *http.Request, p policy.Principal, s stop.Stop, within string) (stop.State, error) {
+	act := Act{Name: ActStop, Principal: p}
 	if !c.may(r.Context(), p, policy.Stops) {
 		return stop.State{}, c.recordRefusal(r, act, mayNotStop)
 	}
@@ -79,8 +79,8 @@ func (c *Console) stop(r *http.Request, p policy.Principal, credential string, s
 }
 
 // resume ends the stop with an ID for p, and returns it. It is recorded first.
-func (c *Console) resume(r *http.Request, p policy.Principal, credential, id string) (stop.Stop, error) {
-	act := Act{Name: ActResume, Principal: p, Credential: credential, Stop: Visible(id)}
+func (c *Console) resume(r *http.Request, p policy.Principal, id string) (stop.Stop, error) {
+	act := Act{Name: ActResume, Principal: p, Stop: Visible(id)}
 	if !c.may(r.Context(), p, policy.Stops) {
 		return stop.Stop{}, c.recordRefusal(r, act, mayNotStop)
 	}
@@ -120,7 +120,7 @@ func (c *Console) addStop(w http.ResponseWriter, r *http.Request, p policy.Princ
 	if err := read(w, r, &body, "an object with the texts kind, name, reason and for", `{"kind": "role", "name": "researcher", "reason": "…", "for": "1h"}`); err != nil {
 		return err
 	}
-	state, err := c.stop(r, p, "bearer", stop.Stop{Kind: body.Kind, Name: body.Name, Reason: body.Reason}, body.For)
+	state, err := c.stop(r, p, stop.Stop{Kind: body.Kind, Name: body.Name, Reason: body.Reason}, body.For)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (c *Console) addStop(w http.ResponseWriter, r *http.Request, p policy.Princ
 
 // endStop resumes, and answers with the stop that has ended.
 func (c *Console) endStop(r *http.Request, p policy.Principal) (any, error) {
-	return c.resume(r, p, "bearer", r.PathValue("id"))
+	return c.resume(r, p, r.PathValue("id"))
 }
 
 // inForce returns the stops in force here, in visible form, for the banner of pages.
@@ -177,12 +177,12 @@ func (c *Console) stopPage(r *http.Request, v visitor) (templ.Component, error) 
 func (c *Console) submitStop(r *http.Request, v visitor) (string, error) {
 	field := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
 	s := stop.Stop{Kind: stop.Kind(field("kind")), Name: field("name"), Reason: field("reason")}
-	_, err := c.stop(r, v.Principal, "session", s, field("for"))
+	_, err := c.stop(r, v.Principal, s, field("for"))
 	return stopPath, err
 }
 
 // submitResume ends the stop that the field id names.
 func (c *Console) submitResume(r *http.Request, v visitor) (string, error) {
-	_, err := c.resume(r, v.Principal, "session", r.PostForm.Get("id"))
+	_, err := c.resume(r, v.Principal, r.PostForm.Get("id"))
 	return stopPath, err
 }

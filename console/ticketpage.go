@@ -60,7 +60,7 @@ func (c *Console) describe(r *http.Request, k approval.Ticket, v visitor) (d tic
 	d = ticketPage{
 		face: c.face(k, v), Effect: effect(k), WhenRun: whenRun(k), Way: describeTransport(k), Session: Visible(k.Session),
 	}
-	if d.Ticket, err = c.wholeTicket(r, k, v.Principal, "session"); err != nil {
+	if d.Ticket, err = c.wholeTicket(r, k, v.Principal); err != nil {
 		return d, err
 	}
 	if d.shell, err = c.shell(ctx, v, Visible(k.Exposed), approvalsPath, ticketPath(k.ID)); err != nil {
@@ -164,7 +164,7 @@ func (c *Console) finding(w http.ResponseWriter, r *http.Request, v visitor) err
 	_, err := c.opts.Reconciler.Reconcile(r.Context(), approval.Finding{
 		ID: r.PathValue("id"), Approver: v.Principal, TookEffect: outcome == string(approval.StateDone), Reason: r.PostForm.Get("reason"),
 	})
-	c.recordVote(r, v.Principal, "session", r.PathValue("id"), err)
+	c.recordVote(r, v.Principal, r.PathValue("id"), err)
 	return c.settled(w, r, v, err)
 }
 

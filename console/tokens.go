@@ -54,7 +54,7 @@ func (c *Console) tokenRoutes() map[string]map[string]handler {
 		accessPath + "/tokens/{id}/revoke": {http.MethodPost: c.submit(leads(c.submitRevoke))},
 
 		"/v1/tokens":      {http.MethodGet: c.as(answers(c.listTokens)), http.MethodPost: c.as(c.createToken)},
-		"/v1/audit/seen":  {http.MethodGet: c.as(answers(c.showSeen))},
+		"/v1/audit/seen":  {http.MethodGet: c.as(answers(c.seenFor))},
 		"/v1/tokens/{id}": {http.MethodDelete: c.as(answers(c.revokeToken))},
 	}
 }
@@ -90,8 +90,8 @@ func (c *Console) listTokens(r *http.Request, p policy.Principal) (any, error) {
 }
 
 // makeFor makes a token for p that lasts for within, a duration, or "" = for ever. It is recorded first.
-func (c *Console) makeFor(r *http.Request, p policy.Principal, credential string, t Token, within string) (MadeToken, error) {
-	act := Act{Name: ActTokenMade, Principal: p, Credential: credential}
+func (c *Console) makeFor(r *http.Request, p policy.Principal, t Token, within string) (MadeToken, error) {
+	act := Act{Name: ActTokenMade, Principal: p}
 	if !c.may(r.Context(), p, policy.Operates) {
 		return MadeToken{}, c.recordRefusal(r, act, notOperator)
 	}
@@ -121,7 +121,7 @@ func (c *Console) createToken(w http.ResponseWriter, r *http.Request, p policy.P
 	if err := read(w, r, &body, "an object with the texts subject, person, tenant and for, and the array roles", `{"subject": "agent-7", "roles": ["researcher"], "for": "720h"}`); err != nil {
 		return err
 	}
-	made, err := c.makeFor(r, p, "bearer", Token{Subject: body.Subject, Person: body.Person, Tenant: body.Tenant, Roles: body.Roles}, body.For)
+	made, err := c.makeFor(r, p, Token{Subject: body.Subject, Person: body.Person, Tenant: body.Tenant, Roles: body.Roles}, body.For)
 	if err != nil {
 		return err
 	}
@@ -129,11 +129,11 @@ func (c *Console) createToken(w http.ResponseWriter, r *http.Request, p policy.P
 }
 
 // revokeFor revokes a token for p, and returns it. It is recorded first.
-func (c *Console) revokeFor(r *http.Request, p policy.Principal, credential, id, reason string) (Token, error) {
+func (c *Console) revokeFor(r *http.Request, p policy.Principal, id, reason string) (Token, error) {
 	if len(reason) > maxReasonBytes {
 		return Token{}, badRequest("the reason has at most 1000 bytes", "")
 	}
-	act := Act{Name: ActTokenRevoked, Principal: p, Credential: credential}
+	act := Act{Name: ActTokenRevoked, Principal: p}
 	all, err := c.tokensFor(r.Context(), p, "")
 	if err != nil {
 		return Token{}, c.recordRefusal(r, act, err)
@@ -159,7 +159,7 @@ func (c *Console) revokeToken(r *http.Request, p policy.Principal) (any, error) 
 	if err := readQuery(r.URL, map[string]func(string) error{"reason": anyText(&reason)}); err != nil {
 		return nil, err
 	}
-	return c.revokeFor(r, p, "bearer", r.PathValue("id"), reason)
+	return c.revokeFor(r, p, r.PathValue("id"), reason)
 }
 
 const accessPath = "/console/access"
@@ -186,7 +186,7 @@ func (c *Console) accessPage(r *http.Request, v visitor) (templ.Component, error
 
 // submitRevoke revokes the token that the path names.
 func (c *Console) submitRevoke(r *http.Request, v visitor) (string, error) {
-	_, err := c.revokeFor(r, v.Principal, "session", r.PathValue("id"), r.PostForm.Get("reason"))
+	_, err := c.revokeFor(r, v.Principal, r.PathValue("id"), r.PostForm.Get("reason"))
 	return accessPath, err
 }
 
@@ -195,7 +195,7 @@ func (c *Console) submitToken(w http.ResponseWriter, r *http.Request, v visitor)
 	field := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
 	isComma := func(r rune) bool { return r == ',' || r == ' ' }
 	t := Token{Subject: field("subject"), Person: field("person"), Tenant: field("tenant"), Roles: strings.FieldsFunc(field("roles"), isComma)}
-	made, err := c.makeFor(r, v.Principal, "session", t, field("for"))
+	made, err := c.makeFor(r, v.Principal, t, field("for"))
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func (c *Console) submitJudgement(refuse bool) page {
 	return leads(func(r *http.Request, v visitor) (string, error) {
 		q := toolAt(r)
 		verdict := Verdict{Server: q.Server, Name: q.Name, Digest: r.PostForm.Get("digest"), Refuse: refuse, Reason: r.PostForm.Get("reason")}
-		return toolPath(q.Server, q.Name) + "?digest=" + url.QueryEscape(verdict.Digest), c.judge(r, v.Principal, "session", verdict)
+		return toolPath(q.Server, q.Name) + "?digest=" + url.QueryEscape(verdict.Digest), c.judge(r, v.Principal, verdict)
 	})
 }
 

@@ -269,7 +269,7 @@ func (c *Console) judgeTool(refuse bool) asker {
 		}
 		q := toolAt(r)
 		q.Digest = body.Digest
-		if err := c.judge(r, p, "bearer", Verdict{Server: q.Server, Name: q.Name, Digest: body.Digest, Refuse: refuse, Reason: body.Reason}); err != nil {
+		if err := c.judge(r, p, Verdict{Server: q.Server, Name: q.Name, Digest: body.Digest, Refuse: refuse, Reason: body.Reason}); err != nil {
 			return err
 		}
 		t, err := c.toolFor(r.Context(), p, q)
@@ -284,8 +284,8 @@ func (c *Console) judgeTool(refuse bool) asker {
 const maxReasonBytes = 1000
 
 // judge accepts or refuses a definition for p. It is recorded first, and so is that p was refused to.
-func (c *Console) judge(r *http.Request, p policy.Principal, credential string, v Verdict) error {
-	act := Act{Name: ActDefinitionAccepted, Principal: p, Credential: credential, Server: Visible(v.Server), Tool: Visible(v.Name), Why: "accept"}
+func (c *Console) judge(r *http.Request, p policy.Principal, v Verdict) error {
+	act := Act{Name: ActDefinitionAccepted, Principal: p, Server: Visible(v.Server), Tool: Visible(v.Name), Why: "accept"}
 	if v.Refuse {
 		act.Name, act.Why = ActDefinitionRefused, Visible(v.Reason)
 	}

@@ -78,7 +78,7 @@ func (c *Console) showAnchors(r *http.Request, p policy.Principal) (any, error) 
 
 // beginVerifying begins to verify the trail, for those who may read it whole.
 func (c *Console) beginVerifying(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	job, err := c.verify(r, p, "bearer")
+	job, err := c.verify(r, p)
 	if err != nil {
 		return err
 	}
@@ -86,8 +86,8 @@ func (c *Console) beginVerifying(w http.ResponseWriter, r *http.Request, p polic
 }
 
 // verify begins to verify the trail for p. It is recorded first.
-func (c *Console) verify(r *http.Request, p policy.Principal, credential string) (Job, error) {
-	act := Act{Name: ActTrailVerified, Principal: p, Credential: credential}
+func (c *Console) verify(r *http.Request, p policy.Principal) (Job, error) {
+	act := Act{Name: ActTrailVerified, Principal: p}
 	if c.trailRight(r.Context(), p) != policy.TrailAll {
 		return Job{}, c.recordRefusal(r, act, notAuditor)
 	}
@@ -108,11 +108,11 @@ func (c *Console) export(w http.ResponseWriter, r *http.Request, p policy.Princi
 	}); err != nil {
 		return err
 	}
-	return c.exportTo(w, r, p, "bearer", q)
+	return c.exportTo(w, r, p, q)
 }
 
 // exportTo writes records of the trail, for those with the right. It is recorded first.
-func (c *Console) exportTo(w http.ResponseWriter, r *http.Request, p policy.Principal, credential string, q ExportQuery) error {
+func (c *Console) exportTo(w http.ResponseWriter, r *http.Request, p policy.Principal, q ExportQuery) error {
 	kind, known := exportForms[q.Format]
 	if !known {
 		return badRequest("there is no such format", "jsonl, csv and ocsf are known")
@@ -123,7 +123,7 @@ func (c *Console) exportTo(w http.ResponseWriter, r *http.Request, p policy.Prin
 	if err != nil {
 		return badRequest(Visible(err.Error()), "")
 	}
-	act := Act{Name: ActTrailExported, Principal: p, Credential: credential}
+	act := Act{Name: ActTrailExported, Principal: p}
 	if !c.may(r.Context(), p, policy.Exports) {
 		return c.recordRefusal(r, act, mayNotExport)
 	}
