@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math/big"
 	"slices"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/evm"
-	"github.com/toolgate/toolgate/internal/text"
 )
 
 // Options are the settings of a Wallet. The tags are those of docs/schemas/backends.json.
@@ -135,12 +133,4 @@ func (s *Signer) open() (evm.Signer, error) {
 		return evm.NewCommand(s.Command, account), nil
 	}
 	return nil, errors.New("signer needs one of keystore, private_key and command")
-}
-
-func maxFee(amount string) (*big.Int, error) {
-	units, err := text.Units(amount, nativeDecimals)
-	if err != nil {
-		return nil, fmt.Errorf("max_fee: %w", err)
-	}
-	return units, nil
 }

@@ -80,8 +80,8 @@ func build(opts Options) (w *Wallet, err error) {
 	if w.book, err = opts.book(); err != nil {
 		return nil, err
 	}
-	if w.maxFee, err = maxFee(cmp.Or(opts.MaxFee, defaultMaxFee)); err != nil {
-		return nil, err
+	if w.maxFee, err = text.Units(cmp.Or(opts.MaxFee, defaultMaxFee), nativeDecimals); err != nil {
+		return nil, fmt.Errorf("max_fee: %w", err)
 	}
 	w.signer, err = opts.Signer.open()
 	return w, err
