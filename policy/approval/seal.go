@@ -31,11 +31,6 @@ type sealer struct {
 	old map[string]keys.Key // by ID, as they were needed
 }
 
-func newSealer(dir *keys.Dir, store string) (*sealer, error) {
-	key, err := dir.Secret(keys.Tickets)
-	return &sealer{dir: dir, store: store, key: key, old: map[string]keys.Key{}}, err
-}
-
 // seal returns the MAC of a row: names are those of its columns, fields their values as
 // arguments of a statement.
 func (s *sealer) seal(kind string, names []string, fields []any) (string, error) {

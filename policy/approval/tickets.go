@@ -163,9 +163,8 @@ func (t *Tickets) openSealer(ctx context.Context) (err error) {
 		t.opts.Keys, err = keys.Open(filepath.Join(filepath.Dir(t.db.Path()), "keys"))
 	}
 	if err == nil {
-		if t.sealer, err = newSealer(t.opts.Keys, now.name); err == nil {
-			t.people = t.opts.RequirePerson
-		}
+		t.sealer = &sealer{dir: t.opts.Keys, store: now.name, people: t.opts.RequirePerson, old: map[string]keys.Key{}}
+		t.key, err = t.dir.Secret(keys.Tickets)
 	}
 	return err
 }
