@@ -89,17 +89,11 @@ func (t *talk) openSessionStream(s session) {
 	t.session.listening = stop
 	t.streams.Go(func() {
 		defer stop()
-		t.readSessionStream(ctx, s)
+		_, status := t.endpoint.Listen(ctx, s.Session, func(event mcpclient.Event) { t.relayEvent(nil, event) }, nil)
+		if status == http.StatusUnauthorized || status == http.StatusForbidden {
+			t.log.Warn("the endpoint refuses the stream of its own messages", "status", status)
+		}
 	})
-}
-
-// readSessionStream relays the session stream until ctx ends or the endpoint refuses
-// it.
-func (t *talk) readSessionStream(ctx context.Context, s session) {
-	_, status := t.endpoint.Listen(ctx, s.Session, func(event mcpclient.Event) { t.relayEvent(nil, event) }, nil)
-	if status == http.StatusUnauthorized || status == http.StatusForbidden {
-		t.log.Warn("the endpoint refuses the stream of its own messages", "status", status)
-	}
 }
 
 // cancelAll cancels the requests in flight at the endpoint: before 2026-07-28
