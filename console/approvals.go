@@ -27,62 +27,52 @@ const (
 // A Ticket is a held call in answers of /v1/approvals. Texts that others wrote are
 // in their visible form; arguments is the value, arguments_text what to show.
 type Ticket struct {
-	ID             string          `json:"id"`
-	State          approval.State  `json:"state"`
-	Requester      string          `json:"requester"`
-	RequesterRoles []string        `json:"requester_roles"`
-	Person         string          `json:"requester_person,omitempty"` // who stands behind the requester
-	Actors         []string        `json:"requester_actors,omitempty"` // who acts for the requester
-	Client         string          `json:"client,omitempty"`
-	Tenant         string          `json:"tenant,omitempty"`
-	Server         string          `json:"server"`
-	Tool           string          `json:"tool"`
-	Exposed        string          `json:"exposed"`
-	Fingerprint    string          `json:"fingerprint"`
-	Digest         string          `json:"digest"`
-	Arguments      json.RawMessage `json:"arguments,omitempty"`
-	ArgumentsText  string          `json:"arguments_text"`
-	ArgumentBytes  int             `json:"argument_bytes"`
-	Revision       string          `json:"policy_revision"`
-	Rule           string          `json:"rule"`
-	Reason         string          `json:"reason"`
-	Roles          []string        `json:"roles"`
-	Quorum         int             `json:"quorum"`
-	Each           map[string]int  `json:"each,omitempty"` // of quorum, how many with each role; absent = any of roles
-	Created        time.Time       `json:"created"`
-	Expires        time.Time       `json:"expires"`
-	DecisionID     string          `json:"decision_id"`
-	TraceID        string          `json:"trace_id"`
-	RunsAs         *Account        `json:"runs_as,omitempty"`     // absent = as the configuration says
-	Unconnected    string          `json:"unconnected,omitempty"` // why the state is needs_connection
-	Transport      string          `json:"transport,omitempty"`   // how the call came in
-	Era            string          `json:"era,omitempty"`
-	Execute        bool            `json:"execute_on_approve"`
-	Approvals      int             `json:"approvals"`       // of quorum
-	Given          map[string]int  `json:"given,omitempty"` // of each; absent = 0
-	DecidedBy      string          `json:"decided_by,omitempty"`
-	DecisionReason string          `json:"decision_reason,omitempty"`
-	Note           string          `json:"note,omitempty"`
-	ToolError      bool            `json:"tool_error,omitempty"` // it is done, and the tool answered with an error
-	Attached       int             `json:"attached"`
-	MayDecide      bool            `json:"may_decide"`    // whoever asks, as things stand
-	MayReconcile   bool            `json:"may_reconcile"` // likewise, once the outcome is unknown
-	Votes          []Ballot        `json:"votes,omitempty"`
-	History        []Change        `json:"history,omitempty"`
+	ID             string            `json:"id"`
+	State          approval.State    `json:"state"`
+	Requester      string            `json:"requester"`
+	RequesterRoles []string          `json:"requester_roles"`
+	Person         string            `json:"requester_person,omitempty"` // who stands behind the requester
+	Actors         []string          `json:"requester_actors,omitempty"` // who acts for the requester
+	Client         string            `json:"client,omitempty"`
+	Tenant         string            `json:"tenant,omitempty"`
+	Server         string            `json:"server"`
+	Tool           string            `json:"tool"`
+	Exposed        string            `json:"exposed"`
+	Fingerprint    string            `json:"fingerprint"`
+	Digest         string            `json:"digest"`
+	Arguments      json.RawMessage   `json:"arguments,omitempty"`
+	ArgumentsText  string            `json:"arguments_text"`
+	ArgumentBytes  int               `json:"argument_bytes"`
+	Revision       string            `json:"policy_revision"`
+	Rule           string            `json:"rule"`
+	Reason         string            `json:"reason"`
+	Roles          []string          `json:"roles"`
+	Quorum         int               `json:"quorum"`
+	Each           map[string]int    `json:"each,omitempty"` // of quorum, how many with each role; absent = any of roles
+	Created        time.Time         `json:"created"`
+	Expires        time.Time         `json:"expires"`
+	DecisionID     string            `json:"decision_id"`
+	TraceID        string            `json:"trace_id"`
+	RunsAs         *approval.Account `json:"runs_as,omitempty"`     // absent = as the configuration says
+	Unconnected    string            `json:"unconnected,omitempty"` // why the state is needs_connection
+	Transport      string            `json:"transport,omitempty"`   // how the call came in
+	Era            string            `json:"era,omitempty"`
+	Execute        bool              `json:"execute_on_approve"`
+	Approvals      int               `json:"approvals"`       // of quorum
+	Given          map[string]int    `json:"given,omitempty"` // of each; absent = 0
+	DecidedBy      string            `json:"decided_by,omitempty"`
+	DecisionReason string            `json:"decision_reason,omitempty"`
+	Note           string            `json:"note,omitempty"`
+	ToolError      bool              `json:"tool_error,omitempty"` // it is done, and the tool answered with an error
+	Attached       int               `json:"attached"`
+	MayDecide      bool              `json:"may_decide"`    // whoever asks, as things stand
+	MayReconcile   bool              `json:"may_reconcile"` // likewise, once the outcome is unknown
+	Votes          []Ballot          `json:"votes,omitempty"`
+	History        []Change          `json:"history,omitempty"`
 
 	Tags     map[string]string `json:"tags,omitempty"`     // what the requester claims of the call: nothing vouches for it
 	Briefing *Briefing         `json:"briefing,omitempty"` // of one ticket that is asked for
 	Result   *Result           `json:"result,omitempty"`   // likewise; absent = there is none, or it was too large to keep
-}
-
-// An Account is what a call is made with at its server: a credential that its requester has there.
-type Account struct {
-	ID      string    `json:"id"`
-	Type    string    `json:"type"`
-	Issuer  string    `json:"issuer,omitempty"`
-	Account string    `json:"account,omitempty"`
-	Scopes  []string  `json:"scopes,omitempty"`
-	Until   time.Time `json:"until,omitzero"`
 }
 
 // A Ballot is one vote on a ticket.
@@ -119,7 +109,7 @@ func view(k approval.Ticket, p policy.Principal) Ticket {
 		MayReconcile: k.State == approval.StateUnknown && k.MayDecide(p),
 	}
 	if as := k.RunsAs; as != nil {
-		t.RunsAs = &Account{ID: as.ID, Type: as.Type, Issuer: Visible(as.Issuer), Account: Visible(as.Account), Scopes: visibleAll(as.Scopes), Until: as.Until}
+		t.RunsAs = &approval.Account{ID: as.ID, Type: as.Type, Issuer: Visible(as.Issuer), Account: Visible(as.Account), Scopes: visibleAll(as.Scopes), Until: as.Until}
 	}
 	for name, claim := range k.Tags {
 		if t.Tags == nil {
@@ -286,8 +276,7 @@ func read(w http.ResponseWriter, r *http.Request, into any, shape, example strin
 		return problem{Status: http.StatusUnsupportedMediaType, Code: "NOT_JSON", Detail: "the body must be application/json"}
 	}
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyBytes))
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
+	if _, long := errors.AsType[*http.MaxBytesError](err); long {
 		return tooLargeBody
 	}
 	if err != nil {

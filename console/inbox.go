@@ -2,9 +2,9 @@ package console
 
 import (
 	"cmp"
-	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -94,9 +94,11 @@ func (c *Console) showInbox(w http.ResponseWriter, r *http.Request, v visitor, s
 	}
 	if view == "mine" && f.Before == "" {
 		f.Awaiting, f.Viewer, f.States = policy.Principal{}, v.Principal, []approval.State{approval.StateUnknown}
-		if data.Unclear, err = c.unclear(r.Context(), v, f); err != nil {
+		unclear, err := c.opts.Approvals.List(r.Context(), f)
+		if err != nil {
 			return err
 		}
+		data.Unclear = c.items(slices.DeleteFunc(unclear, func(k approval.Ticket) bool { return !k.MayDecide(v.Principal) }), v)
 	}
 	return render(w, appCSP, status, inboxView(data))
 }
@@ -108,18 +110,6 @@ func (c *Console) items(found []approval.Ticket, v visitor) (items []item) {
 		}
 	}
 	return items
-}
-
-// unclear returns the tickets that f chooses and v may reconcile.
-func (c *Console) unclear(ctx context.Context, v visitor, f approval.Filter) ([]item, error) {
-	found, err := c.opts.Approvals.List(ctx, f)
-	var mine []approval.Ticket
-	for _, k := range found {
-		if k.MayDecide(v.Principal) {
-			mine = append(mine, k)
-		}
-	}
-	return c.items(mine, v), err
 }
 
 // inboxQuery reads what a list is asked for.

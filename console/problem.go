@@ -101,8 +101,7 @@ func (c *Console) problem(r *http.Request, err error) problem {
 }
 
 func problemOf(err error) problem {
-	var p problem
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[problem](err); ok {
 		return p
 	}
 	for _, known := range refusals {

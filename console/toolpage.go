@@ -1,7 +1,6 @@
 package console
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -157,11 +156,7 @@ func apart(line, other string) *sideLine {
 
 // laidOut returns the visible form of JSON in lines.
 func laidOut(text json.RawMessage) marked {
-	var b bytes.Buffer
-	if json.Indent(&b, text, "", "  ") != nil {
-		return textOf(Visible(string(text)))
-	}
-	return textOf(shorten(visibleLines(b.String())))
+	return textOf(shorten(indented(text)))
 }
 
 // seesTools reports whether v finds the pages of tools.
