@@ -34,8 +34,7 @@ func (a WitnessAnchor) Publish(ctx context.Context, c Checkpoint, signed []byte)
 	}
 	cosigned := append(signed[:len(signed):len(signed)], lines...)
 	n, err := note.Open(cosigned, note.VerifierList(a.Verifiers...))
-	var unverified *note.UnverifiedNoteError
-	if errors.As(err, &unverified) && len(a.Verifiers) == 0 {
+	if unverified, ok := errors.AsType[*note.UnverifiedNoteError](err); ok && len(a.Verifiers) == 0 {
 		n, err = unverified.Note, nil
 	}
 	if err != nil || len(lines) == 0 || n.Text != textOf(signed) {

@@ -194,8 +194,7 @@ func (x *exhibits) add(m *mark) { x.marks[m.Instance] = append(x.marks[m.Instanc
 // readNote reads a checkpoint of any trail.
 func (x *exhibits) readNote(n Note) error {
 	c, err := OpenCheckpoint(n.Signed, note.VerifierList(x.Keys...))
-	var foreign *note.UnverifiedNoteError
-	unsigned := errors.As(err, &foreign)
+	_, unsigned := errors.AsType[*note.UnverifiedNoteError](err)
 	if unsigned {
 		c, err = claimed(n.Signed)
 	}

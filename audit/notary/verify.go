@@ -227,8 +227,7 @@ func (c *check) line(line []byte) {
 
 func (c *check) fault(err error) {
 	at := c.place
-	var syntax *json.SyntaxError
-	if errors.As(err, &syntax) {
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 		c.place.Offset += max(syntax.Offset-1, 0)
 	}
 	c.problem("the line is not a record: %v", err)

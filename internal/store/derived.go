@@ -66,8 +66,7 @@ func RemoveDerived(path string) error {
 
 // Damaged reports whether an error means that a file is not the database that it should be.
 func Damaged(err error) bool {
-	var fault *sqlite.Error
-	if errors.As(err, &fault) {
+	if fault, ok := errors.AsType[*sqlite.Error](err); ok {
 		switch fault.Code() & 0xff {
 		case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT:
 			return true

@@ -343,8 +343,7 @@ func translate(query string) string {
 // lost reports whether an error means that the connection is gone, rather than that the
 // server refused a statement.
 func lost(err error) bool {
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return strings.HasPrefix(refused.Code, "57P") // the server shuts down
 	}
 	return !errors.Is(err, pgx.ErrTxCommitRollback) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
@@ -357,8 +356,7 @@ var ErrAway = errors.New("the state cannot be reached")
 // reached, or that a lock was not free in time: the same may succeed a little later. The
 // change of such an Update was not made, except after [ErrOutcome].
 func Away(err error) bool {
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) { // it shuts down or starts, the connection is lost, it has too many, or a time of sessionSettings is over
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok { // it shuts down or starts, the connection is lost, it has too many, or a time of sessionSettings is over
 		return strings.HasPrefix(refused.Code, "57") || strings.HasPrefix(refused.Code, "08") || slices.Contains([]string{"53300", "25P03", lockTimeout}, refused.Code)
 	}
 	var connecting *pgconn.ConnectError

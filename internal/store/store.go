@@ -321,8 +321,7 @@ func check(ctx context.Context, db *sql.DB) error {
 
 // explain adds the file to an error and, where a person can help, a hint.
 func explain(doing, path string, err error, steps []migration) error {
-	var fault *sqlite.Error
-	if errors.As(err, &fault) && !errors.Is(err, ErrCorrupt) {
+	if fault, ok := errors.AsType[*sqlite.Error](err); ok && !errors.Is(err, ErrCorrupt) {
 		switch fault.Code() & 0xff {
 		case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT:
 			err = fmt.Errorf("%w: %w", ErrCorrupt, err)

@@ -113,8 +113,7 @@ func inUseBy(alive []string, steps []migration) error {
 
 // inUse makes ErrInUse of SQLite's error about the exclusive lock.
 func inUse(err error, steps []migration) error {
-	var fault *sqlite.Error
-	if errors.As(err, &fault) && fault.Code()&0xff == sqlite3.SQLITE_BUSY {
+	if fault, ok := errors.AsType[*sqlite.Error](err); ok && fault.Code()&0xff == sqlite3.SQLITE_BUSY {
 		why := ""
 		if steps != nil {
 			why = ": " + contraction(steps)

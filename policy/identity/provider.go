@@ -249,8 +249,7 @@ func (p *Provider) endpoints(ctx context.Context, client *http.Client) (*endpoin
 // refuseCode gives the fault of an exchange in our words: the provider's may
 // quote what it was sent.
 func refuseCode(err error) error {
-	var refused *oauth2.RetrieveError
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
 		return refuse(Unknown, "the provider does not take the code: "+word(refused.ErrorCode))
 	}
 	return errors.New("asking the identity provider for a token: it did not answer")

@@ -104,9 +104,8 @@ func (h *Handler) wantsTool(in *intake, raw json.RawMessage) bool {
 // refuseJob answers a malformed job and has it recorded. err may be a kernel
 // error, which keeps its code.
 func (h *Handler) refuseJob(w http.ResponseWriter, r *http.Request, in *intake, code string, err error) {
-	var kernel *signal.KernelError
 	reason := err.Error()
-	if errors.As(err, &kernel) {
+	if kernel, ok := errors.AsType[*signal.KernelError](err); ok {
 		code, reason = kernel.Code, kernel.Message
 	}
 	h.failed(w, h.opts.Refuser.Refuse(r.Context(), &in.call, code, reason))

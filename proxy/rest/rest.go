@@ -17,6 +17,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -220,12 +221,7 @@ var unescapeColon = strings.NewReplacer("%3A", ":", "%3a", ":")
 
 // allowed returns the methods of a path for the header Allow and for messages.
 func allowed(served methods) string {
-	names := make([]string, 0, len(served))
-	for name := range served {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return strings.Join(names, ", ")
+	return strings.Join(slices.Sorted(maps.Keys(served)), ", ")
 }
 
 // EndStreams ends the event streams. Other requests are still served.
