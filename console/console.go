@@ -258,9 +258,7 @@ func New(opts Options) (*Console, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	running := &jobs{ctx: ctx, now: opts.Now, fail: func(kind string, err error) { opts.Log.Error("a job failed", "kind", kind, "error", err) }}
 	c := &Console{jobs: running, opts: opts, home: home, hosts: guard.NewHosts(opts.Hosts), mux: http.NewServeMux(), sessions: sessions, ctx: ctx, close: cancel}
-	if c.throttle = opts.Throttle; c.throttle == nil {
-		c.throttle = guard.NewThrottle(opts.Now)
-	}
+	c.throttle = cmp.Or(opts.Throttle, guard.NewThrottle(opts.Now))
 	document, err := schemas.OpenAPI("openapi-admin.json", opts.Version)
 	if err != nil {
 		return nil, fmt.Errorf("building the console: %w", err)
@@ -327,7 +325,7 @@ func (c *Console) routes() map[string]map[string]handler {
 		"/console/login/callback":           {http.MethodGet: c.finishProviderSignIn},
 		"/console/backchannel-logout":       {http.MethodPost: c.providerLogout},
 		"/console/logout":                   {http.MethodPost: c.submit(c.signOut)},
-		"/console/approvals":                {http.MethodGet: c.visit(c.inbox)},
+		approvalsPath:                       {http.MethodGet: c.visit(c.inbox)},
 		denyPath:                            {http.MethodPost: c.submit(c.denySeveral)},
 		"/console/approvals/{id}":           {http.MethodGet: c.visit(c.ticketPage)},
 		"/console/approvals/{id}/arguments": {http.MethodGet: c.visit(c.arguments)},
@@ -352,8 +350,8 @@ func (c *Console) routes() map[string]map[string]handler {
 func (c *Console) connectionRoutes() map[string]map[string]handler {
 	return map[string]map[string]handler{
 		connectionsPath:                          {http.MethodGet: c.visitAs(c.anybody, shows(c.connectionsPage))},
-		connectionsPath + "/{server}":            {http.MethodGet: c.connectPage, http.MethodPost: c.submitAs(c.anybody, c.connect)},
-		connectionsPath + "/{server}/disconnect": {http.MethodPost: c.submitAs(c.anybody, leads(c.disconnect))},
+		connectionsPath + "/{server}":            {http.MethodGet: c.connectPage, http.MethodPost: c.submitAs(c.anybody, readForm, c.connect)},
+		connectionsPath + "/{server}/disconnect": {http.MethodPost: c.submitAs(c.anybody, readForm, leads(c.disconnect))},
 		connectionsPath + "/callback":            {http.MethodGet: c.finishConnection},
 		"/v1/connections":                        {http.MethodGet: c.asAnybody(answers(c.listConnections))},
 		"/v1/connections/{id}":                   {http.MethodGet: c.asAnybody(answers(c.showConnection)), http.MethodDelete: c.asAnybody(answers(c.revokeConnection))},

@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"encoding/base64"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
+
+	"github.com/toolgate/toolgate/policy"
 )
 
 const (
@@ -82,6 +85,14 @@ func (l listPart[T]) object(name string) map[string]any {
 		out["next"] = l.cursor
 	}
 	return out
+}
+
+// parts returns an asker that answers with the part of a list that ask returns, under a name.
+func parts[L interface{ object(string) map[string]any }](name string, ask func(*http.Request, policy.Principal) (L, error)) asker {
+	return answers(func(r *http.Request, p policy.Principal) (map[string]any, error) {
+		found, err := ask(r, p)
+		return found.object(name), err
+	})
 }
 
 // anyText reads any text into s.

@@ -51,7 +51,7 @@ func (c *Console) clientSessionRoutes() map[string]map[string]handler {
 		sessionsPath:               {http.MethodGet: c.visit(shows(c.clientSessionsPage))},
 		sessionsPath + "/{id}/end": {http.MethodPost: c.submit(leads(c.submitEndSession))},
 
-		"/v1/sessions":      {http.MethodGet: c.as(answers(c.listClientSessions))},
+		"/v1/sessions":      {http.MethodGet: c.as(parts("sessions", c.askSessions))},
 		"/v1/sessions/{id}": {http.MethodDelete: c.as(answers(c.endSessionFor))},
 	}
 }
@@ -92,11 +92,6 @@ func (c *Console) askSessions(r *http.Request, p policy.Principal) (d clientSess
 	found, err := c.clientSessionsFor(r.Context(), p, d.Principal, d.Server)
 	d.listPart = partOf(r.URL, part, found, ClientSession.order)
 	return d, err
-}
-
-func (c *Console) listClientSessions(r *http.Request, p policy.Principal) (any, error) {
-	d, err := c.askSessions(r, p)
-	return d.object("sessions"), err
 }
 
 // endSessionFor ends the session that the path names for p, and returns it as it was. It is recorded first.

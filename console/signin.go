@@ -21,7 +21,6 @@ const (
 	// entryCookie holds what the sign-in form has to show again. A browser that
 	// does not send it back would not send the session's either.
 	entryCookie = "__Host-toolgate-entry"
-	home        = "/console/approvals" // where one is after signing in
 	// maxNextBytes bounds what a cookie has to carry.
 	maxNextBytes = 2048
 )
@@ -167,12 +166,12 @@ func (c *Console) private(r *http.Request) bool {
 	return c.home.Scheme == "https" && c.atHome(r.Host) || r.TLS != nil || guard.Loopback(guard.HostName(r.Host))
 }
 
-// next is where to go after signing in: only ever a page of ours.
+// next is where to go after signing in: only ever a page of ours, and the approvals unless another is named.
 func next(to string) string {
 	u, err := url.Parse(to)
 	if err != nil || len(to) > maxNextBytes || u.IsAbs() || u.Host != "" || u.User != nil || u.Opaque != "" || !ours(u.Path) || path.Clean(u.Path) != strings.TrimSuffix(u.Path, "/") ||
 		strings.ContainsAny(to, "\\\r\n\t") || strings.HasPrefix(u.Path, "/console/log") {
-		return home
+		return approvalsPath
 	}
 	return (&url.URL{Path: u.Path, RawQuery: u.RawQuery}).String()
 }

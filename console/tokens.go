@@ -50,10 +50,10 @@ func (c *Console) tokenRoutes() map[string]map[string]handler {
 	return map[string]map[string]handler{
 		accessPath:                         {http.MethodGet: c.visit(shows(c.accessPage))},
 		seenPath:                           {http.MethodGet: c.visit(shows(c.seenPage))},
-		accessPath + "/tokens":             {http.MethodPost: c.submit(c.submitToken)},
+		accessPath + "/tokens":             {http.MethodPost: c.submit(shows(c.submitToken))},
 		accessPath + "/tokens/{id}/revoke": {http.MethodPost: c.submit(leads(c.submitRevoke))},
 
-		"/v1/tokens":      {http.MethodGet: c.as(answers(c.listTokens)), http.MethodPost: c.as(c.createToken)},
+		"/v1/tokens":      {http.MethodGet: c.as(parts("tokens", c.askTokens)), http.MethodPost: c.as(c.createToken)},
 		"/v1/audit/seen":  {http.MethodGet: c.as(answers(c.seenFor))},
 		"/v1/tokens/{id}": {http.MethodDelete: c.as(answers(c.revokeToken))},
 	}
@@ -82,11 +82,6 @@ func (c *Console) askTokens(r *http.Request, p policy.Principal) (d accessPage, 
 	found, err := c.tokensFor(r.Context(), p, d.Asked)
 	d.listPart = partOf(r.URL, part, found, Token.order)
 	return d, err
-}
-
-func (c *Console) listTokens(r *http.Request, p policy.Principal) (any, error) {
-	d, err := c.askTokens(r, p)
-	return d.object("tokens"), err
 }
 
 // makeFor makes a token for p that lasts for within, a duration, or "" = for ever. It is recorded first.
@@ -191,19 +186,16 @@ func (c *Console) submitRevoke(r *http.Request, v visitor) (string, error) {
 }
 
 // submitToken makes the token that the form describes, and shows it once.
-func (c *Console) submitToken(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *Console) submitToken(r *http.Request, v visitor) (templ.Component, error) {
 	field := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
 	isComma := func(r rune) bool { return r == ',' || r == ' ' }
 	t := Token{Subject: field("subject"), Person: field("person"), Tenant: field("tenant"), Roles: strings.FieldsFunc(field("roles"), isComma)}
 	made, err := c.makeFor(r, v.Principal, t, field("for"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	frame, err := c.shell(r.Context(), v, "New token", accessPath, "")
-	if err != nil {
-		return err
-	}
-	return render(w, appCSP, http.StatusOK, madeTokenView(madeTokenPage{frame, made}))
+	return madeTokenView(madeTokenPage{frame, made}), err
 }
 
 type madeTokenPage struct {

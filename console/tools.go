@@ -126,7 +126,7 @@ func (c *Console) toolRoutes() map[string]map[string]handler {
 		one:                                {http.MethodGet: c.visit(shows(c.toolPage))},
 		one + "/accept":                    {http.MethodPost: c.submit(c.submitJudgement(false))},
 		one + "/refuse":                    {http.MethodPost: c.submit(c.submitJudgement(true))},
-		"/v1/tools":                        {http.MethodGet: c.as(answers(c.listTools))},
+		"/v1/tools":                        {http.MethodGet: c.as(parts("tools", c.askTools))},
 		"/v1/tools/{server}/{name}":        {http.MethodGet: c.as(answers(c.showTool))},
 		"/v1/tools/{server}/{name}/accept": {http.MethodPost: c.as(c.judgeTool(false))},
 		"/v1/tools/{server}/{name}/refuse": {http.MethodPost: c.as(c.judgeTool(true))},
@@ -197,11 +197,6 @@ func (c *Console) askTools(r *http.Request, p policy.Principal) (d toolsPage, er
 	}
 	d.listPart = partOf(r.URL, part, found, Tool.order)
 	return d, err
-}
-
-func (c *Console) listTools(r *http.Request, p policy.Principal) (any, error) {
-	d, err := c.askTools(r, p)
-	return d.object("tools"), err
 }
 
 // order returns a key that sorts tools by server and name.

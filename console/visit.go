@@ -73,18 +73,13 @@ func (c *Console) visitAs(identify identifier, h page) handler {
 
 // submit takes forms of signed-in visitors that carry the session's csrf field.
 // ServeHTTP has refused other origins before.
-func (c *Console) submit(h page) handler { return c.submitAs(c.visitor, h) }
+func (c *Console) submit(h page) handler { return c.submitAs(c.visitor, readForm, h) }
 
 // submitFiles is submit for forms with files, or with long texts.
-func (c *Console) submitFiles(h page) handler { return c.submitRead(c.visitor, readFiles, h) }
+func (c *Console) submitFiles(h page) handler { return c.submitAs(c.visitor, readFiles, h) }
 
-// submitAs is submit for those whom identify knows.
-func (c *Console) submitAs(identify identifier, h page) handler {
-	return c.submitRead(identify, readForm, h)
-}
-
-// submitRead is submitAs for forms that read reads.
-func (c *Console) submitRead(identify identifier, read func(http.ResponseWriter, *http.Request) error, h page) handler {
+// submitAs is submit for those whom identify knows, and for forms that read reads.
+func (c *Console) submitAs(identify identifier, read func(http.ResponseWriter, *http.Request) error, h page) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		v, err := identify(w, r)
 		if err == nil {
