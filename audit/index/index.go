@@ -55,13 +55,7 @@ import (
 var embedded embed.FS
 
 // Migrations are those of the file. PostgreSQL has the same tables with those of the state.
-func Migrations() fs.FS {
-	sub, err := fs.Sub(embedded, "sqlite")
-	if err != nil {
-		panic(err) // the name above is a constant
-	}
-	return sub
-}
+func Migrations() fs.FS { return store.Folder(embedded, "sqlite") }
 
 var (
 	// ErrStarting reports an index that is not open yet, or that is damaged and made again.

@@ -33,10 +33,13 @@ var whole string
 //
 // An expansion adds tables, indexes, or columns that have a default; everything that
 // older versions read and write keeps its meaning. Any other migration is a contraction.
-func Migrations() fs.FS {
-	sub, err := fs.Sub(embedded, "migrations")
+func Migrations() fs.FS { return Folder(embedded, "migrations") }
+
+// Folder returns the folder of migrations in the files of a package. It panics for what is no name of a folder.
+func Folder(files fs.FS, name string) fs.FS {
+	sub, err := fs.Sub(files, name)
 	if err != nil {
-		panic(err) // the name above is a constant
+		panic(err) // names are constants
 	}
 	return sub
 }

@@ -27,13 +27,7 @@ var embeddedPostgres embed.FS
 
 // PostgresMigrations returns the migrations for [OpenPostgres], in the form of
 // [Migrations]. They lead to the same tables and columns.
-func PostgresMigrations() fs.FS {
-	sub, err := fs.Sub(embeddedPostgres, "postgres")
-	if err != nil {
-		panic(err) // the name above is a constant
-	}
-	return sub
-}
+func PostgresMigrations() fs.FS { return Folder(embeddedPostgres, "postgres") }
 
 // ErrOutcome is in the chain of Update's error when the connection was lost during the
 // commit: whether the change was made is unknown.

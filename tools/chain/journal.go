@@ -6,7 +6,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math/big"
 	"slices"
 	"strings"
@@ -70,11 +69,7 @@ type journal struct {
 }
 
 func openJournal(ctx context.Context, path string, chain uint64, source evm.Address) (*journal, error) {
-	migrations, err := fs.Sub(files, "migrations")
-	if err != nil {
-		return nil, err
-	}
-	db, err := store.Open(ctx, path, migrations)
+	db, err := store.Open(ctx, path, store.Folder(files, "migrations"))
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 	"time"
 
@@ -83,11 +82,7 @@ type Wallet struct {
 // Open opens the ledger at path and creates it with its opening balances. A
 // damaged file is an error, never an empty wallet.
 func Open(ctx context.Context, path string) (*Wallet, error) {
-	migrations, err := fs.Sub(files, "migrations")
-	if err != nil {
-		return nil, fmt.Errorf("opening wallet: %w", err)
-	}
-	db, err := store.Open(ctx, path, migrations)
+	db, err := store.Open(ctx, path, store.Folder(files, "migrations"))
 	if err != nil {
 		return nil, fmt.Errorf("opening wallet: %w", err)
 	}

@@ -6,7 +6,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
@@ -28,11 +27,7 @@ func openBudget(ctx context.Context, path string, limit float64) (*budget, error
 	if limit == 0 {
 		return nil, nil
 	}
-	migrations, err := fs.Sub(files, "migrations")
-	if err != nil {
-		return nil, fmt.Errorf("opening budget: %w", err)
-	}
-	db, err := store.Open(ctx, path, migrations)
+	db, err := store.Open(ctx, path, store.Folder(files, "migrations"))
 	if err != nil {
 		return nil, fmt.Errorf("opening budget: %w", err)
 	}
