@@ -391,7 +391,7 @@ func atServer(r audit.Record) string {
 	if r.UpstreamMS == 0 {
 		return ""
 	}
-	return milliseconds(r.UpstreamMS)
+	return milliseconds(r.UpstreamMS) + " at the server"
 }
 
 func milliseconds(ms float64) string { return strconv.FormatFloat(ms, 'f', 1, 64) + " ms" }

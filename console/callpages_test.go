@@ -63,7 +63,7 @@ func TestPageOfACall(t *testing.T) {
 	l := whole(t)
 	path := "/console/calls/dec_01M8MDDY6SZVKW3C6JEN40SF87"
 	why, allowed, try := "/console/policy/ask?arguments=", `href="/console/policy/matrix?role=treasurer&amp;tool=wallet__manage_wallet"`, `href="/console/policy/try"`
-	steps := []string{"arrived", "judged hold", "ticket proposed by ada", "<td>1.5s</td>", "ticket denied by ada", "answered: denied", "<td>1s</td>", `<td>3.25ms</td>`, "of which the server took 12.3 ms", "sig_01M8MDDY6SZVKW3C6JEN40SF82", `href="https://traces.example/4bf92f3577b34da6a3ce929d0e0e4736"`}
+	steps := []string{"arrived", "judged hold", "ticket proposed by ada", "<td>1.5s</td>", "ticket denied by ada", "answered: denied", "<td>1s</td>", `<td>3.25ms</td>`, "ms, 12.3 ms at the server, ended at", "sig_01M8MDDY6SZVKW3C6JEN40SF82", `href="https://traces.example/4bf92f3577b34da6a3ce929d0e0e4736"`}
 	newBrowser(l).signIn("t-audit").shows(path, append(steps, "1234 bytes, about 309 tokens, with hidden characters: bidi", "send less than 100 USD", "/console/calls?id=4bf92f3577b34da6a3ce929d0e0e4736"), []string{why, allowed, try})
 	l, _ = stopped(t, func(o *console.Options) {
 		says := talker{adviser: new(adviser)}
