@@ -168,7 +168,6 @@ type conn struct {
 	fields [usualHeaders]field // of the last request, in their order
 	posted bool                // the last request was a POST
 	spare  []byte              // room for an answer
-	header http.Header         // of the last answer, whose map serves again
 
 	mu    sync.Mutex // protects the fields below
 	idle  bool       // no byte of the next request has arrived
@@ -211,7 +210,7 @@ func (c *conn) serve(n int, within time.Duration) {
 		left = c.server.HTTP.IdleTimeout - within
 	}
 	if c.quiet && left > 0 {
-		c.spare, c.header, c.fields = nil, nil, [usualHeaders]field{}
+		c.spare, c.fields = nil, [usualHeaders]field{}
 		c.shed()
 		c.server.serving.Go(func() { c.serve(n, left) })
 		return
@@ -309,10 +308,7 @@ func (c *conn) answer(r *request) (again bool) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	w := &r.response
-	if clear(c.header); c.header == nil {
-		c.header = make(http.Header, 8)
-	}
-	*w = response{conn: c, header: c.header, out: c.spare[:0], length: -1}
+	*w = response{conn: c, header: make(http.Header, 8), out: c.spare[:0], length: -1}
 	r.url = *r.target.url // the handler's own
 	built := (&http.Request{}).WithContext(ctx)
 	built.Method, built.URL, built.RequestURI, built.Host = r.target.method, &r.url, r.target.text, r.host
