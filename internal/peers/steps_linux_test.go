@@ -34,8 +34,8 @@ const (
 	// before that step, counted from then on, or never for 0.
 	tracedVar = "PEERS_TRACED"
 	stepsVar  = "PEERS_STEPS"
-	// stepsOnlyVar makes this binary the command in its arguments, of whose system calls
-	// those that are steps alone stop for the tracer.
+	// stepsOnlyVar makes this binary the command in its arguments. The tracer stops the
+	// command at tracedCalls and at no other system call.
 	stepsOnlyVar = "PEERS_STEPS_ONLY"
 )
 

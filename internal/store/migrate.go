@@ -35,7 +35,8 @@ var whole string
 // older versions read and write keeps its meaning. Any other migration is a contraction.
 func Migrations() fs.FS { return Folder(embedded, "migrations") }
 
-// Folder returns the folder of migrations in the files of a package. It panics for what is no name of a folder.
+// Folder returns the subtree of files at the path name, which is a constant. It panics when name is
+// no valid path.
 func Folder(files fs.FS, name string) fs.FS {
 	sub, err := fs.Sub(files, name)
 	if err != nil {

@@ -102,7 +102,7 @@ func TestIssuersAtHome(t *testing.T) {
 	inside.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that fail
 	inside.StartTLS()
 	t.Cleanup(inside.Close)
-	address := strings.Replace(inside.URL, "127.0.0.1", "0.0.0.0", 1) // leads here, and is no loopback address
+	address := strings.Replace(inside.URL, "127.0.0.1", "0.0.0.0", 1) // the system connects to this machine; it is not a loopback address
 	for _, tt := range []struct {
 		issuer  string
 		private bool

@@ -66,7 +66,7 @@ const BinaryVar = "TOOLGATE_BINARY"
 var (
 	toolgate = Built(command, Tags)
 	// As in the Makefile, the race detector does not watch SQLite itself.
-	racing = Built(command, Tags, "-race", "-gcflags=modernc.org/sqlite/lib=-race=false", "-gcflags=modernc.org/libc=-race=false")
+	racing = Built(command, Tags, "-race", "-gcflags=modernc.org/sqlite/lib=-race=false", "-gcflags=modernc.org/libc=-race=false", "-gcflags=modernc.org/memory=-race=false")
 )
 
 // Tags is the flag of go build with which every toolgate is built.
