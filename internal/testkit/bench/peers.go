@@ -28,6 +28,7 @@ type site struct {
 	tools    int  // of the upstream, the three that are called included
 	agents   int  // with tokens and roles of their own, in addition to the first
 	tickets  int  // that have ended
+	pages    int  // of the console that show calls as they come
 	sync     bool // durability sync
 	isolated bool // isolation session, the default; otherwise shared
 	stdio    bool // upstream and clients on stdin and stdout

@@ -32,7 +32,7 @@ func (p *peer) end() {
 	_ = os.RemoveAll(p.dir) // the end of the run removes all that is left
 }
 
-// The lines from which allocated reads: one that toolgate prints, and one of its metrics.
+// A line that toolgate prints, and one of its metrics.
 var (
 	consoleURL = regexp.MustCompile(`http://\S+/console/`)
 	mallocs    = regexp.MustCompile(`(?m)^go_memstats_mallocs_total (\S+)$`)
@@ -41,15 +41,11 @@ var (
 // allocated returns how many objects a toolgate has allocated since it started, 0 for any
 // other peer.
 func (p *peer) allocated() (float64, error) {
-	printed, err := os.ReadFile(p.log.Name())
-	if err != nil {
+	console, err := p.console()
+	if err != nil || console == "" {
 		return 0, err
 	}
-	console := consoleURL.Find(printed)
-	if console == nil {
-		return 0, nil
-	}
-	res, err := http.Get(strings.Replace(string(console), "/console/", "/metrics", 1)) //nolint:noctx // it is on this machine
+	res, err := http.Get(strings.Replace(console, "/console/", "/metrics", 1)) //nolint:noctx // it is on this machine
 	if err != nil {
 		return 0, err
 	}
@@ -114,7 +110,11 @@ func (r *running) fresh(v via) (*peer, error) {
 	if err := r.files(upstream, dir); err != nil {
 		return nil, err
 	}
-	return r.launch(e, dir, r.b.toolgate, "serve", "--config", "mcp.json", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	p, err := r.launch(e, dir, r.b.toolgate, "serve", "--config", "mcp.json", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	if err == nil && r.pages > 0 {
+		err = p.openPages(r.pages)
+	}
+	return p, err
 }
 
 // files writes the configuration and the state that a toolgate starts with.

@@ -140,6 +140,10 @@ var workloads = []workload{
 	{name: "personal", lanes: []lane{{name: "header", site: site{isolated: true, header: true}, via: gate}, {name: "own", site: site{isolated: true, personal: true}, via: gate}}, measure: closed(1, echoes), rows: []row{
 		{title: "1 client, the caller's own token, to a header of the configuration", lane: "own", base: "header", figure: p50},
 	}},
+	{name: "open pages", lanes: []lane{constant, {name: "watched", site: site{pages: 10}, via: gate}}, measure: open(1000, echoes), rows: []row{
+		{title: "1,000 calls per second, ten open lists of calls, to none", lane: "watched", base: "constant", figure: p50, goal: "≤ 1.05"},
+		{title: "1,000 calls per second, ten open lists of calls, to none", lane: "watched", base: "constant", figure: cpu},
+	}},
 	{name: "start", lanes: []lane{plainHTTP, constant}, measure: startup, rows: []row{
 		{title: "start to the first answer", lane: "constant", figure: inMS, goal: "≤ 40 ms"},
 		{title: "CPU until the first answer", lane: "constant", figure: spent},
