@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"net/http"
@@ -30,25 +29,30 @@ func (p *peer) openPages(count int) error {
 		return fmt.Errorf("signing in: %w", err)
 	}
 	for range count {
-		var res *http.Response
-		for begun := time.Now(); ; pause(100 * time.Millisecond) {
-			if res, err = ask(http.MethodGet, console+"calls/events", cookie, nil); err == nil {
-				break
-			}
-			if time.Since(begun) > startTime { // the index of calls is made after the start
-				return fmt.Errorf("opening a list of calls: %w", err)
-			}
-		}
-		list := bufio.NewReader(res.Body)
-		if _, err = list.ReadString('\n'); err != nil {
-			return fmt.Errorf("reading a list of calls: %w", err)
+		list, err := openList(console, cookie)
+		if err != nil {
+			return fmt.Errorf("opening a list of calls: %w", err)
 		}
 		go func() {
-			defer res.Body.Close()
+			defer list.Close()
 			_, _ = io.Copy(io.Discard, list) // ends with the toolgate
 		}()
 	}
 	return nil
+}
+
+// openList asks for a list of calls until the index of calls is there, which is made after the
+// start.
+func openList(console string, cookie *http.Cookie) (io.ReadCloser, error) {
+	for begun := time.Now(); ; pause(100 * time.Millisecond) {
+		res, err := ask(http.MethodGet, console+"calls/events", cookie, nil)
+		if err == nil {
+			return res.Body, nil
+		}
+		if time.Since(begun) > startTime {
+			return nil, err
+		}
+	}
 }
 
 // signIn signs in with a token and returns the cookie of the session.
