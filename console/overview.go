@@ -2,11 +2,13 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
 	"time"
 
+	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -97,7 +99,9 @@ func (c *Console) activity(ctx context.Context, d *overviewPage) {
 		d.Unused = sum(ever).total() == 0
 	}
 	if err != nil {
-		c.opts.Log.Error("counting the calls of the last day", "error", err)
+		if !errors.Is(err, index.ErrStarting) {
+			c.opts.Log.Error("counting the calls of the last day", "error", err)
+		}
 		d.Day, d.Unused = nil, false
 	}
 }

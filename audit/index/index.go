@@ -25,7 +25,7 @@
 // # Engines
 //
 // The index is in a file of its own, or in the database that replicas share, where each writes what its own trail
-// has and all search everything. A damaged file, or one of another version, is removed and
+// has and all search everything, the calls of each minute of the last day among it. A damaged file, or one of another version, is removed and
 // filled again.
 package index
 
@@ -193,7 +193,7 @@ func (x *Index) work(ctx context.Context) (err error) {
 		}
 		if now := x.opts.Now(); now.Sub(pruned) >= pruneEvery {
 			pruned = now
-			if err := w.prune(ctx); err != nil {
+			if err := errors.Join(w.prune(ctx), w.pruneMinutes(ctx)); err != nil {
 				return err
 			}
 		}

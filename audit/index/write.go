@@ -39,7 +39,8 @@ type writer struct {
 	added    int64   // of the last batch
 	beaten   time.Time
 	calls    int
-	progress io.Writer // of what was read
+	minutes  map[Minute]int // calls that the database does not count yet
+	progress io.Writer      // of what was read
 
 	saved   atomic.Bool  // everything that was read is in the index, and nothing is being read
 	unsaved atomic.Bool  // the batch has entries
@@ -65,7 +66,7 @@ type waiting struct {
 type block struct{ id, size int64 }
 
 func newWriter(ctx context.Context, x *Index) (*writer, error) {
-	w := &writer{Index: x, progress: io.Discard, chains: map[string]*place{}, waiting: map[string]*waiting{}}
+	w := &writer{Index: x, progress: io.Discard, chains: map[string]*place{}, waiting: map[string]*waiting{}, minutes: map[Minute]int{}}
 	type row struct {
 		chain               string
 		start, until, first uint64
@@ -218,6 +219,7 @@ func (w *writer) showWaiting(d *waiting) {
 func (w *writer) pushCall(rec *record) {
 	w.terms = rec.terms(w.terms[:0])
 	w.push(&entry{Call: rec.Call, terms: slices.Clone(w.terms)})
+	w.count(&rec.Call)
 }
 
 func (w *writer) push(e *entry) {
@@ -255,7 +257,9 @@ func (w *writer) save(ctx context.Context) error {
 			for _, e := range w.batch {
 				e.added = w.added
 			}
-			made, err = insert(ctx, tx, w.opts.Owner, w.batch)
+			if made, err = insert(ctx, tx, w.opts.Owner, w.batch); err == nil {
+				err = w.saveMinutes(ctx, tx)
+			}
 		}
 		return err
 	})
@@ -266,6 +270,7 @@ func (w *writer) save(ctx context.Context) error {
 		p.saved = p.until
 	}
 	w.batch = w.batch[:0]
+	clear(w.minutes)
 	w.unsaved.Store(false)
 	if made == nil || made.size >= fullBlock {
 		return nil
@@ -461,7 +466,7 @@ func forgetOwner(ctx context.Context, db *store.DB, owner string) error {
 			return err
 		}
 		for _, statement := range []string{
-			"DELETE FROM call_chains WHERE owner = ?", "DELETE FROM call_writers WHERE owner = ?",
+			"DELETE FROM call_chains WHERE owner = ?", "DELETE FROM call_writers WHERE owner = ?", "DELETE FROM call_minutes WHERE owner = ?",
 		} {
 			if _, err := tx.ExecContext(ctx, statement, owner); err != nil {
 				return err

@@ -2,71 +2,45 @@ package app
 
 import (
 	"context"
-	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/console"
-	"github.com/toolgate/toolgate/internal/wait"
+	"github.com/toolgate/toolgate/policy"
 )
 
-// countedFor is how long counts are kept, one for each minute.
-const countedFor = 24 * time.Hour
-
-// An activity counts the calls of this process by verdict, for the chart of the overview. It is safe for
-// concurrent use.
-type activity struct {
-	allowed, held, denied atomic.Int64 // calls
-
-	mu     sync.Mutex // protects counts
-	counts []count    // by minute, the oldest first
-}
-
-// A count is how many calls were closed up to a time.
-type count struct {
-	at    time.Time
-	calls console.Bucket
-}
-
-// run takes a count every minute until ctx ends.
-func (a *activity) run(ctx context.Context) {
-	for more := true; more; more = wait.For(ctx, wait.Beat(time.Minute)) {
-		now := time.Now()
-		a.mu.Lock()
-		a.counts = append(a.counts, count{now, a.sum()})
-		for len(a.counts) > 0 && now.Sub(a.counts[0].at) > countedFor+time.Minute {
-			a.counts = a.counts[1:]
+// activityOf returns what counts the calls since a time for the chart of the overview, in buckets of equal
+// length and at most a day back; of the zero time it returns one bucket, which is empty if the index has no call.
+func activityOf(calls *index.Index) func(ctx context.Context, since time.Time, buckets int) ([]console.Bucket, error) {
+	return func(ctx context.Context, since time.Time, buckets int) ([]console.Bucket, error) {
+		if since.IsZero() {
+			page, err := calls.Search(ctx, index.Query{Limit: 1})
+			return []console.Bucket{{Allowed: len(page.Calls)}}, err
 		}
-		a.mu.Unlock()
+		minutes, err := calls.Minutes(ctx, since)
+		if err != nil {
+			return nil, err
+		}
+		return bucketsOf(minutes, since, time.Since(since), buckets), nil
 	}
 }
 
-// sum returns all calls so far.
-func (a *activity) sum() console.Bucket {
-	return console.Bucket{Allowed: int(a.allowed.Load()), Held: int(a.held.Load()), Denied: int(a.denied.Load())}
-}
-
-// since returns the calls since a time in buckets of equal length, as far as they were counted; of the
-// zero time all calls, in one bucket.
-func (a *activity) since(_ context.Context, at time.Time, buckets int) ([]console.Bucket, error) {
-	now := time.Now()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	last := a.sum()
-	if at.IsZero() {
-		return []console.Bucket{last}, nil
-	}
-	all := make([]console.Bucket, buckets)
-	width := now.Sub(at) / time.Duration(buckets)
-	counts := append(a.counts[:len(a.counts):len(a.counts)], count{now, last})
+// bucketsOf puts minutes into buckets of equal length.
+func bucketsOf(minutes []index.Minute, since time.Time, length time.Duration, buckets int) []console.Bucket {
+	all, width := make([]console.Bucket, buckets), length/time.Duration(buckets)
 	for i := range all {
-		all[i].From = at.Add(time.Duration(i) * width)
+		all[i].From = since.Add(time.Duration(i) * width)
 	}
-	for i, c := range counts[1:] {
-		if b := int(c.at.Sub(at) / width); b >= 0 && c.at.After(at) {
-			b, was := min(b, buckets-1), counts[i].calls
-			all[b].Allowed, all[b].Held, all[b].Denied = all[b].Allowed+c.calls.Allowed-was.Allowed, all[b].Held+c.calls.Held-was.Held, all[b].Denied+c.calls.Denied-was.Denied
+	for _, m := range minutes {
+		b := &all[min(int(m.Begin.Sub(since)/width), buckets-1)]
+		switch policy.Effect(m.Effect) {
+		case policy.Allow:
+			b.Allowed += m.Calls
+		case policy.Hold:
+			b.Held += m.Calls
+		default:
+			b.Denied += m.Calls
 		}
 	}
-	return all, nil
+	return all
 }

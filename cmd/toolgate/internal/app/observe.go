@@ -40,7 +40,6 @@ type metrics struct {
 	evaluation                                                         prometheus.Histogram
 	doubts                                                             prometheus.Counter
 
-	activity  activity
 	latencies latencies
 }
 
@@ -103,14 +102,6 @@ func newMetrics(version string) *metrics {
 
 func (m *metrics) observe(o proxy.Observation) {
 	m.calls.WithLabelValues(o.Server, o.Tool, string(o.Effect), o.Code).Inc()
-	switch o.Effect {
-	case policy.Allow:
-		m.activity.allowed.Add(1)
-	case policy.Hold:
-		m.activity.held.Add(1)
-	default:
-		m.activity.denied.Add(1)
-	}
 	for _, code := range o.Warnings {
 		m.warnings.WithLabelValues(o.Server, code).Inc()
 	}

@@ -132,7 +132,6 @@ func (a *App) maintain(ctx context.Context, group *errgroup.Group, r Reload) {
 		},
 		func() { a.logSights(ctx) },
 		func() { releaseMemory(ctx) },
-		func() { a.metrics.activity.run(ctx) },
 		func() {
 			if a.state.index != nil && wait.For(ctx, beforeIndex) {
 				a.state.index.Run(ctx)
@@ -434,7 +433,7 @@ func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, 
 		},
 		Tools: toolDesk{a}, Sessions: sessionDesk{a, door}, Limits: a.limitsNow, Tokens: tokenDesk{a},
 		Clients: a.entries,
-		Stderr:  a.upstreams.Stderr, Latency: a.metrics.latencies.of, Activity: a.metrics.activity.since,
+		Stderr:  a.upstreams.Stderr, Latency: a.metrics.latencies.of,
 		Restart: func(ctx context.Context, server string) (console.Upstream, error) {
 			after, err := a.upstreams.Restart(ctx, server)
 			return console.Upstream(after), err
@@ -446,7 +445,7 @@ func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, 
 	}
 	a.withAdvice(&opts)
 	if a.state.index != nil {
-		opts.Calls = a.state.index
+		opts.Calls, opts.Activity = a.state.index, activityOf(a.state.index)
 	}
 	if o := cfg.Console.OIDC; o != nil {
 		provider, err := a.auth.NewProvider(identity.ProviderConfig{
