@@ -32,5 +32,5 @@ func markStore(state, store string) (doubt string, err error) {
 	if before == "" {
 		return "", nil
 	}
-	return fmt.Sprintf("the state %s, which was used here before, is missing, and %s is in its place: tickets, usage and revocations of the one before are not known", before, store), nil
+	return fmt.Sprintf("the state %s, which was used here before, is missing, and %s is in its place: tickets, usage, revocations and stops of the one before are not known", before, store), nil
 }

@@ -1928,6 +1928,8 @@ func streamrestoredText(qw422016 *qt422016.Writer, v map[string]string, form rep
 	qw422016.N().S(`restored to `)
 	qw422016.N().S(v["state"])
 	qw422016.N().S(`: tickets that were approved or running become unknown at the next start
+Stops and revocations since the backup are gone.
+hint: stop and revoke again what still has to be, before agents come back
 `)
 	if at := v["database"]; at != "" {
 		qw422016.N().S(`These are the tickets in `)
