@@ -16,6 +16,7 @@ import (
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/proxy/hold"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -64,11 +65,8 @@ func (t *toolCall) approve(ctx context.Context) *Failure {
 	return t.ended(claim.Ticket)
 }
 
-// retryPending is the wait that a pending answer suggests to agents.
-const retryPending = 10 * time.Second
-
-// hold is what a held call has to do with its ticket.
-type hold struct {
+// holding is what a held call has to do with its ticket.
+type holding struct {
 	granted bool           // this call spent the ticket's grant
 	end     approval.State // the end state of a ticket whose grant was spent, "" until it is known
 	result  []byte         // stored with the end state
@@ -145,8 +143,8 @@ func (t *toolCall) repeats(ctx context.Context) bool {
 
 // ended refuses a call whose ticket is over without a result.
 func (t *toolCall) ended(ticket approval.Ticket) *Failure {
-	w := words[ticket.State]
-	return t.fail(cmp.Or(w.code, signal.CodeInternal), fill(w.text, ticket, t.name)).with("ticket", ticket.ID).remedy(fill(w.next, ticket, t.name))
+	code, text, remedy := hold.Ended(ticket, t.name)
+	return t.fail(code, text).with("ticket", ticket.ID).remedy(remedy)
 }
 
 // pending replies with a tool result that tells a model what is waiting and how
@@ -159,10 +157,10 @@ func (t *toolCall) pending(c approval.Claim) *Failure {
 	if c.Outcome == approval.InFlight {
 		text = "This call was approved (ticket {ticket}) and is being made now. {Again} in about {soon} seconds for its result."
 	}
-	text = fill(text, ticket, t.name)
-	f := t.replyShaped(outcome{result: textResult(text), kernel: t.undecided(ticket, text)}, t.describeTicket(stateWord(ticket), ticket))
+	text = hold.Fill(text, ticket, t.name)
+	f := t.replyShaped(outcome{result: textResult(text), kernel: t.undecided(ticket, text)}, t.describe(ticket))
 	if f == nil {
-		t.reply.RetryAfter = retryPending
+		t.reply.RetryAfter = hold.RetryAfter
 	}
 	return f
 }
@@ -170,7 +168,7 @@ func (t *toolCall) pending(c approval.Claim) *Failure {
 // undecided is the Result of a call that waits for its approval, or for its
 // execution.
 func (t *toolCall) undecided(ticket approval.Ticket, text string) signal.Result {
-	f := t.fail(signal.CodeApprovalPending, text).with("ticket", ticket.ID).with("state", stateWord(ticket)).with("rule", ticket.Rule)
+	f := t.fail(signal.CodeApprovalPending, text).with("ticket", ticket.ID).with("state", hold.State(ticket)).with("rule", ticket.Rule)
 	return signal.Fail(f.with("expires_at", ticket.Expires.UTC().Format(time.RFC3339)).Kernel, t.metrics())
 }
 
@@ -181,7 +179,7 @@ func (t *toolCall) replyStored(ctx context.Context, ticket approval.Ticket) *Fai
 	if ticket.Result == nil {
 		return t.fail(signal.CodeToolFailed, "the approved call was made and its result is not here: "+ticket.Note).with("ticket", ticket.ID)
 	}
-	return t.replyResult(ctx, ticket.Result, t.describeTicket("replayed", ticket))
+	return t.replyResult(ctx, ticket.Result, hold.Describe(ticket, "replayed", t.decisionID, t.gate.console()))
 }
 
 func textResult(text string) json.RawMessage {
@@ -336,7 +334,7 @@ func (t *toolCall) waitForDecision(ctx context.Context, ticket approval.Ticket) 
 	for {
 		if t.in.Progress != nil {
 			t.hold.reports++
-			text := fill("waiting for a person with role {roles} to approve this call (ticket {ticket})", ticket, t.name)
+			text := hold.Fill("waiting for a person with role {roles} to approve this call (ticket {ticket})", ticket, t.name)
 			t.in.Progress(fmt.Appendf(nil, `{"progress":%g,"message":%s}`, t.hold.progress(), jsonrpc.Quote(text)))
 		}
 		step, stop := context.WithTimeout(ctx, reportEvery)
@@ -356,7 +354,7 @@ func (t *toolCall) waitForDecision(ctx context.Context, ticket approval.Ticket) 
 }
 
 // progress is the progress that was reported to the client while its call waited.
-func (h *hold) progress() float64 { return float64(h.reports) / 1000 }
+func (h *holding) progress() float64 { return float64(h.reports) / 1000 }
 
 // The revisions of MCP that can show a person a page, each in its own way.
 const (
@@ -377,10 +375,10 @@ const (
 // The link is shown for the call that made the ticket, not for those that find
 // it. The client's answer decides nothing and is not read.
 func (t *toolCall) notifyClient(ctx context.Context, ticket approval.Ticket) (done func()) {
-	p := page{key: keyApproval, id: ticket.ID, url: t.gate.approvalPage(ticket)}
+	p := page{key: keyApproval, id: ticket.ID, url: t.gate.console().Approval(ticket)}
 	shows := p.url != "" && ticket.Attached == 0 && t.in.Peer != nil && t.declared(elicits, "url")
 	if shows {
-		p.message = fill("The call of {tool} waits for a person with role {roles} (rule {rule}: {reason}). The page shows what would be done; approvers decide there.", ticket, t.name)
+		p.message = hold.Fill("The call of {tool} waits for a person with role {roles} (rule {rule}: {reason}). The page shows what would be done; approvers decide there.", ticket, t.name)
 	}
 	switch {
 	case shows && t.in.Era == eraRounds:
@@ -396,16 +394,6 @@ func (t *toolCall) notifyClient(ctx context.Context, ticket approval.Ticket) (do
 		return func() { done(t.ticket.ID != ticket.ID || t.ticket.State != approval.StateProposed) }
 	}
 	return func() {}
-}
-
-// approvalPage is where people decide on a ticket, "" when there is no such
-// page. It carries no secret: whoever follows it has to sign in.
-func (g *Gate) approvalPage(t approval.Ticket) string {
-	base := g.settings.Load().ConsoleURL
-	if base == "" {
-		return ""
-	}
-	return base + "/console/approvals/" + t.ID
 }
 
 // page is what a client is asked to show a person (MCP, elicitation of mode url).

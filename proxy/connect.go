@@ -5,13 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/url"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/proxy/hold"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -73,11 +73,8 @@ func refuses(c *registry.Credential) string { return "the server refuses the cre
 // disconnected refuses a held call whose ticket was approved to run with another credential than
 // the caller has.
 func (t *toolCall) disconnected(ticket approval.Ticket) *Failure {
-	return t.unconnected(&registry.Missing{Reason: ticket.Unconnected, Connects: connects(ticket)}).with("ticket", ticket.ID)
+	return t.unconnected(&registry.Missing{Reason: ticket.Unconnected, Connects: hold.Connects(ticket)}).with("ticket", ticket.ID)
 }
-
-// connects reports whether a person can connect again for the call of a ticket.
-func connects(t approval.Ticket) bool { return t.RunsAs != nil && t.RunsAs.Type == "oauth" }
 
 // connect is the stage for a request that calls no tool.
 func (r *relayed) connect(ctx context.Context) *Failure {
@@ -171,19 +168,10 @@ func (c *call) unconnected(m *registry.Missing) *Failure {
 func (c *call) connectionPage(m *registry.Missing) page {
 	p := page{key: keyConnection, id: c.decisionID}
 	if m.Connects {
-		p.url = c.gate.connectionURL(c.server)
+		p.url = c.gate.console().Connection(c.server)
 		p.message = "Server " + c.server + " needs a connection of your own: " + m.Reason + ". Sign in on the page, which says what is asked for, and connect."
 	}
 	return p
-}
-
-// connectionURL is where people connect to a server, "" when there is no such page.
-func (g *Gate) connectionURL(server string) string {
-	base := g.settings.Load().ConsoleURL
-	if base == "" {
-		return ""
-	}
-	return base + "/connections/" + url.PathEscape(server)
 }
 
 // awaitConnection shows the caller's person where to connect, if the client can, and waits until

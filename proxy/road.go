@@ -108,7 +108,7 @@ type toolCall struct {
 	subject policy.Tool  // tool as the policy sees it
 	input   policy.Input // that the policy judges
 	usage   metering
-	hold    hold
+	hold    holding
 	raw     json.RawMessage   // the upstream's result
 	plain   bool              // its strings are known to be plain, as in jsonrpc.Message
 	chunks  int               // STREAM signals published so far

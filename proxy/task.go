@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/proxy/hold"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -261,8 +261,8 @@ func (t *toolCall) replyTask(c approval.Claim) *Failure {
 		ticket.State = approval.StateApproved
 	}
 	kernel := signal.OK(nil, t.metrics())
-	if underWay(ticket) {
-		kernel = t.undecided(ticket, ticketText(ticket))
+	if hold.UnderWay(ticket) {
+		kernel = t.undecided(ticket, hold.Text(ticket))
 	}
 	state := t.taskState(ticket)
 	result, f := t.edited(state, jsonrpc.Change{Name: "resultType", Value: json.RawMessage(`"task"`)})
@@ -270,55 +270,18 @@ func (t *toolCall) replyTask(c approval.Claim) *Failure {
 		result, f = t.edited(json.RawMessage("{}"), jsonrpc.Change{Name: "task", Value: state})
 	}
 	if f == nil {
-		f = t.replyShaped(outcome{result: result, kernel: kernel, handle: true}, t.describeTicket(stateWord(ticket), ticket))
+		f = t.replyShaped(outcome{result: result, kernel: kernel, handle: true}, t.describe(ticket))
 	}
-	if f == nil && underWay(ticket) {
-		t.reply.RetryAfter = retryPending
+	if f == nil && hold.UnderWay(ticket) {
+		t.reply.RetryAfter = hold.RetryAfter
 	}
 	return f
 }
 
-// underWay reports whether something may still become of t.
-func underWay(t approval.Ticket) bool {
-	return t.State == approval.StateProposed || t.State == approval.StateApproved || t.State == approval.StateNeedsConnection || t.State == approval.StateDispatching
-}
-
-// taskState is t as the state of a task, in the form of the caller's revision.
-// Where a task has its result in itself (2026-07-28), what was not made is a
-// result that says so; before, it is a task that failed.
+// taskState is a ticket as the state of a task, in the form of the caller's revision.
 func (c *call) taskState(t approval.Ticket) json.RawMessage {
-	status, ttl, poll := "failed", "ttl", "pollInterval"
-	stateless := c.in.Era == eraRounds
-	if stateless {
-		status, ttl, poll = "completed", "ttlMs", "pollIntervalMs"
-	}
-	switch {
-	case underWay(t):
-		status = "working"
-	case t.State == approval.StateSuperseded:
-		status = "cancelled"
-	case t.State == approval.StateDone && (stateless || !isError(t.Result)):
-		status = "completed"
-	}
-	changed := t.Created
-	if n := len(t.History); n > 0 {
-		changed = t.History[n-1].At
-	}
-	message := ticketText(t)
-	if link := c.gate.approvalPage(t); link != "" && t.State == approval.StateProposed {
-		message += " Approvers decide at " + link
-	} else if link := c.gate.connectionURL(t.Server); link != "" && t.State == approval.StateNeedsConnection && connects(t) {
-		message += " The person connects at " + link
-	}
-	return marshal(map[string]any{
-		"taskId": t.ID, "status": status, "statusMessage": message,
-		"createdAt": t.Created.UTC().Format(time.RFC3339Nano), "lastUpdatedAt": changed.UTC().Format(time.RFC3339Nano),
-		ttl: t.Expires.Sub(t.Created).Milliseconds(), poll: pollTask.Milliseconds(),
-	})
+	return hold.Task(t, c.in.Era == eraRounds, c.gate.console())
 }
-
-// pollTask is the polling interval that a task suggests to its client.
-const pollTask = 2 * time.Second
 
 // ticketTask returns the principal's own ticket that the request is about as a
 // task, nil when it is about none.
@@ -353,10 +316,10 @@ func (r *relayed) answerTicket(ctx context.Context) *Failure {
 // revision has it in the state.
 func (r *relayed) getTask(ctx context.Context) *Failure {
 	state := r.taskState(*r.ticket)
-	if r.in.Era != eraRounds || underWay(*r.ticket) || r.ticket.State == approval.StateSuperseded {
+	if r.in.Era != eraRounds || hold.UnderWay(*r.ticket) || r.ticket.State == approval.StateSuperseded {
 		return r.replyOK(state)
 	}
-	result, kernel := textResult(ticketText(*r.ticket)), signal.OK(nil, r.metrics())
+	result, kernel := textResult(hold.Text(*r.ticket)), signal.OK(nil, r.metrics())
 	if r.ticket.State == approval.StateDone {
 		reply, f := r.storedResult(ctx, *r.ticket)
 		if f != nil {
@@ -373,7 +336,7 @@ func (r *relayed) getTask(ctx context.Context) *Failure {
 
 // awaitTask replies with what the call came to, as soon as it is over.
 func (r *relayed) awaitTask(ctx context.Context) *Failure {
-	for underWay(*r.ticket) {
+	for hold.UnderWay(*r.ticket) {
 		if r.ticket.State != approval.StateProposed || r.gate.opts.Waiter == nil || r.gate.opts.Waiter.Wait(ctx, r.ticket.ID) != nil {
 			wait.For(ctx, lookEvery)
 		}

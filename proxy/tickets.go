@@ -1,22 +1,20 @@
 package proxy
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/schema"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/proxy/hold"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -251,11 +249,11 @@ func (t *toolCall) answerStatus(ctx context.Context) *Failure {
 			t.replayed = f == nil
 			return f
 		}
-		tickets, view = []approval.Ticket{ticket}, t.describeTicket(stateWord(ticket), ticket)
+		tickets, view = []approval.Ticket{ticket}, t.describe(ticket)
 	}
 	words, data := make([]string, len(tickets)), make([]map[string]any, len(tickets))
 	for i, ticket := range tickets {
-		words[i], data[i] = ticketText(ticket), t.describeTicket(stateWord(ticket), ticket)
+		words[i], data[i] = hold.Text(ticket), t.describe(ticket)
 	}
 	result := fmt.Appendf(nil, `{"content":[{"type":"text","text":%s}],"structuredContent":%s}`,
 		jsonrpc.Quote(strings.Join(words, "\n\n")), marshal(map[string]any{"tickets": data}))
@@ -309,78 +307,10 @@ func (c *call) callFor(ticket approval.Ticket) *toolCall {
 	return t
 }
 
-// wording is what agents read of a ticket in one state. See fill for the texts.
-type wording struct {
-	word string // the state; "" = its own name
-	code string // of the failure of an identical call, where the ticket is over without a result
-	text string // what has become of the call
-	next string // what the agent can do
-	runs string // takes the place of next for a call that is made upon approval, where it is not ""
+// describe is what an agent may know of its ticket, as data.
+func (c *call) describe(t approval.Ticket) map[string]any {
+	return hold.Describe(t, hold.State(t), c.decisionID, c.gate.console())
 }
 
-var words = map[approval.State]wording{
-	approval.StateProposed: {
-		word: "pending",
-		text: "waiting for a person with role {roles} to approve it (rule {rule}: {reason}); nothing has been done yet, and the request expires at {expires}",
-		next: "when it is approved, {again} and it is made", runs: "it is made as soon as it is approved",
-	},
-	approval.StateApproved: {text: "approved", next: "to have it made, {again} before {expires}", runs: "it is about to be made: ask again in a moment for its result"},
-	approval.StateNeedsConnection: {
-		text: "approved, and not made, because its requester is not connected to server {server} as approved: {unconnected}",
-		next: "a person has to connect; then {again} before {expires}", runs: "a person has to connect; then it is made, before {expires}",
-	},
-	approval.StateDispatching: {word: "running", text: "approved, and being made now", next: "ask again in a moment for its result"},
-	approval.StateDone:        {text: "approved and made", next: "ask for this ticket to have the result"},
-	approval.StateDenied:      {code: signal.CodeApprovalDenied, text: "{denial}; nothing was done", next: "the same call gets the same answer: change it as the approver says, or do without it"},
-	approval.StateExpired:     {code: signal.CodeApprovalExpired, text: "nobody approved it in time; nothing was done", next: "{again} to ask again"},
-	approval.StateSuperseded: {
-		code: signal.CodeApprovalExpired, next: "{again} to ask again",
-		text: "the request was taken back, because it was withdrawn or its terms have changed; nothing was done",
-	},
-	approval.StateFailed: {code: signal.CodeToolFailed, text: "the approved call was made and failed: {note}"},
-	approval.StateUnknown: {
-		code: signal.CodeToolFailed, text: "the approved call was begun and its outcome is not known; it is not made again",
-		next: "a person has to find out whether it took effect",
-	},
-}
-
-// fill puts the facts of t into a text: {roles}, {note} and so on. The agent calls
-// the tool by name.
-func fill(text string, t approval.Ticket, name string) string {
-	again := "all " + name + " again with exactly the same arguments"
-	return strings.NewReplacer(
-		"{ticket}", t.ID, "{tool}", t.Exposed, "{roles}", strings.Join(t.Roles, " or "), "{rule}", t.Rule, "{reason}", t.Reason, "{note}", t.Note, "{server}", t.Server, "{unconnected}", t.Unconnected,
-		"{denial}", strings.TrimSuffix("an approver denied this call: "+t.DecisionReason, ": "), "{expires}", t.Expires.UTC().Format(time.RFC3339),
-		"{again}", "c"+again, "{Again}", "C"+again, "{soon}", strconv.Itoa(int(retryPending.Seconds())),
-	).Replace(text)
-}
-
-func stateWord(t approval.Ticket) string { return cmp.Or(words[t.State].word, string(t.State)) }
-
-// ticketText is the status of a ticket, for a model.
-func ticketText(t approval.Ticket) string {
-	w := words[t.State]
-	if t.Execute {
-		w.next = cmp.Or(w.runs, w.next)
-	}
-	return fill(strings.TrimSuffix("Ticket {ticket}, your call of {tool}: "+w.text+"; "+w.next, "; ")+".", t, t.Exposed)
-}
-
-// describeTicket is what an agent may know of its ticket, as data: the member
-// io.toolgate/approval of a result's _meta.
-func (c *call) describeTicket(status string, t approval.Ticket) map[string]any {
-	view := map[string]any{
-		"status": status, "ticket": t.ID, "tool": t.Exposed, "rule": t.Rule, "reason": t.Reason, "roles": t.Roles,
-		"expires_at": t.Expires.UTC().Format(time.RFC3339), "decision_id": c.decisionID,
-	}
-	if underWay(t) {
-		view["retry_after_ms"] = retryPending.Milliseconds()
-	}
-	if link := c.gate.approvalPage(t); link != "" && (underWay(t) || t.State == approval.StateDone) {
-		view["approval_url"] = link
-	}
-	if link := c.gate.connectionURL(t.Server); link != "" && t.State == approval.StateNeedsConnection && connects(t) {
-		view["connect_url"] = link
-	}
-	return view
-}
+// console is where people's pages are.
+func (g *Gate) console() hold.Console { return hold.Console(g.settings.Load().ConsoleURL) }

@@ -1,5 +1,6 @@
-// Package hold works on held calls without their agents. A Worker makes calls that run upon
-// approval, through the gate, and supersedes tickets whose terms are gone:
+// Package hold has what concerns held calls off the road. Text, Describe and Task say what agents
+// read of their tickets. A Worker works without agents: it makes calls that run upon approval,
+// through the gate, and supersedes tickets whose terms are gone:
 //
 //	w, err := hold.NewWorker(hold.Options{Gate: gate, Ledger: tickets, Shutdown: proxy.ErrShutdown})
 //	defer w.Close(ctx)
