@@ -9,6 +9,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/proxy/session"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -118,7 +119,7 @@ func (c *peer) newQuestion(ask registry.Question) *question {
 
 // foresee takes a question that a server puts into its answer to c down the
 // callback road, but for the last stage: the client answers by other ways.
-func (c *call) foresee(ctx context.Context, parentID string, ask registry.Question) input {
+func (c *call) foresee(ctx context.Context, parentID string, ask registry.Question) session.Verdict {
 	from := peer{gate: c.gate, server: c.server, origin: &origin{*c.in, c.principal}, parentID: parentID, traceID: c.traceID}
 	q := from.newQuestion(ask)
 	if c.trace != nil {
@@ -129,7 +130,7 @@ func (c *call) foresee(ctx context.Context, parentID string, ask registry.Questi
 		f = q.replyOK(nil)
 	}
 	_, f = q.close(ctx, f)
-	return input{allowed: f == nil, redact: q.decision.Redact}
+	return session.Verdict{Allowed: f == nil, Redact: q.decision.Redact}
 }
 
 // elicited judges what a server asks a person to do in its error in place of a
@@ -145,7 +146,7 @@ func (c *call) elicited(ctx context.Context, f *Failure) *Failure {
 	kept := false
 	list, err := editArray(list, func(_ int, e json.RawMessage) (json.RawMessage, error) {
 		e = c.spellHidden(e)
-		if !c.foresee(ctx, c.signalID, registry.Question{Method: elicitation, Params: e}).allowed {
+		if !c.foresee(ctx, c.signalID, registry.Question{Method: elicitation, Params: e}).Allowed {
 			return nil, nil
 		}
 		kept = true
@@ -180,10 +181,10 @@ func (q *question) receive(context.Context) *Failure {
 		return q.fail(signal.CodeEnvelopeMethod, "the client did not declare "+lacks)
 	}
 	if strings.HasPrefix(q.method, "tasks/") && q.method != "tasks/list" {
-		if q.of = q.session().task(q.server, textMember(q.body, "taskId"), q.start); q.of == nil {
+		if q.of = q.session().Task(q.server, textMember(q.body, "taskId"), q.start); q.of == nil {
 			return q.unknownTask()
 		}
-		q.about.Server.Asks = q.of.asks
+		q.about.Server.Asks = q.of.Asks
 	}
 	return nil
 }
@@ -221,7 +222,7 @@ func (q *question) forward(ctx context.Context) *Failure {
 	}
 	pointers := q.decision.Redact
 	if q.of != nil {
-		pointers = slices.Concat(pointers, q.of.redact)
+		pointers = slices.Concat(pointers, q.of.Redact)
 	}
 	return q.replyRedacted(result, signal.OK(nil, q.metrics()), pointers)
 }
@@ -273,7 +274,7 @@ func (c *peer) Tell(method string, params json.RawMessage) {
 	case ok && ofTask:
 		params, ok = c.taskStatus(params)
 	case ok && (method == "notifications/resources/list_changed" || method == "notifications/prompts/list_changed"):
-		c.gate.session(owner{c.call.Session, c.who.Subject, c.who.Tenant}).unlist()
+		c.gate.sessions.Of(session.Owner{Session: c.call.Session, Subject: c.who.Subject, Tenant: c.who.Tenant}).Unlist()
 	}
 	if !ok {
 		c.gate.opts.Log.Debug("dropping a notification", "server", c.server, "method", method, "dropped", c.gate.dropped.Add(1))

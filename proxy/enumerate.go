@@ -9,6 +9,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/proxy/session"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -138,15 +139,15 @@ func (w *gathering) add(ctx context.Context, o registry.Offer, page json.RawMess
 	for e := range jsonrpc.Elements(list) {
 		name := textMember(e, w.row.key)
 		if name != "" && w.in.Route == "" && kind != "tasks" {
-			w.session().put(kind, o, name)
-			if kind == aSkill {
+			w.session().Put(kind, o, name)
+			if kind == session.Skill {
 				w.putFiles(o, e)
 			}
 		}
 		if name == "" || w.look || !w.usable(ctx, name) {
 			continue
 		}
-		if kind == aPrompt && o.Prefix != "" { // told apart as tools are
+		if kind == session.Prompt && o.Prefix != "" { // told apart as tools are
 			var err error
 			if e, err = jsonrpc.Set(e, "name", jsonrpc.Quote(o.Prefix+name)); err != nil {
 				continue
@@ -165,7 +166,7 @@ func (w *gathering) putFiles(o registry.Offer, skill json.RawMessage) {
 	files, _ := jsonrpc.Get(skill, "resources") // or the text "dynamic"
 	for file := range jsonrpc.Elements(files) {
 		if uri := textMember(file, "uri"); uri != "" {
-			w.session().put(aSkill, o, uri)
+			w.session().Put(session.Skill, o, uri)
 		}
 	}
 }
@@ -190,14 +191,14 @@ func (r *relayed) governDirectory(ctx context.Context, result json.RawMessage) (
 func (r *relayed) usable(ctx context.Context, name string) bool {
 	r.about = policy.Input{Arguments: r.about.Arguments}
 	switch r.row.list {
-	case aPrompt:
+	case session.Prompt:
 		r.about.Prompt = &policy.Prompt{Server: r.server, Name: name}
 	case "tasks":
-		t := r.session().task("", name, r.start)
-		if t == nil || t.server != r.server {
+		t := r.session().Task("", name, r.start)
+		if t == nil || t.Server != r.server {
 			return false
 		}
-		r.about.Server = &policy.Server{Name: r.server, Tools: []string{t.tool.Exposed}}
+		r.about.Server = &policy.Server{Name: r.server, Tools: []string{t.Tool.Exposed}}
 	default:
 		r.about.Resource = &policy.Resource{Server: r.server, URI: name}
 	}

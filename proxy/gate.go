@@ -24,7 +24,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -35,6 +34,7 @@ import (
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/proxy/artifact"
+	"github.com/toolgate/toolgate/proxy/session"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -218,11 +218,11 @@ type Gate struct {
 	opts     Options
 	policy   atomic.Pointer[Policy]
 	settings atomic.Pointer[Settings]
-	inFlight atomic.Int64                // calls under way
-	running  running                     // at servers
-	asking   atomic.Int64                // questions of servers under way
-	dropped  atomic.Int64                // notifications of servers that were not passed on
-	sessions *lru.Cache[owner, *session] // what is remembered of sessions
+	inFlight atomic.Int64 // calls under way
+	running  running      // at servers
+	asking   atomic.Int64 // questions of servers under way
+	dropped  atomic.Int64 // notifications of servers that were not passed on
+	sessions session.Sessions
 	listings listings
 	polls    *limit.Limiter // of calls that come back for their tickets
 }
@@ -243,8 +243,7 @@ func New(opts Options) (*Gate, error) {
 	if opts.Stops == nil {
 		opts.Stops = noStops{}
 	}
-	g := &Gate{opts: opts, polls: limit.New(limit.Rules{}), running: running{calls: make(map[*call]context.CancelCauseFunc)}}
-	g.sessions, _ = lru.New[owner, *session](maxSessions) // an error means a size below 1
+	g := &Gate{opts: opts, sessions: session.New(), polls: limit.New(limit.Rules{}), running: running{calls: make(map[*call]context.CancelCauseFunc)}}
 	g.SetPolicy(opts.Policy)
 	g.Apply(opts.Settings)
 	return g, nil

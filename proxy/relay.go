@@ -10,6 +10,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/proxy/session"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -19,7 +20,7 @@ type relayed struct {
 	call
 	row    method
 	about  policy.Input   // what it is about, as the policy sees it
-	of     *task          // what a request about a task is about
+	of     *session.Task  // what a request about a task is about
 	kernel *signal.Result // what a task's result came to; nil = plain success
 }
 
@@ -207,13 +208,13 @@ func (r *relayed) forward(ctx context.Context) *Failure {
 		return f
 	}
 	if r.of != nil {
-		result = r.nameTask(result, r.of.id)
+		result = r.nameTask(result, r.of.ID)
 	}
 	if r.kernel != nil {
 		kernel = *r.kernel
 	}
 	if f = r.replyRedacted(result, kernel, r.decision.Redact); f == nil && r.about.Resource != nil && r.in.Route == "" {
-		r.session().subscribe(r.method, r.name, r.server)
+		r.session().Subscribe(r.method, r.name, r.server)
 	}
 	return f
 }
@@ -302,7 +303,7 @@ func (g *Gate) Notify(ctx context.Context, in *Call) *Failure {
 	}
 	server := in.Route
 	if ofTask { // it goes to the server that has begun the task, and to no other
-		if server = r.session().asker(server, textMember(in.Message.Params, "taskId"), r.start); server == "" {
+		if server = r.session().Asker(server, textMember(in.Message.Params, "taskId"), r.start); server == "" {
 			return r.unknownTask()
 		}
 	}
@@ -371,7 +372,7 @@ var methods = map[string]method{
 
 	// A skill is the resource of its SKILL.md (SEP-2640).
 	"skills/get":               {action: "resources/read", about: "uri", find: (*relayed).findResource},
-	"resources/directory/read": {action: "resources/read", about: "uri", find: (*relayed).findResource, list: aResource},
+	"resources/directory/read": {action: "resources/read", about: "uri", find: (*relayed).findResource, list: session.Resource},
 
 	"tasks/get":    {about: "taskId", find: (*relayed).findTask, free: true},
 	"tasks/result": {about: "taskId", find: (*relayed).findTask, free: true},
@@ -380,10 +381,10 @@ var methods = map[string]method{
 }
 
 var lists = map[string]method{
-	"resources/list":           {action: "resources/read", list: aResource, key: "uri", needs: []string{"resources"}},
-	"resources/templates/list": {action: "resources/read", list: aTemplate, key: "uriTemplate", needs: []string{"resources"}},
-	"skills/list":              {action: "resources/read", list: aSkill, key: "uri", needs: []string{"extensions", "io.modelcontextprotocol/skills"}},
-	"prompts/list":             {action: "prompts/get", list: aPrompt, key: "name", needs: []string{"prompts"}},
+	"resources/list":           {action: "resources/read", list: session.Resource, key: "uri", needs: []string{"resources"}},
+	"resources/templates/list": {action: "resources/read", list: session.Template, key: "uriTemplate", needs: []string{"resources"}},
+	"skills/list":              {action: "resources/read", list: session.Skill, key: "uri", needs: []string{"extensions", "io.modelcontextprotocol/skills"}},
+	"prompts/list":             {action: "prompts/get", list: session.Prompt, key: "name", needs: []string{"prompts"}},
 	"tasks/list":               {free: true, list: "tasks", key: "taskId", needs: []string{"tasks", "list"}},
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/proxy/hold"
+	"github.com/toolgate/toolgate/proxy/session"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -30,19 +31,19 @@ func (t *toolCall) taskOf(result json.RawMessage) (state json.RawMessage, ok boo
 // begin remembers the task in state, which a request came to, with the decision that
 // governs its result. It reports false for a task without an id, and for the id of
 // another task, of which a server that reuses it gets nothing.
-func (c *call) begin(state json.RawMessage, t *task) bool {
+func (c *call) begin(state json.RawMessage, t *session.Task) bool {
 	ttl, ok := jsonrpc.Get(state, "ttl")
 	if !ok {
 		ttl, _ = jsonrpc.Get(state, "ttlMs") // 2026-07-28
 	}
-	t.id, t.expires = textMember(state, "taskId"), c.start.Add(registry.TaskLifetime(ttl))
-	t.server, t.redact, t.callID = c.server, c.decision.Redact, c.signalID
-	return t.id != "" && c.session().keep(t, c.start)
+	t.ID, t.Expires = textMember(state, "taskId"), c.start.Add(registry.TaskLifetime(ttl))
+	t.Server, t.Redact, t.CallID = c.server, c.decision.Redact, c.signalID
+	return t.ID != "" && c.session().Keep(t, c.start)
 }
 
 // replyBegun replies with the handle of the task that a tool call came to.
 func (t *toolCall) replyBegun(state json.RawMessage) *Failure {
-	if t.in.Session == "" || !t.begin(state, &task{tool: t.tool}) {
+	if t.in.Session == "" || !t.begin(state, &session.Task{Tool: t.tool}) {
 		t.ends(approval.StateFailed, nil, "the task's id is taken")
 		return t.fail(signal.CodeOutputInvalid, "the server began a task under an id that is taken")
 	}
@@ -74,17 +75,17 @@ func (c *call) nameTask(result json.RawMessage, id string) json.RawMessage {
 func (r *relayed) findTask(ctx context.Context) *Failure {
 	t := r.ticketTask(ctx)
 	if t == nil {
-		t = r.session().task("", r.name, r.start)
+		t = r.session().Task("", r.name, r.start)
 	}
 	switch {
-	case t != nil && (r.in.Route == "" || t.server == r.in.Route):
+	case t != nil && (r.in.Route == "" || t.Server == r.in.Route):
 	case r.in.TakenOver:
 		return r.fail(signal.CodeToolFailed, "the task is not known here: if it began before the replica of the session was gone, it is lost, and whether it took effect is unknown")
 	default:
 		return r.unknownTask()
 	}
-	r.of, r.server, r.tool, r.parentID = t, t.server, t.tool, t.callID
-	r.about.Server = &policy.Server{Name: t.server, Tools: []string{t.tool.Exposed}}
+	r.of, r.server, r.tool, r.parentID = t, t.Server, t.Tool, t.CallID
+	r.about.Server = &policy.Server{Name: t.Server, Tools: []string{t.Tool.Exposed}}
 	return nil
 }
 
@@ -95,7 +96,7 @@ func (c *call) unknownTask() *Failure {
 // governTaskState holds the state of a task to its decision: a result in it to
 // the tool's schema and redaction, and its questions to the policy.
 func (r *relayed) governTaskState(ctx context.Context, answer json.RawMessage) (json.RawMessage, *Failure) {
-	if textMember(answer, "taskId") != r.of.id {
+	if textMember(answer, "taskId") != r.of.ID {
 		return nil, r.fail(signal.CodeOutputInvalid, "the server answered about another task")
 	}
 	var changes []jsonrpc.Change
@@ -134,10 +135,10 @@ func (r *relayed) setParams(changes ...jsonrpc.Change) *Failure {
 
 // governTaskResult treats the result of a task as the road treats a tool's result.
 func (r *relayed) governTaskResult(ctx context.Context, result json.RawMessage) (json.RawMessage, *Failure) {
-	t := &toolCall{call: r.call, subject: policy.Tool{Exposed: r.of.tool.Exposed}, raw: result}
+	t := &toolCall{call: r.call, subject: policy.Tool{Exposed: r.of.Tool.Exposed}, raw: result}
 	in := *r.in
 	in.Capabilities = nil // a task's result is no task
-	t.in, t.task, t.tool, t.decision.Redact, t.reply = &in, nil, r.of.tool, r.of.redact, nil
+	t.in, t.task, t.tool, t.decision.Redact, t.reply = &in, nil, r.of.Tool, r.of.Redact, nil
 	f := t.normalise(ctx)
 	if r.warnings = t.warnings; f != nil {
 		return nil, f
@@ -151,14 +152,14 @@ func (r *relayed) governTaskResult(ctx context.Context, result json.RawMessage) 
 func (r *relayed) governTaskQuestions(ctx context.Context, requests json.RawMessage) (json.RawMessage, *Failure) {
 	var changes []jsonrpc.Change
 	for key, request := range jsonrpc.Members(requests) {
-		seen, known := r.session().shown(r.of, key)
+		seen, known := r.session().Verdict(r.of, key)
 		method := textMember(request, "method")
 		params, _ := jsonrpc.Get(request, "params")
 		if !known {
-			seen = r.foresee(ctx, r.of.callID, registry.Question{Key: key, Method: method, Params: params})
-			seen.allowed = r.session().show(r.of, key, seen) && seen.allowed
+			seen = r.foresee(ctx, r.of.CallID, registry.Question{Key: key, Method: method, Params: params})
+			seen.Allowed = r.session().SetVerdict(r.of, key, seen) && seen.Allowed
 		}
-		if !seen.allowed {
+		if !seen.Allowed {
 			changes = append(changes, jsonrpc.Change{Name: key})
 		} else if method == elicitation && isObject(params) {
 			changes = append(changes, jsonrpc.Change{Name: key, Members: []jsonrpc.Change{{Name: "params", Value: r.attribute(params)}}})
@@ -180,9 +181,9 @@ func (r *relayed) findUpdated(ctx context.Context) *Failure {
 	changes := []jsonrpc.Change{}
 	for key, answer := range jsonrpc.Members(answers) {
 		change := jsonrpc.Change{Name: key} // deletes the answer
-		if in, _ := r.session().shown(r.of, key); in.allowed {
+		if in, _ := r.session().Verdict(r.of, key); in.Allowed {
 			var err error
-			if change.Value, err = redact(answer, in.redact); err != nil {
+			if change.Value, err = redact(answer, in.Redact); err != nil {
 				return r.internal("redacting an answer", err)
 			}
 		}
@@ -199,7 +200,7 @@ func (q *question) rememberClientTask(answer json.RawMessage) *Failure {
 	if _, asked := jsonrpc.Get(q.body, "task"); !asked {
 		return nil
 	}
-	if state, ok := jsonrpc.Get(answer, "task"); ok && !q.begin(state, &task{asks: q.method}) {
+	if state, ok := jsonrpc.Get(answer, "task"); ok && !q.begin(state, &session.Task{Asks: q.method}) {
 		return q.fail(signal.CodeOutputInvalid, "the client began a task under an id that is taken, or none")
 	}
 	return nil
@@ -213,7 +214,7 @@ func (q *question) filterClientTasks(answer json.RawMessage) (json.RawMessage, *
 		return nil, q.fail(signal.CodeOutputInvalid, "the answer holds no list")
 	}
 	list, _ = editArray(list, func(_ int, e json.RawMessage) (json.RawMessage, error) {
-		if q.session().task(q.server, textMember(e, "taskId"), q.start) == nil {
+		if q.session().Task(q.server, textMember(e, "taskId"), q.start) == nil {
 			return nil, nil
 		}
 		return e, nil
@@ -227,8 +228,8 @@ func (q *question) filterClientTasks(answer json.RawMessage) (json.RawMessage, *
 func (c *peer) taskStatus(params json.RawMessage) (json.RawMessage, bool) {
 	r := c.gate.newRelayed(&c.call)
 	r.principal = c.who
-	r.of = r.session().task("", textMember(params, "taskId"), r.start)
-	if _, asks := jsonrpc.Get(params, "inputRequests"); asks || r.of == nil || r.of.server != c.server {
+	r.of = r.session().Task("", textMember(params, "taskId"), r.start)
+	if _, asks := jsonrpc.Get(params, "inputRequests"); asks || r.of == nil || r.of.Server != c.server {
 		return nil, false
 	}
 	params, f := r.governTaskState(context.Background(), params)
@@ -285,7 +286,7 @@ func (c *call) taskState(t approval.Ticket) json.RawMessage {
 
 // ticketTask returns the principal's own ticket that the request is about as a
 // task, nil when it is about none.
-func (r *relayed) ticketTask(ctx context.Context) *task {
+func (r *relayed) ticketTask(ctx context.Context) *session.Task {
 	if r.gate.opts.Book == nil || !strings.HasPrefix(r.name, ticketPrefix) {
 		return nil
 	}
@@ -294,7 +295,7 @@ func (r *relayed) ticketTask(ctx context.Context) *task {
 		return nil
 	}
 	r.ticket = &t
-	return &task{id: t.ID, server: t.Server, expires: t.Expires, tool: &registry.Tool{
+	return &session.Task{ID: t.ID, Server: t.Server, Expires: t.Expires, Tool: &registry.Tool{
 		Server: t.Server, Name: t.Tool, Exposed: t.Exposed, Fingerprint: t.Fingerprint,
 	}}
 }

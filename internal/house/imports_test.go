@@ -42,11 +42,12 @@ var mayImport = map[string][]string{
 	"policy/rejudge/replay": {"policy", "policy/judgement", "audit"},
 	"policy/rejudge/verify": {"policy", "policy/judgement", "audit"}, // a difference is a record
 	"policy/rejudge/shadow": {"policy", "policy/judgement", "audit"}, // live replay
-	"proxy":                 {"signal", "audit", "policy", "policy/...", "proxy/artifact", "proxy/hold", "registry"},
+	"proxy":                 {"signal", "audit", "policy", "policy/...", "proxy/artifact", "proxy/hold", "proxy/session", "registry"},
 	"proxy/artifact":        {"policy"},
 	"proxy/bridge":          {"signal", "proxy/wire"},
 	"proxy/bus":             {"signal", "policy"},
 	"proxy/hold":            {"signal", "policy", "policy/approval"},
+	"proxy/session":         {"registry"},
 	"proxy/wire":            {"signal", "audit", "docs/schemas"},
 	"proxy/mcp":             {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
 	"proxy/ndjson":          {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
