@@ -116,7 +116,7 @@ func (t *toolCall) held() approval.Held {
 		Principal: t.principal, Server: t.tool.Server, Tool: t.tool.Name, Exposed: t.tool.Exposed,
 		Fingerprint: t.tool.Fingerprint, Arguments: t.body, Digest: t.digest,
 		Revision: t.decision.Revision, Rule: t.decision.Rule, Reason: t.decision.Reason,
-		RunsAs: t.runsAs(), Approval: *t.decision.Approval, DecisionID: t.decisionID, TraceID: t.traceID,
+		RunsAs: runsAs(t.credential), Approval: *t.decision.Approval, DecisionID: t.decisionID, TraceID: t.traceID,
 		Transport: t.in.Transport, Era: t.in.Era, Session: t.in.Session, Tags: t.in.Tags,
 		Execute: t.decision.Approval.ExecuteOnApprove || t.knowsTasks() || slices.Contains(t.gate.settings.Load().Execute, t.tool.Exposed),
 	}
@@ -376,7 +376,7 @@ const (
 // it. The client's answer decides nothing and is not read.
 func (t *toolCall) notifyClient(ctx context.Context, ticket approval.Ticket) (done func()) {
 	p := page{key: keyApproval, id: ticket.ID, url: t.gate.console().Approval(ticket)}
-	shows := p.url != "" && ticket.Attached == 0 && t.in.Peer != nil && t.declared(elicits, "url")
+	shows := p.url != "" && ticket.Attached == 0 && t.in.showsPages()
 	if shows {
 		p.message = hold.Fill("The call of {tool} waits for a person with role {roles} (rule {rule}: {reason}). The page shows what would be done; approvers decide there.", ticket, t.name)
 	}
@@ -411,6 +411,9 @@ func (p page) params() json.RawMessage {
 	return marshal(map[string]string{"mode": "url", "elicitationId": p.id, "url": p.url, "message": p.message})
 }
 
+// showsPages reports whether the client of a request can show a person a page.
+func (in *Call) showsPages() bool { return in.Peer != nil && offers(in.Capabilities, elicits, "url") }
+
 // showLink shows p while the request waits, and calls answered with what showPage returns. The
 // function that it returns ends that: a question that is still open is withdrawn; where what p is
 // for is over by then, the client is notified.
@@ -419,7 +422,7 @@ func (c *call) showLink(ctx context.Context, p page, answered func(action string
 	shown := make(chan struct{})
 	go func() {
 		defer close(shown)
-		defer c.survive("showing a page")
+		defer survive(c.gate.opts.Log.With("decision", c.decisionID), "showing a page")
 		answered(c.showPage(ctx, p))
 	}()
 	return func(over bool) {
@@ -466,7 +469,8 @@ func (t *toolCall) holdTime() time.Duration {
 // patience is how long the caller's client waits for a person: own takes precedence over the
 // settings, nil = it says nothing.
 func (c *call) patience(own *time.Duration) time.Duration {
-	s, profile := c.gate.settings.Load(), c.profile()
+	s := c.gate.settings.Load()
+	profile := s.profile(c.principal.Client, c.in.Transport)
 	hold := defaultHold
 	if said := cmp.Or(own, s.Hold, profile.Hold); said != nil {
 		hold = *said

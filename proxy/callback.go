@@ -74,7 +74,7 @@ func (c *peer) Ask(ctx context.Context, questions []registry.Question) []registr
 			ask := questions[i]
 			ask.Params = q.in.Message.Params
 			if ask.Method == elicitation {
-				ask.Params = q.attribute(ask.Params)
+				ask.Params = q.in.attribute(ask.Params, q.server)
 			}
 			r.asked = append(r.asked, ask)
 		}
@@ -89,14 +89,14 @@ func (c *peer) Ask(ctx context.Context, questions []registry.Question) []registr
 	return answers
 }
 
-// attribute returns the params of an elicitation with a message that says which
+// attribute returns the params of an elicitation with a message that says that
 // server asks. They stay as they are on the route of one server, whose client knows
 // the server by its address, and where they are no object.
-func (c *call) attribute(params json.RawMessage) json.RawMessage {
-	if c.in.Route != "" {
+func (in *Call) attribute(params json.RawMessage, server string) json.RawMessage {
+	if in.Route != "" {
 		return params
 	}
-	message := c.server + " asks"
+	message := server + " asks"
 	if text := textMember(params, "message"); text != "" {
 		message += ": " + text
 	}
@@ -150,7 +150,7 @@ func (c *call) elicited(ctx context.Context, f *Failure) *Failure {
 			return nil, nil
 		}
 		kept = true
-		return c.attribute(e), nil
+		return c.in.attribute(e, c.server), nil
 	})
 	if err == nil {
 		f.Upstream, err = jsonrpc.Edit(f.Upstream, jsonrpc.Change{Name: "data", Members: []jsonrpc.Change{{Name: "elicitations", Value: list}}})

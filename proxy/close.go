@@ -70,7 +70,7 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 			o.Limit, _ = f.Kernel.Detail["rule"].(string)
 		}
 		if g.opts.Log.IsDebug() {
-			c.logRefusal(f, rec)
+			g.logRefusal(f, rec)
 		}
 	}
 	o.Hidden, o.From = c.unseen, c.server
@@ -89,9 +89,9 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 
 // logRefusal logs that a request failed. Of what the caller sent it has the name of the
 // tool; a reason can quote arguments, so it has none.
-func (c *call) logRefusal(f *Failure, rec *audit.Record) {
+func (g *Gate) logRefusal(f *Failure, rec *audit.Record) {
 	rule := cmp.Or(f.Kernel.Detail["rule"], any(rec.Policy.Rule))
-	c.gate.opts.Log.Debug("refused", "decision", c.decisionID, "code", f.Kernel.Code, "rule", rule, "stage", rec.Stage,
+	g.opts.Log.Debug("refused", "decision", rec.DecisionID, "code", f.Kernel.Code, "rule", rule, "stage", rec.Stage,
 		"method", rec.Method, "server", rec.Server, "tool", rec.Exposed, "subject", rec.Principal.Subject)
 }
 

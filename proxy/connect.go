@@ -115,7 +115,7 @@ func (c *call) findCredential(ctx context.Context) (missing *registry.Missing, f
 		return nil, nil
 	}
 	found, err := c.gate.opts.Credentials.Credential(ctx, c.server, c.person())
-	if err == nil && found != nil && !c.owns(found) {
+	if err == nil && found != nil && !owns(&c.principal, found) {
 		err = errors.New("it is another person's")
 	}
 	if err == nil {
@@ -135,9 +135,9 @@ func (c *call) findCredential(ctx context.Context) (missing *registry.Missing, f
 	return nil, c.fail(signal.CodeUpstreamUnavailable, "the caller's credential at server "+c.server+" cannot be looked up").remedy(callLater)
 }
 
-// owns reports whether a credential is the caller's own, or toolgate's.
-func (c *call) owns(found *registry.Credential) bool {
-	whose, who := found.Person, &c.principal
+// owns reports whether a credential is a principal's own, or toolgate's.
+func owns(who *policy.Principal, found *registry.Credential) bool {
+	whose := found.Person
 	if whose.Issuer == "" && whose.Tenant == "" && whose.Subject == "" {
 		return true
 	}
@@ -148,12 +148,12 @@ func (c *call) owns(found *registry.Credential) bool {
 // connect.
 func (c *call) unconnected(m *registry.Missing) *Failure {
 	f := c.fail(signal.CodeConnectionRequired, cmp.Or(m.Reason, "the caller is not connected to server "+c.server)).with("server", c.server)
-	switch p := c.connectionPage(m); {
+	switch p := c.gate.connectionPage(c.server, c.decisionID, m); {
 	case p.url != "":
 		f = f.with("connect_url", p.url).remedy("a person has to connect at " + p.url + "; then call again")
 		if c.in.Era != eraRounds {
 			f.Elicitations = marshal([]json.RawMessage{p.params()})
-			f.Elicits = c.in.Era == eraAsking && c.declared(elicits, "url")
+			f.Elicits = c.in.Era == eraAsking && offers(c.in.Capabilities, elicits, "url")
 		}
 	case m.Connects:
 		f = f.remedy("a person has to connect in the console of toolgate; then call again")
@@ -163,13 +163,12 @@ func (c *call) unconnected(m *registry.Missing) *Failure {
 	return f
 }
 
-// connectionPage is where the caller's person connects to the server; its url is "" when there is no
-// such page. It carries no secret: whoever follows it has to sign in.
-func (c *call) connectionPage(m *registry.Missing) page {
-	p := page{key: keyConnection, id: c.decisionID}
+// connectionPage is where a person connects to a server; its url is "" when there is no such page.
+func (g *Gate) connectionPage(server, id string, m *registry.Missing) page {
+	p := page{key: keyConnection, id: id}
 	if m.Connects {
-		p.url = c.gate.console().Connection(c.server)
-		p.message = "Server " + c.server + " needs a connection of your own: " + m.Reason + ". Sign in on the page, which says what is asked for, and connect."
+		p.url = g.console().Connection(server)
+		p.message = "Server " + server + " needs a connection of your own: " + m.Reason + ". Sign in on the page, which says what is asked for, and connect."
 	}
 	return p
 }
@@ -178,8 +177,8 @@ func (c *call) connectionPage(m *registry.Missing) page {
 // the person has, at most for patience. It reports false when the person declined, or has not
 // connected in time.
 func (c *call) awaitConnection(ctx context.Context, m *registry.Missing, patience time.Duration) bool {
-	p := c.connectionPage(m)
-	if p.url == "" || c.in.Peer == nil || !c.declared(elicits, "url") {
+	p := c.gate.connectionPage(c.server, c.decisionID, m)
+	if p.url == "" || !c.in.showsPages() {
 		return false
 	}
 	switch {
@@ -218,13 +217,10 @@ func (c *call) untilConnected(ctx context.Context) bool {
 	}
 }
 
-// runsAs is what the call runs as, for its ticket; nil = as the configuration says.
-func (c *call) runsAs() *approval.Account {
-	if c.credential == nil {
+// runsAs is what a call with a credential runs as, for its ticket; nil = as the configuration says.
+func runsAs(c *registry.Credential) *approval.Account {
+	if c == nil {
 		return nil
 	}
-	return &approval.Account{
-		ID: c.credential.ID, Type: c.credential.Type, Issuer: c.credential.Issuer, Account: c.credential.Account,
-		Scopes: c.credential.Scopes, Until: c.credential.Until,
-	}
+	return &approval.Account{ID: c.ID, Type: c.Type, Issuer: c.Issuer, Account: c.Account, Scopes: c.Scopes, Until: c.Until}
 }

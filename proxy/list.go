@@ -163,7 +163,9 @@ func (g *Gate) List(ctx context.Context, in *Call, who policy.Principal) []*regi
 func (g *Gate) Listing(ctx context.Context, in *Call, who policy.Principal) *Listing {
 	if g.opts.Tracer != nil && in.Message != nil && in.Message.Method == "tools/list" {
 		c := g.newCall(in)
-		defer c.traceList(ctx, who)()
+		c.principal, c.decisionID = who, "" // it leaves no record
+		ctx = c.startTrace(ctx)
+		defer func() { c.endTrace(ctx, nil, g.opts.Now().Sub(c.start)) }()
 	}
 	engine, view := *g.policy.Load(), g.view(ctx, in, who)
 	status := g.offersStatus(ctx, view, who)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/proxy/session"
@@ -117,7 +119,7 @@ func (r *relayed) readLists(ctx context.Context) {
 	var servers sync.WaitGroup
 	for _, o := range r.gate.opts.Servers.Offers(ctx) {
 		servers.Go(func() {
-			defer r.survive("looking for a resource")
+			defer survive(r.gate.opts.Log.With("decision", r.decisionID), "looking for a resource")
 			for name, m := range lists {
 				if m.list != "tasks" && offers(o.Capabilities, m.needs...) {
 					r.readList(ctx, o, name, m)
@@ -129,9 +131,9 @@ func (r *relayed) readLists(ctx context.Context) {
 }
 
 // survive keeps a panic in a goroutine of a request from ending the program.
-func (c *call) survive(doing string) {
+func survive(log hclog.Logger, doing string) {
 	if v := recover(); v != nil {
-		c.gate.opts.Log.Error("panic while "+doing, "decision", c.decisionID, "panic", fmt.Sprint(v))
+		log.Error("panic while "+doing, "panic", fmt.Sprint(v))
 	}
 }
 

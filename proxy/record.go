@@ -48,7 +48,7 @@ func (c *call) fill(r *audit.Record, judged bool) *audit.Record {
 		r.Tool, r.Exposed, r.Fingerprint = c.tool.Name, c.tool.Exposed, c.tool.Fingerprint
 	}
 	if c.credential != nil {
-		r.Credential = (*audit.Credential)(c.runsAs())
+		r.Credential = (*audit.Credential)(runsAs(c.credential))
 	}
 	if judged {
 		r.Arguments = c.body

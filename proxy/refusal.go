@@ -58,8 +58,8 @@ func (c *call) errorForm() string {
 	if c.method != "" || stage == "receive" || stage == "identify" || c.in.Transport != "http" && c.in.Transport != "stdio" {
 		return ""
 	}
-	own := c.gate.settings.Load().Shapes[cmp.Or(c.server, c.in.Route)]
-	return cmp.Or(c.principal.Shape.Errors, own.Errors, c.profile().Errors)
+	s := c.gate.settings.Load()
+	return cmp.Or(c.principal.Shape.Errors, s.Shapes[cmp.Or(c.server, c.in.Route)].Errors, s.profile(c.principal.Client, c.in.Transport).Errors)
 }
 
 // deniedCall refuses a tool call for the decision's rule. The caller sees the tool, so

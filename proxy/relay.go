@@ -135,7 +135,7 @@ func (r *relayed) resolve(ctx context.Context) *Failure {
 // is a denial. The requester's own tickets are not judged.
 func (r *relayed) decide(ctx context.Context) *Failure {
 	if r.ticket.ID != "" {
-		r.decision = r.ownTickets()
+		r.decision = ownTickets(r.engine)
 		return nil
 	}
 	r.judgeRelayed(ctx)
@@ -208,7 +208,7 @@ func (r *relayed) forward(ctx context.Context) *Failure {
 		return f
 	}
 	if r.of != nil {
-		result = r.nameTask(result, r.of.ID)
+		result = r.in.nameTask(result, r.of.ID)
 	}
 	if r.kernel != nil {
 		kernel = *r.kernel
@@ -475,26 +475,22 @@ func (r *relayed) lacks() string {
 	case kind != "elicitation":
 	case has("mode") && mode != "form":
 		needs = append(needs, []string{kind, mode})
-	case r.declared(kind, "url"):
+	case offers(r.in.Capabilities, kind, "url"):
 		needs = append(needs, []string{kind, "form"})
 	}
 	if has("task") && (kind == "sampling" || kind == "elicitation") {
 		needs = append(needs, []string{"tasks", "requests", kind, what})
 	}
 	for _, path := range needs {
-		if !r.declared(path...) {
+		if !offers(r.in.Capabilities, path...) {
 			return strings.Join(path, ".")
 		}
 	}
 	return ""
 }
 
-// declared reports whether the client said that it can do what path names: each
-// step is a member whose value is an object.
-func (c *call) declared(path ...string) bool { return offers(c.in.Capabilities, path...) }
-
 // offers reports whether capabilities, a client's or a server's, have what path
-// names.
+// names: each step is a member whose value is an object.
 func offers(at json.RawMessage, path ...string) bool {
 	for _, step := range path {
 		inner, ok := jsonrpc.Get(at, step)

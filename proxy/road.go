@@ -241,14 +241,14 @@ func (p ClientProfile) matches(client, transport string) bool {
 	return prefix || p.Name == "" || rest == "" || rest[0] == '/' || strings.HasPrefix(rest, " (via ")
 }
 
-// profile returns the first profile that is the caller's, the zero value for none.
-func (c *call) profile() ClientProfile {
-	clients := c.gate.settings.Load().Clients
-	i := slices.IndexFunc(clients, func(p ClientProfile) bool { return p.matches(c.principal.Client, c.in.Transport) })
-	if i < 0 {
-		return ClientProfile{}
+// profile returns the first profile that is a caller's, the zero value for none.
+func (s *Settings) profile(client, transport string) ClientProfile {
+	for _, p := range s.Clients {
+		if p.matches(client, transport) {
+			return p
+		}
 	}
-	return clients[i]
+	return ClientProfile{}
 }
 
 // resultsMode returns how results are sent to the caller, as the first of these says:
@@ -257,7 +257,7 @@ func (c *call) resultsMode() string {
 	s := c.gate.settings.Load()
 	mode := cmp.Or(c.principal.Shape.Results, s.Shapes[cmp.Or(c.server, c.in.Route)].Results)
 	if mode == "" && slices.ContainsFunc(s.shaped, func(p ClientProfile) bool { return p.matches(c.principal.Client, c.in.Transport) }) {
-		mode = c.profile().Results
+		mode = s.profile(c.principal.Client, c.in.Transport).Results
 	}
 	return cmp.Or(mode, s.Results)
 }

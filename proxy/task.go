@@ -20,7 +20,7 @@ import (
 // that was asked for, or all of a result that says so itself (MCP 2026-07-28,
 // extension io.modelcontextprotocol/tasks).
 func (t *toolCall) taskOf(result json.RawMessage) (state json.RawMessage, ok bool) {
-	if t.declared("extensions", "io.modelcontextprotocol/tasks") && textMember(result, "resultType") == "task" {
+	if offers(t.in.Capabilities, "extensions", "io.modelcontextprotocol/tasks") && textMember(result, "resultType") == "task" {
 		state = result
 	} else if t.task != nil {
 		state, _ = jsonrpc.Get(result, "task")
@@ -47,17 +47,17 @@ func (t *toolCall) replyBegun(state json.RawMessage) *Failure {
 		t.ends(approval.StateFailed, nil, "the task's id is taken")
 		return t.fail(signal.CodeOutputInvalid, "the server began a task under an id that is taken")
 	}
-	t.raw = t.nameTask(t.raw, textMember(state, "taskId"))
+	t.raw = t.in.nameTask(t.raw, textMember(state, "taskId"))
 	t.ends(approval.StateDone, t.raw, "")
 	return t.replyShaped(outcome{result: t.raw[:len(t.raw):len(t.raw)], kernel: signal.OK(nil, t.metrics()), handle: true}, nil)
 }
 
 // nameTask puts the ID for the caller in place of a server's ID into a result that is or has the task.
-func (c *call) nameTask(result json.RawMessage, id string) json.RawMessage {
-	if c.in.TaskID == nil {
+func (in *Call) nameTask(result json.RawMessage, id string) json.RawMessage {
+	if in.TaskID == nil {
 		return result
 	}
-	named := jsonrpc.Change{Name: "taskId", Value: jsonrpc.Quote(c.in.TaskID(id))}
+	named := jsonrpc.Change{Name: "taskId", Value: jsonrpc.Quote(in.TaskID(id))}
 	if task, _ := jsonrpc.Get(result, "task"); textMember(task, "taskId") == id {
 		named = jsonrpc.Change{Name: "task", Members: []jsonrpc.Change{named}}
 	} else if textMember(result, "taskId") != id {
@@ -162,7 +162,7 @@ func (r *relayed) governTaskQuestions(ctx context.Context, requests json.RawMess
 		if !seen.Allowed {
 			changes = append(changes, jsonrpc.Change{Name: key})
 		} else if method == elicitation && isObject(params) {
-			changes = append(changes, jsonrpc.Change{Name: key, Members: []jsonrpc.Change{{Name: "params", Value: r.attribute(params)}}})
+			changes = append(changes, jsonrpc.Change{Name: key, Members: []jsonrpc.Change{{Name: "params", Value: r.in.attribute(params, r.server)}}})
 		}
 	}
 	return r.edited(requests, changes...)
@@ -248,7 +248,7 @@ func (t *toolCall) knowsTasks() bool {
 		return false
 	}
 	if t.task == nil {
-		return t.in.Era == eraRounds && t.declared("extensions", "io.modelcontextprotocol/tasks")
+		return t.in.Era == eraRounds && offers(t.in.Capabilities, "extensions", "io.modelcontextprotocol/tasks")
 	}
 	execution, _ := jsonrpc.Get(t.tool.Definition, "execution")
 	return textMember(execution, "taskSupport") != "required"

@@ -75,7 +75,7 @@ func (g *Gate) connected(ctx context.Context, t approval.Ticket) bool {
 	if _, f := c.findCredential(ctx); f != nil || c.credential != nil && t.Unconnected == refuses(c.credential) {
 		return false
 	}
-	return t.Disconnected(approval.Held{Principal: t.Principal, RunsAs: c.runsAs()}) == ""
+	return t.Disconnected(approval.Held{Principal: t.Principal, RunsAs: runsAs(c.credential)}) == ""
 }
 
 // callOf returns the call that a ticket was made for: the stored bytes, and the
@@ -217,15 +217,15 @@ func (t *toolCall) resolveStatus(ctx context.Context) *Failure {
 		return t.ambiguous(t.in.Message.Variants)
 	}
 	t.tickets, t.tool, t.subject = tickets, StatusTool(), policy.Tool{Server: StatusServer, Name: StatusName, Exposed: StatusName, Risk: "low"}
-	t.decision = t.ownTickets()
+	t.decision = ownTickets(t.engine)
 	return nil
 }
 
 // ownTickets allows what is about the principal's own tickets, which no policy
 // judges; for the result of a ticket's call, see storedResult.
-func (c *call) ownTickets() policy.Decision {
+func ownTickets(engine Policy) policy.Decision {
 	return policy.Decision{
-		Effect: policy.Allow, Rule: "own_tickets", Reason: "everybody may ask for tickets of their own", Revision: c.engine.Revision(),
+		Effect: policy.Allow, Rule: "own_tickets", Reason: "everybody may ask for tickets of their own", Revision: engine.Revision(),
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/span"
-	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -48,27 +47,26 @@ const (
 // in params._meta is its parent, else that of the transport (Call.Trace).
 func (c *call) startTrace(ctx context.Context) context.Context {
 	t := c.gate.opts.Tracer
-	ctx = t.Start(ctx, span.Start{Kind: span.Server, Name: c.tracedMethod(), Parent: c.metaTrace(), Transport: c.in.Trace, TraceID: c.traceID})
+	ctx = t.Start(ctx, span.Start{Kind: span.Server, Name: c.gate.tracedMethod(c.in.Message, cmp.Or(c.server, c.in.Route)), Parent: metaTrace(c.in.Message), Transport: c.in.Trace, TraceID: c.traceID})
 	c.trace = t.Carry(ctx)
 	c.traceID = c.trace.TraceID()
 	return ctx
 }
 
 // metaTrace returns the context in params._meta, nil for none.
-func (c *call) metaTrace() span.Carrier {
-	if c.in.Message == nil {
+func metaTrace(m *jsonrpc.Message) span.Carrier {
+	if m == nil {
 		return nil
 	}
 	return span.From(func(name string) string {
-		raw, _ := c.in.Message.Param("_meta", name)
+		raw, _ := m.Param("_meta", name)
 		text, _ := jsonrpc.Text(raw)
 		return text
 	})
 }
 
-// tracedMethod returns the method of a request, if it is one that the gate knows.
-func (c *call) tracedMethod() string {
-	m := c.in.Message
+// tracedMethod returns the method of a request to server, if it is one that the gate knows.
+func (g *Gate) tracedMethod(m *jsonrpc.Message, server string) string {
 	if m == nil {
 		return otherMethod
 	}
@@ -77,7 +75,7 @@ func (c *call) tracedMethod() string {
 			return m.Method
 		}
 	}
-	if m.Method == "tools/call" || m.Method == "tools/list" || c.gate.extends(cmp.Or(c.server, c.in.Route), m.Method) {
+	if m.Method == "tools/call" || m.Method == "tools/list" || g.extends(server, m.Method) {
 		return m.Method
 	}
 	return otherMethod
@@ -87,7 +85,7 @@ func (c *call) tracedMethod() string {
 func (c *call) endTrace(ctx context.Context, f *Failure, took time.Duration) {
 	who := c.caller()
 	e := &span.End{
-		Kind: span.Server, Method: c.tracedMethod(), RequestID: c.id, Protocol: c.in.Era, Transport: c.in.Transport, Server: c.server,
+		Kind: span.Server, Method: c.gate.tracedMethod(c.in.Message, cmp.Or(c.server, c.in.Route)), RequestID: c.id, Protocol: c.in.Era, Transport: c.in.Transport, Server: c.server,
 		Subject: who.Subject, Agent: who.Client, DecisionID: c.decisionID, Effect: string(c.decision.Effect), Revision: c.decision.Revision,
 		Rule: c.decision.Rule, Ticket: c.ticket.ID, Duration: took, Events: c.events,
 	}
@@ -99,14 +97,14 @@ func (c *call) endTrace(ctx context.Context, f *Failure, took time.Duration) {
 	case c.method == "prompts/get":
 		e.Prompt, e.Known = c.name, c.server != ""
 	}
-	e.Error, e.Code, e.Status = c.fault(f)
+	e.Error, e.Code, e.Status = faultOf(c.reply, f)
 	c.gate.opts.Tracer.End(ctx, e)
 }
 
-// fault returns why a request or a stage failed: error.type, the kernel code, and the
+// faultOf returns why a request or a stage failed: error.type, the kernel code, and the
 // code of the upstream's error object. All are "" for success, and for a call that
 // waits for people.
-func (c *call) fault(f *Failure) (kind, code, status string) {
+func faultOf(reply *Reply, f *Failure) (kind, code, status string) {
 	switch {
 	case f != nil && f.Upstream != nil:
 		raw, _ := jsonrpc.Get(f.Upstream, "code")
@@ -115,17 +113,10 @@ func (c *call) fault(f *Failure) (kind, code, status string) {
 		return errorPolicy, f.Kernel.Code, ""
 	case f != nil:
 		return f.Kernel.Code, f.Kernel.Code, ""
-	case c.reply == nil || c.reply.Kernel.Error == nil || c.reply.Kernel.Error.Code == signal.CodeApprovalPending || !isError(c.reply.Result):
+	case reply == nil || reply.Kernel.Error == nil || reply.Kernel.Error.Code == signal.CodeApprovalPending || !isError(reply.Result):
 		return "", "", ""
 	}
 	return errorTool, "", ""
-}
-
-// traceList begins the span of a list that leaves no record, and returns what ends it.
-func (c *call) traceList(ctx context.Context, who policy.Principal) (end func()) {
-	c.principal, c.decisionID = who, ""
-	ctx = c.startTrace(ctx)
-	return func() { c.endTrace(ctx, nil, c.gate.opts.Now().Sub(c.start)) }
 }
 
 // note adds an event to the span of a call.
@@ -143,7 +134,7 @@ func traceStage[R any](ctx context.Context, r R, c *call, s stage[R]) *Failure {
 	f := s.run(r, ctx)
 	e.Error = ""
 	if f != nil {
-		e.Error, e.Code, e.Status = c.fault(f)
+		e.Error, e.Code, e.Status = faultOf(c.reply, f)
 	}
 	return f
 }
