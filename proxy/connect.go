@@ -36,6 +36,10 @@ const (
 // continues once its person has. connect fails closed: where the credential cannot be looked up,
 // no call is made.
 func (t *toolCall) connect(ctx context.Context) *Failure {
+	if t.tool.AsConfigured {
+		t.credential = nil
+		return nil
+	}
 	missing, f := t.findCredential(ctx)
 	if missing == nil {
 		return f
@@ -114,7 +118,7 @@ func (c *call) findCredential(ctx context.Context) (missing *registry.Missing, f
 	if c.gate.opts.Credentials == nil || c.server == "" {
 		return nil, nil
 	}
-	found, err := c.gate.opts.Credentials.Credential(ctx, c.server, c.person())
+	found, err := c.gate.opts.Credentials.Credential(ctx, c.server, c.from(c.server))
 	if err == nil && found != nil && !owns(&c.principal, found) {
 		err = errors.New("it is another person's")
 	}

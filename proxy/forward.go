@@ -147,20 +147,16 @@ type origin struct {
 	who  policy.Principal
 }
 
-// person returns whose requests the road makes.
-func (c *call) person() registry.Downstream {
-	out := registry.Downstream{Issuer: c.principal.Issuer, Tenant: c.principal.Tenant, Subject: c.principal.Subject}
-	if out.Issuer != "" {
-		out.Token = text.Secret(c.in.Credential.Bearer)
-	}
-	return out
-}
-
 // from returns the client that the road forwards for, with the gate between server
 // and the client's peers.
 func (c *call) from(server string) registry.Downstream {
-	out := c.person()
-	out.Session, out.Capabilities, out.ClientInfo, out.Revision, out.Level, out.Bytes = c.in.Session, c.in.Capabilities, c.in.ClientInfo, c.in.Era, c.in.Level, c.in.Bytes
+	out := registry.Downstream{
+		Issuer: c.principal.Issuer, Tenant: c.principal.Tenant, Subject: c.principal.Subject,
+		Session: c.in.Session, Capabilities: c.in.Capabilities, ClientInfo: c.in.ClientInfo, Revision: c.in.Era, Level: c.in.Level, Bytes: c.in.Bytes,
+	}
+	if out.Issuer != "" {
+		out.Token = text.Secret(c.in.Credential.Bearer)
+	}
 	if c.credential != nil {
 		out.Credential = c.credential.ID
 	}

@@ -33,10 +33,11 @@ func (t *toolCall) receive(context.Context) *Failure {
 		return t.fail(signal.CodeEnvelopeInvalid, "params.name must be a string that is not empty")
 	}
 	args, ok := m.Param("arguments")
-	if t.body = args; !isObject(args) {
+	wrong := ok && args[0] != '{'
+	if t.body = args; !ok || wrong {
 		t.body = json.RawMessage("{}")
 	}
-	if ok && !isObject(args) {
+	if wrong {
 		return t.fail(signal.CodeEnvelopeInvalid, "params.arguments must be an object")
 	}
 	t.digest = digest(t.body)

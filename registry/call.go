@@ -301,9 +301,12 @@ func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.Raw
 	}
 	out.Tool, out.Fingerprint, out.Form = t.Name, t.Fingerprint, t.Form
 	out.Timeout, out.MaxTimeout = t.Timeout, t.MaxTimeout
-	server, err := r.serverOf(ctx, servers[0], out.From)
-	if err != nil {
-		return nil, err
+	server := servers[0].server
+	if servers[0].people != nil {
+		var err error
+		if server, err = r.serverOf(ctx, servers[0], out.From); err != nil {
+			return nil, err
+		}
 	}
 	result, e := server.Do(ctx, out)
 	if e != nil {

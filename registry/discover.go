@@ -80,7 +80,7 @@ func (r *Registry) tool(cfg config.Server, name string, definition json.RawMessa
 		Server: cfg.Name, Name: name, Exposed: cfg.Prefix + name,
 		Definition: definition, source: definition, Fingerprint: upstream.Fingerprint(definition), Form: upstream.Form(definition),
 		Risk: cfg.Risk, InputMode: cfg.InputSchema, OutputMode: cfg.OutputSchema, AllowVariants: cfg.CaseVariants == "allow",
-		Timeout: cfg.Timeout, MaxTimeout: cfg.MaxTimeout, Notice: cfg.Notice, EscapeHidden: cfg.HiddenText == "escape", unseen: text.HiddenKinds(definition),
+		Timeout: cfg.Timeout, MaxTimeout: cfg.MaxTimeout, Notice: cfg.Notice, EscapeHidden: cfg.HiddenText == "escape", AsConfigured: cfg.Credential == nil, unseen: text.HiddenKinds(definition),
 	}
 	if err := r.complete(t); err != nil {
 		t.Quarantine = err.Error()

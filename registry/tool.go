@@ -61,6 +61,9 @@ type Tool struct {
 	EscapeHidden bool
 	// Notice is the server's configured boundary notice, "" when none.
 	Notice string
+	// AsConfigured says that calls are made with what the configuration says, the same for all
+	// callers: Registry.Credential gives none for the server.
+	AsConfigured bool
 
 	withheld string             // the reason of a quarantine by pin, for agents
 	pinned   bool               // quarantined by its pin, so that accepting it makes it serve

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/coreos/go-oidc/v3/oidc"
 
@@ -123,14 +124,27 @@ func (s *state) checkBinding(ctx context.Context, b binding, c *Credential) erro
 // errUnbound refuses a token that is not bound to a key, as somebody took it for.
 var errUnbound = refuse(Proof, "the token is not bound to a key, and was shown with the scheme DPoP")
 
-// FromRequest reads what a request at a route shows: as FromHeader does, its proof and the
-// certificate of its connection. A request may be read once: its proof is good once.
+// FromRequest reads what a request at a route shows: the token of its one Authorization
+// line, with its proof when the scheme is DPoP, and the certificate of its connection. An
+// Authorization that is not one token makes the credential Malformed: such a caller is nobody,
+// not an anonymous one. FromRequest never gives a local credential. A request may be read
+// once: its proof is good once.
 func FromRequest(r *http.Request, at Resource) Credential {
-	c, ok := FromHeader(r.Header)
-	if c.DPoP != nil {
-		c.DPoP.method, c.DPoP.path, c.DPoP.spent = r.Method, r.URL.EscapedPath(), HasSpentProof(r.Context())
+	c := Credential{Source: r.RemoteAddr, At: at}
+	if lines := r.Header["Authorization"]; len(lines) > 0 {
+		line, proof := lines[0], (*DPoP)(nil)
+		if scheme, token, ok := strings.Cut(line, " "); ok && strings.EqualFold(scheme, "DPoP") {
+			line, proof = "Bearer "+token, &DPoP{method: r.Method, path: r.URL.EscapedPath(), spent: HasSpentProof(r.Context())}
+			if proofs := r.Header["Dpop"]; len(proofs) == 1 {
+				proof.jwt = proofs[0]
+			}
+		}
+		if token, _ := ParseBearer(line); token != "" && len(lines) == 1 {
+			c.Bearer, c.DPoP = token, proof
+		} else {
+			c.Malformed = true
+		}
 	}
-	c.Source, c.Malformed, c.At = r.RemoteAddr, !ok, at
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
 		c.Certificate = r.TLS.PeerCertificates[0]
 	}

@@ -322,29 +322,6 @@ func ParseBearer(header string) (string, error) {
 	return token, nil
 }
 
-// FromHeader reads what a request over HTTP shows: the token of its one
-// Authorization line, with a DPoP when its scheme is DPoP, or nothing when it has none.
-// It reports false for an Authorization that is there but is not one token: such a caller is
-// nobody, not an anonymous one. It never gives a local credential.
-func FromHeader(h http.Header) (Credential, bool) {
-	lines := h["Authorization"]
-	if len(lines) == 0 {
-		return Credential{}, true
-	}
-	line, proof := lines[0], (*DPoP)(nil)
-	if scheme, token, ok := strings.Cut(line, " "); ok && strings.EqualFold(scheme, "DPoP") {
-		line, proof = "Bearer "+token, new(DPoP)
-		if proofs := h["Dpop"]; len(proofs) == 1 {
-			proof.jwt = proofs[0]
-		}
-	}
-	token, _ := ParseBearer(line)
-	if token == "" || len(lines) > 1 {
-		return Credential{}, false
-	}
-	return Credential{Bearer: token, DPoP: proof}, true
-}
-
 const b64token = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/="
 
 // HashToken gives the form in which a token is configured: 64 lower-case

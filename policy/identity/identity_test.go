@@ -187,8 +187,8 @@ func TestParseBearer(t *testing.T) {
 	}
 }
 
-// TestFromHeader: a malformed credential is nobody's, never none.
-func TestFromHeader(t *testing.T) {
+// TestMalformedCredential: a malformed credential is nobody's, never none.
+func TestMalformedCredential(t *testing.T) {
 	for _, tt := range []struct {
 		lines []string
 		token string
@@ -210,9 +210,9 @@ func TestFromHeader(t *testing.T) {
 		if tt.lines != nil {
 			h["Authorization"] = tt.lines
 		}
-		got, ok := identity.FromHeader(h)
-		if want := (identity.Credential{Bearer: tt.token}); got != want || ok != tt.ok {
-			t.Errorf("Authorization %q: %+v, %v, want %+v, %v", tt.lines, got, ok, want, tt.ok)
+		got := identity.FromRequest(&http.Request{Header: h}, identity.Resource{})
+		if want := (identity.Credential{Bearer: tt.token, Malformed: !tt.ok}); got != want {
+			t.Errorf("Authorization %q: %+v, want %+v", tt.lines, got, want)
 		}
 	}
 }

@@ -221,7 +221,9 @@ func (d *Door) readBody(out *response, r *http.Request, x *exchange) (body []byt
 		problem(out.w, http.StatusBadRequest, "the body ended early")
 		return nil, false
 	}
-	x.claim.Shrink(int64(len(body)))
+	if read := int64(len(body)); read < size {
+		x.claim.Shrink(read)
+	}
 	return body, true
 }
 

@@ -168,9 +168,6 @@ func (s *Server) learn(token string) {
 // needsPerson returns e as the error of a request for which a person has to act, where that is why
 // it failed: no server has executed the request.
 func needsPerson(e *Error) *Error {
-	if e == nil {
-		return nil
-	}
 	if missing, ok := errors.AsType[*credential.Missing](e); ok {
 		return &Error{Kind: Unconnected, Err: missing}
 	}

@@ -140,7 +140,10 @@ func (s *Server) send(ctx context.Context, r *request) (json.RawMessage, *Error)
 	if cl != nil && ofSession[r.method] {
 		cl.recordOutcome(r, e == nil)
 	}
-	return result, needsPerson(e)
+	if e != nil {
+		return nil, needsPerson(e)
+	}
+	return result, nil
 }
 
 // sharedHandshake keys the second shared connection of a server that speaks both kinds of

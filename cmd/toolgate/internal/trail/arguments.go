@@ -78,7 +78,14 @@ func (k *argumentKeeper) keep(r *audit.Record) *audit.Record {
 	if len(text) == 0 {
 		text = r.About
 	}
-	input, known := k.schemaOf(r)
+	// The input schema of the tool, nil for a method that calls none; known is false when the schema
+	// that judged the call is not at hand.
+	input, known := (*schema.Schema)(nil), r.Method != ""
+	if c := k.tools(); !known && c != nil {
+		if t, ok := c.Defined(r.Server, r.Tool, r.Fingerprint); ok && t.Exposed == r.Exposed && t.Quarantine == "" && t.Input != nil {
+			input, known = t.Input, true
+		}
+	}
 	switch {
 	case rule.Keep != "" || input != nil && input.Secret():
 	case len(text) > 0 && !mayName(text), len(text) == 0 && r.ArgumentsSHA256 == "":
@@ -158,23 +165,6 @@ func mask(text json.RawMessage, secrets *schema.Schema, pointers []string) (json
 	}
 	masked, err := json.Marshal(v)
 	return masked, count, err == nil
-}
-
-// schemaOf returns the input schema of the tool that r is about, nil for a method that
-// calls none. It returns false when the schema that judged the call is not at hand.
-func (k *argumentKeeper) schemaOf(r *audit.Record) (*schema.Schema, bool) {
-	if r.Method != "" {
-		return nil, true
-	}
-	c := k.tools()
-	if c == nil {
-		return nil, false
-	}
-	t, ok := c.Defined(r.Server, r.Tool, r.Fingerprint)
-	if !ok || t.Exposed != r.Exposed || t.Quarantine != "" || t.Input == nil {
-		return nil, false
-	}
-	return t.Input, true
 }
 
 // maskAt masks the values under path and returns how many there were. A part * stands for
