@@ -46,6 +46,7 @@ var mayImport = map[string][]string{
 	"proxy/artifact":        {"policy"},
 	"proxy/bridge":          {"signal", "proxy/wire"},
 	"proxy/bus":             {"signal", "policy"},
+	"proxy/eventlog":        {},
 	"proxy/hold":            {"signal", "policy", "policy/approval"},
 	"proxy/session":         {"registry"},
 	"proxy/wire":            {"signal", "audit", "docs/schemas"},

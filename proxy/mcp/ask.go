@@ -10,6 +10,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/proxy/eventlog"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry"
 )
@@ -25,7 +26,7 @@ import (
 // A message that belongs to no request starts at the second.
 type clientPeer struct {
 	session *session
-	stream  *stream // nil = of no request
+	stream  *eventlog.Stream // nil = of no request
 }
 
 var _ registry.Peer = (*clientPeer)(nil)
@@ -62,17 +63,17 @@ func (p *clientPeer) Tell(method string, params json.RawMessage) {
 	if p.session.changes.add(method) {
 		return
 	}
-	p.send(outgoing{message: jsonrpc.OneLine(jsonrpc.NewNotification(method, params))})
+	p.send(eventlog.Message{Text: jsonrpc.OneLine(jsonrpc.NewNotification(method, params))})
 }
 
-// send sends o and returns false when no way exists.
-func (p *clientPeer) send(l outgoing) bool {
-	return p.stream != nil && p.stream.post(l) || p.session.post(l)
+// send sends l and returns false when no way exists.
+func (p *clientPeer) send(l eventlog.Message) bool {
+	return p.stream != nil && p.stream.Post(l) || p.session.post(l)
 }
 
 // useStream makes t the stream for messages that belong to x.
-func (x *exchange) useStream(t *stream) {
-	x.notify = t.send
+func (x *exchange) useStream(t *eventlog.Stream) {
+	x.notify = t.Send
 	x.call.Peer = &clientPeer{session: x.session, stream: t}
 }
 
@@ -111,7 +112,7 @@ func (p *clientPeer) ask(asked registry.Question) *question {
 	switch {
 	case s.answering.Err() != nil:
 		q.fail(sessionOver)
-	case !p.send(outgoing{message: message, question: q}):
+	case !p.send(eventlog.Message{Text: message, Question: q}):
 		q.fail(unreachable)
 	}
 	return q
@@ -139,7 +140,7 @@ func setIn(object, value json.RawMessage, path ...string) json.RawMessage {
 // that can still be reached about each that it has received.
 func (p *clientPeer) withdraw(sent []*question, reason string) {
 	for _, q := range sent {
-		if !q.fail(reason) || reason == sessionOver || p.session.recall(q) {
+		if !q.fail(reason) || reason == sessionOver || p.session.events != nil && p.session.events.Recall(&p.session.streams, q) {
 			continue
 		}
 		params := slices.Concat([]byte(`{"requestId":`), q.id, []byte(`,"reason":"`+unwanted+`"}`))
@@ -152,6 +153,9 @@ func (p *clientPeer) withdraw(sent []*question, reason string) {
 func (q *question) fail(reason string) bool {
 	return q.session.settle(&jsonrpc.Message{Kind: jsonrpc.Failure, ID: q.id, Error: failed(reason)})
 }
+
+// Lose implements eventlog.Question.
+func (q *question) Lose() { q.fail(unreachable) }
 
 // settle ends the question that m responds to: m waits among the answers, from which
 // Ask takes it. settle reports whether the question was open. It does not block.
@@ -199,104 +203,13 @@ func (s *session) takeProgress(params json.RawMessage) {
 	}
 }
 
-// Bounds of a mailbox. It serves the time between two streams, so it is
-// small; its messages count as kept for the session (EventLog).
-const (
-	maxMailbox      = 64
-	maxMailboxBytes = 256 << 10
-)
-
-// outgoing is one message on its way to a client.
-type outgoing struct {
-	message  []byte    // on one line; nil = an event without data
-	question *question // that the message asks; nil = none
-	last     bool      // it answers the request that its stream is for
-}
-
-// cost returns the bytes that keeping o takes.
-func (l outgoing) cost() int { return eventCost + len(l.message) }
-
-// fail ends o's question: the client will never read it.
-func (l outgoing) fail() {
-	if l.question != nil {
-		l.question.fail(unreachable)
-	}
-}
-
-// post sends o outside the streams of requests and returns false when there is
+// post sends l outside the streams of requests and returns false when there is
 // no way.
-func (s *session) post(l outgoing) bool {
+func (s *session) post(l eventlog.Message) bool {
 	if s.direct != nil {
 		return s.direct(l)
 	}
-	return s.events.postToSession(s, l)
-}
-
-// recall removes the question q from the mailbox of s. It returns true when q
-// was there, so that the client never received it.
-func (s *session) recall(q *question) bool {
-	if s.events == nil {
-		return false
-	}
-	s.events.mu.Lock()
-	defer s.events.mu.Unlock()
-	m := s.streams.mailbox
-	if m == nil {
-		return false
-	}
-	i := slices.IndexFunc(m.events, func(l outgoing) bool { return l.question == q })
-	if i >= 0 {
-		m.removeLocked(i)
-	}
-	if len(m.events) == 0 {
-		m.dropLocked()
-	}
-	return i >= 0
-}
-
-// postToSession adds o to the GET stream of s, whose reader may be
-// reconnecting, or to the newest request stream. Otherwise o waits in the
-// mailbox for the next stream.
-func (log *eventLog) postToSession(s *session, l outgoing) bool {
-	log.mu.Lock()
-	defer log.mu.Unlock()
-	o := &s.streams
-	var tried *stream // it has ended, unless another took its place while it waited for its reader
-	for t := o.listen; t != nil && t != tried; t = o.listen {
-		if t.postLocked(l) {
-			return true
-		}
-		tried = t
-	}
-	for _, t := range slices.Backward(o.flying) {
-		if t.openLocked() {
-			return t.postLocked(l) || log.addToMailboxLocked(o, l)
-		}
-	}
-	return log.addToMailboxLocked(o, l)
-}
-
-// addToMailboxLocked puts o into the mailbox. The oldest notification makes
-// room, then the oldest question. The caller must hold mu.
-func (log *eventLog) addToMailboxLocked(o *streams, l outgoing) bool {
-	if o.ended || l.cost() > maxMailboxBytes {
-		return false
-	}
-	if o.mailbox == nil {
-		o.mailbox = &stream{log: log, owner: o}
-	}
-	m := o.mailbox
-	for len(m.events) == maxMailbox || m.bytes+l.cost() > maxMailboxBytes || !log.shedLocked(o, l.cost()) {
-		if len(m.events) == 0 {
-			return false
-		}
-		i := slices.IndexFunc(m.events, func(l outgoing) bool { return l.question == nil })
-		m.removeLocked(max(i, 0)).fail()
-		log.crowded()
-	}
-	m.pushLocked(l)
-	o.waiting.Store(true)
-	return true
+	return s.events.Post(&s.streams, l)
 }
 
 // toolsChanged reports that the client's list of tools may have changed.
@@ -330,10 +243,10 @@ func (c *listChanges) add(method string) bool {
 func (c *listChanges) clear() { c.pending.Store(0) }
 
 // flush sends the pending changes. A change that cannot be sent stays pending.
-func (c *listChanges) flush(send func(outgoing) bool) {
+func (c *listChanges) flush(send func(eventlog.Message) bool) {
 	unheard := c.pending.Swap(0)
 	for i, method := range listMethods {
-		if unheard&(1<<i) != 0 && !send(outgoing{message: jsonrpc.NewNotification(method, nil)}) {
+		if unheard&(1<<i) != 0 && !send(eventlog.Message{Text: jsonrpc.NewNotification(method, nil)}) {
 			c.add(method)
 		}
 	}

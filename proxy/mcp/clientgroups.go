@@ -16,6 +16,7 @@ import (
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/eventlog"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
@@ -35,7 +36,7 @@ type clientGroup struct {
 
 	extensions []string // that the client declares, as registry.ExtensionsIn names them
 
-	streams streams
+	streams eventlog.Streams
 	onEnd   func(*clientGroup) // called once, under the table's mu
 	work    atomic.Int64       // pieces of work under way
 
@@ -98,7 +99,7 @@ func (t *clientGroups) enter(who policy.Principal, client, route string, capabil
 	}
 	if g == nil {
 		g = &clientGroup{
-			account: account{owner: ownerOf(who)}, streams: streams{owner: ownerOf(who)}, key: key, route: route, named: client != "", began: t.now(), names: client, extensions: registry.ExtensionsIn(capabilities),
+			account: account{owner: ownerOf(who)}, streams: eventlog.Streams{Owner: ownerOf(who)}, key: key, route: route, named: client != "", began: t.now(), names: client, extensions: registry.ExtensionsIn(capabilities),
 			onEnd: t.endedLocked, listeners: make(map[*listener]struct{}), watches: make(map[string]int),
 		}
 		if !t.putLocked(key, g) {

@@ -18,6 +18,7 @@ import (
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/eventlog"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
@@ -149,7 +150,7 @@ func (x *exchange) mayNotify() bool {
 	case s == nil || x.row.anytime || x.call.Message == nil || x.call.Message.Kind != jsonrpc.Request:
 		return false
 	}
-	return x.token != nil || s.mayBeNotified || s.streams.waiting.Load() || *s.level.Load() != ""
+	return x.token != nil || s.mayBeNotified || s.streams.Waiting() || *s.level.Load() != ""
 }
 
 // authenticate stores the credential of r, shown at a resource, and its principal in x, or
@@ -238,7 +239,7 @@ func (s *sessionServer) run(x *exchange) (a answer) {
 			x.call.Progress = progress(x.notify, x.token)
 		}
 		if x.session != nil {
-			x.call.Later = progress(func(message []byte) { x.session.peer.send(outgoing{message: message}) }, x.token)
+			x.call.Later = progress(func(message []byte) { x.session.peer.send(eventlog.Message{Text: message}) }, x.token)
 		}
 	}
 	if x.crowded || x.ctx.Err() != nil {

@@ -40,6 +40,7 @@ import (
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/eventlog"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry"
 )
@@ -162,7 +163,7 @@ type Options struct {
 	// 0 = never.
 	StreamLife time.Duration
 	// EventLog bounds the events kept for clients that lost an event stream.
-	EventLog EventLog
+	EventLog eventlog.Limits
 	// IOTimeout bounds writing one message; 0 = 30 s. The server bounds the time of a
 	// request's body.
 	IOTimeout time.Duration
@@ -246,7 +247,7 @@ type core struct {
 type sessionServer struct {
 	*core
 	sessions  *table[*session]
-	events    *eventLog
+	events    *eventlog.Log
 	taking    singleflight.Group // of sessions of other replicas
 	unmatched atomic.Uint64      // answers that match no open question
 }
@@ -258,7 +259,7 @@ type statelessServer struct {
 	groups *clientGroups
 	parked sync.Map // :: callID -> *multiCall that was parked at least once
 	signer *stateSigner
-	events *eventLog
+	events *eventlog.Log
 }
 
 // Door serves MCP clients over HTTP (ServeHTTP) and stdio (Serve). It is safe
@@ -268,7 +269,7 @@ type Door struct {
 	session   *sessionServer
 	stateless *statelessServer
 	hosts     guard.Hosts
-	events    *eventLog
+	events    *eventlog.Log
 	janitor   sync.WaitGroup
 
 	stdioClients sync.Map // :: *stdioClient -> owner of its last line; those being served
@@ -290,10 +291,9 @@ func New(opts Options) (*Door, error) {
 	base, cancel := context.WithCancelCause(context.Background())
 	c := &core{opts: opts, base: base, cancel: cancel, calls: wait.NewWorkers(), serverInfo: serverInfoOf(opts.Version)}
 	c.closing, c.close = context.WithCancel(base)
-	events := &eventLog{limits: opts.EventLog.withDefaults(), now: opts.Now, crowded: opts.Crowded, keeper: opts.Keeper, held: make(map[owner]*holding)}
-	events.slow = func(by owner) {
-		opts.Log.Warn("a client does not read its event stream: it is disconnected, and beyond what is kept for it the oldest events are dropped", "principal", by.Subject, "after", sendTimeout)
-	}
+	events := eventlog.New(eventlog.Options{Limits: opts.EventLog, Now: opts.Now, Crowded: opts.Crowded, Keeper: opts.Keeper, Slow: func(by owner) {
+		opts.Log.Warn("a client does not read its event stream: it is disconnected, and beyond what is kept for it the oldest events are dropped", "principal", by.Subject, "after", eventlog.SendTimeout)
+	}})
 	groups := &clientGroups{table: newTable[*clientGroup](opts), onEnd: opts.Ended, named: make(map[owner]int), listens: make(map[owner]int), parked: share.New[owner](opts.MaxParked)}
 	groups.reuse = true
 	d := &Door{
@@ -332,7 +332,7 @@ func (d *Door) Close(ctx context.Context) error {
 	}
 	d.cancel(proxy.ErrShutdown)
 	d.janitor.Wait()
-	d.events.stopKeeping()
+	d.events.StopKeeping()
 	d.session.sessions.endAll()
 	d.stateless.groups.endAll()
 	return err
@@ -389,7 +389,7 @@ func (d *Door) reap() {
 	for wait.For(d.closing, max(d.opts.SessionTTL/10, time.Second)) {
 		d.session.sessions.sweep()
 		d.stateless.groups.sweep()
-		d.events.sweep()
+		d.events.Sweep()
 		d.KeepSessions()
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/eventlog"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -101,8 +102,8 @@ func (c *duplex) flushChanges() {
 
 // reply sends the answer a, if it has a body.
 func (c *duplex) reply(a answer) {
-	if a.body != nil && !a.silent {
-		c.send(a.message())
+	if message := a.message(); message != nil {
+		c.send(message)
 	}
 }
 
@@ -207,8 +208,8 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	c := &stdioClient{flights: wait.NewWorkers(), out: ndjson.NewSink(out)}
 	c.duplex = newDuplex(d, newSession(policy.Principal{}, "", "", ""), c.out.Send, c.flights.Go)
 	c.arrays = true
-	c.session.direct = func(o outgoing) bool {
-		c.send(o.message)
+	c.session.direct = func(o eventlog.Message) bool {
+		c.send(o.Text)
 		wait.Signal(c.calls.Moved) // it may be a question: a refusal that it causes comes after it
 		return true
 	}
@@ -295,7 +296,7 @@ const messagesPath = "/messages"
 // resumption.
 type sseClient struct {
 	duplex
-	out *stream
+	out *eventlog.Stream
 }
 
 // sse opens the stream of an HTTP+SSE client and serves it until the client
@@ -320,11 +321,11 @@ func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
 	}
 	d.opts.Deprecated("http+sse")
 	s := newSession(who, route, "", "")
-	rd := d.events.openQueue(&s.streams, false)
-	c := &sseClient{out: rd.stream}
-	c.duplex = newDuplex(d, s, c.out.send, c.spawnFlight)
-	s.sseClient, s.direct = c, c.out.post
-	defer rd.detach()
+	rd := d.events.OpenQueue(&s.streams, false)
+	c := &sseClient{out: rd.Stream}
+	c.duplex = newDuplex(d, s, c.out.Send, c.spawnFlight)
+	s.sseClient, s.direct = c, c.out.Post
+	defer rd.Detach()
 	if _, err := d.session.openSession(s); err != nil {
 		problem(w, http.StatusServiceUnavailable, errNoRoom.Error())
 		return
@@ -560,14 +561,14 @@ func (d *Door) answerBatchOnStream(out *response, parts []*exchange) {
 	out.plain = false // nothing is gained by waiting
 	claim := parts[0].call.Bytes
 	claim.Hold()
-	d.answerOnStream(out, parts[0].session, nil, func(t *stream) answer {
+	d.answerOnStream(out, parts[0].session, nil, func(t *eventlog.Stream) answer {
 		defer claim.Release()
 		for _, x := range parts {
 			x.useStream(t)
 		}
 		d.session.runBatch(parts, startNow, func(a answer) {
-			if a.body != nil && !a.silent {
-				t.send(a.message())
+			if message := a.message(); message != nil {
+				t.Send(message)
 			}
 		})()
 		return answer{}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/proxy/eventlog"
 	"github.com/toolgate/toolgate/proxy/mcp"
 )
 
@@ -21,13 +22,13 @@ func TestReplayRoom(t *testing.T) {
 	big := strings.Repeat("x", 10_000)
 	for _, tt := range []struct {
 		name   string
-		replay mcp.EventLog
+		replay eventlog.Limits
 		want   []int // status of coming back to each of four calls, the oldest first
 	}{
-		{"room for all", mcp.EventLog{}, []int{200, 200, 200, 200}},
-		{"session", mcp.EventLog{Session: 25_000}, []int{400, 400, 200, 200}},
-		{"total", mcp.EventLog{Total: 25_000}, []int{400, 400, 200, 200}},
-		{"stream", mcp.EventLog{Stream: 5_000}, []int{400, 400, 400, 400}}, // the answer is kept, what is before it not
+		{"room for all", eventlog.Limits{}, []int{200, 200, 200, 200}},
+		{"session", eventlog.Limits{Session: 25_000}, []int{400, 400, 200, 200}},
+		{"total", eventlog.Limits{Total: 25_000}, []int{400, 400, 200, 200}},
+		{"stream", eventlog.Limits{Stream: 5_000}, []int{400, 400, 400, 400}}, // the answer is kept, what is before it not
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGate()
@@ -66,7 +67,7 @@ func TestReplayShares(t *testing.T) {
 		in.Progress(json.RawMessage(`{"progress":1}`))
 		return json.RawMessage(`{"content":[],"big":"` + strings.Repeat("x", 10_000) + `"}`), nil
 	}
-	srv, _ := newServer(t, g, func(o *mcp.Options) { o.EventLog = mcp.EventLog{Total: 50_000} })
+	srv, _ := newServer(t, g, func(o *mcp.Options) { o.EventLog = eventlog.Limits{Total: 50_000} })
 	first := func(h *far) string {
 		f := h.flow(h.request(http.MethodPost, reportCall))
 		prime, _ := f.next()

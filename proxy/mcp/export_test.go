@@ -2,7 +2,6 @@ package mcp
 
 import (
 	"encoding/json"
-	"slices"
 	"time"
 )
 
@@ -46,12 +45,6 @@ func (n Notary) Read(text string) (call [16]byte, round uint32, until time.Time,
 		until = time.UnixMilli(c.Until)
 	}
 	return c.Call, c.Round, until, c.Binding, err
-}
-
-// RereadEvent reads a kept event and writes it again.
-func RereadEvent(data []byte) ([]byte, bool) {
-	e, ok := readKept(data)
-	return slices.Concat(e.head(), e.message), ok
 }
 
 // RereadRecord reads the record of a session and writes it again.

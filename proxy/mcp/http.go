@@ -14,6 +14,7 @@ import (
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/eventlog"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -172,7 +173,7 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		return
 	}
 	x.claim.Hold()
-	d.answerOnStream(out, x.session, x.id, func(t *stream) answer {
+	d.answerOnStream(out, x.session, x.id, func(t *eventlog.Stream) answer {
 		defer x.claim.Release()
 		x.useStream(t)
 		return d.session.serve(x)

@@ -16,6 +16,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/eventlog"
 	"github.com/toolgate/toolgate/proxy/wire"
 )
 
@@ -114,9 +115,12 @@ func (c *core) largeMessage(x *exchange, o outcome) (begin []byte, rest net.Buff
 	return frame[:end], append(rest, frame[end:]), ok
 }
 
-// message returns the whole message of a, nil for none.
+// message returns the whole message of a, nil for none and for a silent one.
 func (a *answer) message() []byte {
-	if a.rest == nil {
+	switch {
+	case a.silent:
+		return nil
+	case a.rest == nil:
 		return a.body
 	}
 	return slices.Concat(append([][]byte{a.body}, a.rest...)...)
@@ -267,28 +271,30 @@ const (
 // Close waits for: work continues when the client disconnects, and the client
 // can fetch the answer with Last-Event-ID. request is the ID of the request, nil for
 // several.
-func (d *Door) answerOnStream(out *response, s *session, request json.RawMessage, work func(*stream) answer) {
+func (d *Door) answerOnStream(out *response, s *session, request json.RawMessage, work func(*eventlog.Stream) answer) {
 	out.wake, out.flush = s.changes.wake, s.flushChanges
-	d.serveStream(out, d.events.open(s, true, request), work)
+	d.serveStream(out, d.events.Open(&s.streams, true, request), work)
 }
 
 // serveStream is answerOnStream for the stream of rd.
-func (c *core) serveStream(out *response, rd *reader, work func(*stream) answer) {
-	t := rd.stream
-	defer rd.detach()
+func (c *core) serveStream(out *response, rd *eventlog.Reader, work func(*eventlog.Stream) answer) {
+	t := rd.Stream
+	defer rd.Detach()
 	if !out.plain {
-		rd.begin()
+		rd.Begin()
 	}
 	c.work.Continue()
+	var a answer // read only when the call ended before the stream began
 	c.calls.Go(func() {
 		defer c.work.Leave()
-		t.finish(work(t))
+		a = work(t)
+		t.Finish(a.message)
 	})
-	if out.plain && !rd.waitFirst(out.client) {
+	if out.plain && !waitFirst(out.client, rd) {
 		return
 	}
-	if a := rd.begin(); a != nil {
-		out.finish(*a)
+	if !rd.Begin() {
+		out.finish(a)
 		return
 	}
 	out.beginEvents()
@@ -298,13 +304,13 @@ func (c *core) serveStream(out *response, rd *reader, work func(*stream) answer)
 // waitFirst waits until the stream has an event or its call an answer, or until
 // streamDelay has passed for a stream that can be resumed. It returns false when
 // ctx ends first: the client has gone.
-func (rd *reader) waitFirst(ctx context.Context) bool {
+func waitFirst(ctx context.Context, rd *eventlog.Reader) bool {
 	var limit <-chan time.Time
-	if rd.stream.prime {
+	if rd.Primed() {
 		limit = time.After(streamDelay)
 	}
 	select {
-	case <-rd.wake:
+	case <-rd.Wake():
 	case <-limit:
 	case <-ctx.Done():
 		return false
@@ -315,21 +321,21 @@ func (rd *reader) waitFirst(ctx context.Context) bool {
 // pump writes the events of rd to the client until the stream is over, the
 // client has left, a write takes longer than IOTimeout, or out has to end. It
 // buffers one event only.
-func (c *core) pump(out *response, rd *reader) {
+func (c *core) pump(out *response, rd *eventlog.Reader) {
 	heartbeat := time.NewTicker(c.opts.Heartbeat)
 	defer heartbeat.Stop()
 	var closing <-chan struct{} // closed for a stream that belongs to no call
-	if !rd.stream.call {
+	if !rd.OfCall() {
 		closing = c.closing.Done()
 	}
 	var life <-chan time.Time // for a client that knows how to come back (StreamLife)
-	if rd.stream.prime && c.opts.StreamLife > 0 {
+	if rd.Primed() && c.opts.StreamLife > 0 {
 		life = time.After(c.opts.StreamLife)
 	}
 	for out.drain(rd) {
 		var err error
 		select {
-		case <-rd.wake:
+		case <-rd.Wake():
 		case <-out.wake:
 			out.flush()
 		case <-heartbeat.C:
@@ -342,7 +348,7 @@ func (c *core) pump(out *response, rd *reader) {
 			return
 		case <-life:
 			return
-		case <-rd.gone:
+		case <-rd.Gone():
 			return
 		case <-out.client.Done():
 			return
@@ -354,9 +360,9 @@ func (c *core) pump(out *response, rd *reader) {
 }
 
 // drain writes the events that are ready and reports whether there may be more.
-func (o *response) drain(rd *reader) bool {
+func (o *response) drain(rd *eventlog.Reader) bool {
 	for {
-		id, message, ok, over := rd.read()
+		id, message, ok, over := rd.Read()
 		if !ok {
 			return !over
 		}
@@ -384,7 +390,7 @@ func (d *Door) listen(w http.ResponseWriter, r *http.Request, route string) {
 	defer func() { s.touch(d.opts.Now()) }()
 	last := r.Header[headerLast]
 	if len(last) == 0 {
-		d.follow(w, r, s, d.events.open(s, false, nil))
+		d.follow(w, r, s, d.events.Open(&s.streams, false, nil))
 		return
 	}
 	switch rd, ok := d.resume(who, s, last); {
@@ -399,8 +405,8 @@ func (d *Door) listen(w http.ResponseWriter, r *http.Request, route string) {
 
 // follow sends what rd reads. Only the stream that belongs to no call ends with
 // its session.
-func (d *Door) follow(w http.ResponseWriter, r *http.Request, s *session, rd *reader) {
-	defer rd.detach()
+func (d *Door) follow(w http.ResponseWriter, r *http.Request, s *session, rd *eventlog.Reader) {
+	defer rd.Detach()
 	out := d.respond(w, r)
 	out.wake, out.flush = s.changes.wake, s.flushChanges
 	out.beginEvents()

@@ -15,6 +15,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/span"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/proxy/eventlog"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
@@ -66,14 +67,14 @@ type session struct {
 	taken            bool            // it was another replica's
 	changes          *listChanges
 	peer             *clientPeer                    // for what belongs to no request
-	direct           func(outgoing) bool            // the one way to the client; nil = whatever stream there is
+	direct           func(eventlog.Message) bool    // the one way to the client; nil = whatever stream there is
 	questions        jsonrpc.Pool[*question]        // the client's answer is awaited
 	answers          jsonrpc.Pool[*jsonrpc.Message] // to questions, until ask reads them
 	questionCount    atomic.Uint64                  // ids given to questions
 	answering        context.Context                // ended by closeToQuestions: the client answers nothing further, so open questions fail
 	closeToQuestions context.CancelFunc
-	events           *eventLog  // set when the session is opened; nil over stdio
-	streams          streams    // protected by eventLog.mu
+	events           *eventlog.Log // set when the session is opened; nil over stdio
+	streams          eventlog.Streams
 	sseClient        *sseClient // the client of HTTP+SSE that it belongs to; nil = none
 
 	level atomic.Pointer[string] // least severe log message that the client wants, "" = it has not said
@@ -85,10 +86,12 @@ type session struct {
 
 // newSession makes the session that who opens on route.
 func newSession(who policy.Principal, route, version, client string) *session {
+	// Clients of older revisions take an empty event for a broken message (MCP 2025-11-25,
+	// transports: SEP-1699).
 	s := &session{
 		key:        signal.NewID("ses_"),
 		account:    account{owner: ownerOf(who)},
-		streams:    streams{owner: ownerOf(who)},
+		streams:    eventlog.Streams{Owner: ownerOf(who), Prime: version == "2025-11-25"},
 		route:      route,
 		version:    version,
 		client:     client,
@@ -153,7 +156,7 @@ func (s *session) end() {
 	last := !was && len(s.flights) == 0
 	s.mu.Unlock()
 	if s.events != nil {
-		s.events.forget(s)
+		s.events.Forget(&s.streams)
 	}
 	if last {
 		s.onEnd()
@@ -164,7 +167,7 @@ func (s *session) end() {
 func (s *session) busy(streams bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.flights) > 0 || s.questions.Len() > 0 || streams && s.events.listening(s)
+	return len(s.flights) > 0 || s.questions.Len() > 0 || streams && s.events.Listening(&s.streams)
 }
 
 // flushChanges sends the pending list changes.

@@ -14,6 +14,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/eventlog"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
@@ -305,8 +306,8 @@ func (s *statelessServer) postStateless(r *http.Request, out *response, x *excha
 		s.groups.leave(x.stateless.group)
 		s.reply(out, x, s.refuseAs(x, signal.CodeEnvelopeInvalid, http.StatusNotAcceptable, "accept text/event-stream"))
 	case out.events && (x.opensListener() || x.mayNotify() || !out.plain):
-		s.serveStream(out, s.events.openQueue(&x.stateless.group.streams, true), func(t *stream) answer {
-			return s.serveStateless(r.Context(), x, t.send)
+		s.serveStream(out, s.events.OpenQueue(&x.stateless.group.streams, true), func(t *eventlog.Stream) answer {
+			return s.serveStateless(r.Context(), x, t.Send)
 		})
 	default:
 		out.finish(s.serveStateless(r.Context(), x, nil))

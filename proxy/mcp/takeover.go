@@ -11,6 +11,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/proxy/eventlog"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -22,9 +23,7 @@ type Keeper interface {
 	// one when it took the session over. With take, the session is that of another replica, and is
 	// this one's from now on if that is gone; the zero ID says that the session has ended.
 	Keep(ctx context.Context, session string, record []byte, take bool) (owner [8]byte, err error)
-	// KeepEvent keeps event n of a stream; the caller must not change data afterwards. Without
-	// data it removes the event, and without a stream the record of the session. It does not wait.
-	KeepEvent(session, stream string, n uint64, data ...[]byte)
+	eventlog.Keeper
 	// Load returns the record of a session, or the events of one of its streams in order; nothing
 	// of one that is not kept, or whose ID no replica made.
 	Load(ctx context.Context, session, stream string) ([][]byte, error)
@@ -74,7 +73,7 @@ func sessionOf(text []byte) *session {
 // beKept lets made be kept for other replicas.
 func (s *sessionServer) beKept(made *session) {
 	if s.opts.Keeper != nil && made.sseClient == nil {
-		made.streams.kept = made.id
+		made.streams.Kept = made.id
 		made.keep = func() bool { return s.keep(made) }
 	}
 }
@@ -89,7 +88,7 @@ func (s *sessionServer) keep(open *session) bool {
 		return false
 	case owner != s.opts.Replica:
 		s.opts.Log.Info("another replica has taken a session over", "session", open.key)
-		s.events.leave(open)
+		s.events.Leave(&open.streams)
 		s.endSession(open)
 		return true
 	}
@@ -205,33 +204,28 @@ func (s *sessionServer) putTaken(made *session, offered json.RawMessage) *sessio
 	return made
 }
 
-// mostEvents is beyond the number of any event of a stream.
-const mostEvents = 1 << 40
-
 // resume continues the stream of s, a session of who, after the event that last names. A stream of the former owner of s ends
 // with the error that its answer is lost, unless that was kept.
-func (d *Door) resume(who policy.Principal, s *session, last []string) (*reader, bool) {
-	rd, ok := d.events.resume(s, last)
-	name, n, named := parseEventID(last[0])
-	if ok || !s.taken || !named || n > mostEvents || len(last) > 1 {
+func (d *Door) resume(who policy.Principal, s *session, last []string) (*eventlog.Reader, bool) {
+	rd, ok := d.events.Resume(&s.streams, last)
+	stream := eventlog.StreamOf(last[0])
+	if ok || !s.taken || stream == "" || len(last) > 1 {
 		return rd, ok
 	}
-	parts, err := d.opts.Keeper.Load(d.base, s.id, name)
+	parts, err := d.opts.Keeper.Load(d.base, s.id, stream)
 	if err != nil {
 		d.opts.Log.Warn("a stream of another replica cannot be continued", "session", s.key, "error", err)
-	}
-	kept := keptEvents(parts)
-	if err != nil || len(kept) == 0 || kept[0].number > n+1 {
 		return nil, false
 	}
-	var lost []byte
-	if newest := kept[len(kept)-1]; newest.request != nil && !newest.last {
-		x := &exchange{id: newest.request}
+	restored := d.events.Restore(&s.streams, last[0], parts, func(request json.RawMessage) []byte {
+		x := &exchange{id: request}
 		x.call.Principal, x.call.Route, x.call.Transport = who, s.route, s.transport
 		x.use(s)
 		a := d.refuse(x, signal.CodeToolFailed, "the replica that served the request is gone; whether the request took effect is unknown")
-		lost = a.message()
+		return a.message()
+	})
+	if !restored {
+		return nil, false
 	}
-	d.events.restore(s, name, n, kept, lost)
-	return d.events.resume(s, last)
+	return d.events.Resume(&s.streams, last)
 }

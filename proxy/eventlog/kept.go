@@ -1,9 +1,16 @@
-package mcp
+package eventlog
 
 import (
 	"encoding/binary"
 	"encoding/json"
 )
+
+// A Keeper keeps events where the doors of other replicas find them. It is safe for concurrent use.
+type Keeper interface {
+	// KeepEvent keeps event n of a stream; the caller must not change data afterwards. Without
+	// data it removes the event, and without a stream the record of the session. It does not wait.
+	KeepEvent(session, stream string, n uint64, data ...[]byte)
+}
 
 // keptEvent is an event as a Keeper has it.
 type keptEvent struct {
@@ -65,67 +72,85 @@ func keptEvents(parts [][]byte) (kept []keptEvent) {
 
 // keepLocked keeps the events of t that are not kept, if its client may ask another replica for
 // them. The caller must hold mu, and there must be a Keeper.
-func (t *stream) keepLocked() {
+func (t *Stream) keepLocked() {
 	k := t.log.keeper
-	if !t.begun || t.owner.kept == "" || t.once || t.call && t.request == nil {
+	if !t.begun || t.owner.Kept == "" || t.once || t.call && t.request == nil {
 		return
 	}
 	for t.keptTo = max(t.keptTo, t.first); t.keptTo < t.nextLocked(); t.keptTo++ {
 		l := t.events[t.keptTo-t.first]
-		e := keptEvent{number: t.keptTo, request: t.request, last: l.last}
-		k.KeepEvent(t.owner.kept, t.id, e.number, e.head(), l.message)
+		e := keptEvent{number: t.keptTo, request: t.request, last: l.Last}
+		k.KeepEvent(t.owner.Kept, t.id, e.number, e.head(), l.Text)
 	}
 }
 
 // unkeepLocked drops the kept events of t before number n. The newest is dropped only with t: it says
 // what the stream is. The caller must hold mu.
-func (t *stream) unkeepLocked(n uint64) {
+func (t *Stream) unkeepLocked(n uint64) {
 	for ; t.keptFrom < n; t.keptFrom++ {
-		if k := t.log.keeper; k != nil && t.owner.kept != "" {
-			k.KeepEvent(t.owner.kept, t.id, t.keptFrom)
+		if k := t.log.keeper; k != nil && t.owner.Kept != "" {
+			k.KeepEvent(t.owner.Kept, t.id, t.keptFrom)
 		}
 	}
 }
 
-// leave ends the keeping of events of s: another replica has it.
-func (log *eventLog) leave(s *session) {
+// Leave ends the keeping of events of o: another replica has the session.
+func (log *Log) Leave(o *Streams) {
 	log.mu.Lock()
 	defer log.mu.Unlock()
-	s.streams.kept = ""
+	o.Kept = ""
 }
 
-// stopKeeping ends the keeping of events: what is kept is for other replicas from now on.
-func (log *eventLog) stopKeeping() {
+// StopKeeping ends the keeping of events: what is kept is for other replicas from now on.
+func (log *Log) StopKeeping() {
 	log.mu.Lock()
 	defer log.mu.Unlock()
 	log.keeper = nil
 }
 
-// restore makes a stream of s, which another replica began, from the kept events that its client has
-// not had, those after n, and the answer that is sent in place of a lost one; nil = none. It does nothing when
-// there is such a stream.
-func (log *eventLog) restore(s *session, name string, n uint64, kept []keptEvent, answer []byte) {
+// mostEvents is beyond the number of any event of a stream.
+const mostEvents = 1 << 40
+
+// StreamOf returns the name of the stream whose event id names; "" = it names none.
+func StreamOf(id string) string {
+	name, n, ok := parseEventID(id)
+	if !ok || n > mostEvents {
+		return ""
+	}
+	return name
+}
+
+// Restore makes the stream of o that another replica began and whose event last names, from the events
+// that its Keeper has: those that its client has not had. Lost returns the answer that is sent in place of
+// one that was not kept, to the request with an ID. Restore returns false when the client has missed
+// events that are not kept; it does nothing when there is such a stream.
+func (log *Log) Restore(o *Streams, last string, parts [][]byte, lost func(request json.RawMessage) []byte) bool {
+	name, n, _ := parseEventID(last)
+	kept := keptEvents(parts)
+	if len(kept) == 0 || kept[0].number > n+1 {
+		return false
+	}
+	newest := kept[len(kept)-1]
+	if newest.request != nil && !newest.last {
+		kept = append(kept, keptEvent{number: max(newest.number, n) + 1, last: true, message: lost(newest.request)})
+	}
 	log.mu.Lock()
 	defer log.mu.Unlock()
-	o, newest := &s.streams, kept[len(kept)-1]
 	if o.byID[name] != nil || o.ended {
-		return
+		return true
 	}
-	t := log.addLocked(&stream{
-		owner: o, id: name, request: newest.request, call: newest.request != nil, begun: true, prime: primes(s),
+	t := log.addLocked(&Stream{
+		owner: o, id: name, request: newest.request, call: newest.request != nil, begun: true, prime: o.Prime,
 		first: n + 1, unread: n + 1, keptFrom: kept[0].number, keptTo: max(newest.number, n) + 1,
 	})
 	if o.byID == nil {
-		o.byID = make(map[string]*stream)
+		o.byID = make(map[string]*Stream)
 	}
 	o.byID[name] = t
 	for _, e := range kept {
 		if e.number > n {
-			t.pushLocked(outgoing{message: e.message, last: e.last})
+			t.pushLocked(Message{Text: e.message, Last: e.last})
 		}
-	}
-	if answer != nil {
-		t.pushLocked(outgoing{message: answer, last: true})
 	}
 	if t.done = t.call; !t.call {
 		was := o.listen
@@ -133,4 +158,5 @@ func (log *eventLog) restore(s *session, name string, n uint64, kept []keptEvent
 		t.inheritLocked(was)
 		t.inheritLocked(o.mailbox)
 	}
+	return true
 }
