@@ -106,8 +106,11 @@ func (w *gathering) addPage(ctx context.Context) *Failure {
 	if len(next) > cursorBytes && w.in.Route != "" {
 		f = w.fail(signal.CodeOutputInvalid, "the answer's cursor cannot be carried")
 	}
-	if f != nil && w.in.Route == "" && !lacksMethod(f) {
-		w.gate.opts.Log.Warn("leaving a server out of a list", "server", o.Server, "method", method, "error", f.Reason)
+	if f != nil && w.in.Route == "" {
+		// A server that declares resources may have no templates, and so no such method.
+		if code, _ := jsonrpc.Get(f.Upstream, "code"); string(code) != "-32601" {
+			w.gate.opts.Log.Warn("leaving a server out of a list", "server", o.Server, "method", method, "error", f.Reason)
+		}
 	}
 	if f != nil || next == w.cursor || len(next) > cursorBytes { // it leads nowhere, or cannot be carried
 		next = ""
@@ -116,13 +119,6 @@ func (w *gathering) addPage(ctx context.Context) *Failure {
 		w.at++
 	}
 	return f
-}
-
-// lacksMethod reports whether the server of f does not have the method that it was asked for:
-// one that declares resources may have no templates.
-func lacksMethod(f *Failure) bool {
-	code, _ := jsonrpc.Get(f.Upstream, "code")
-	return string(code) == "-32601"
 }
 
 // add adds the elements of a page of o that the principal may use. One without a

@@ -59,9 +59,13 @@ func (t *toolCall) forward(ctx context.Context) *Failure {
 		late = "the tool reported progress and did not answer within " + t.tool.MaxTimeout.String()
 	}
 	f := t.elicited(ctx, t.upstreamFailure(ctx, fe, late))
-	if fe.Kind == registry.Timeout && !t.hold.granted && t.onlyReads() {
-		f.Kernel.RetryEligible = true
-		f = f.remedy("the tool only reads: call it again")
+	if fe.Kind == registry.Timeout && !t.hold.granted {
+		// Where the accepted definition of the tool says that a call changes nothing, the caller may
+		// repeat it (MCP, ToolAnnotations.readOnlyHint). toolgate repeats nothing.
+		if hint, _ := jsonrpc.Get(t.tool.Annotations, "readOnlyHint"); string(hint) == "true" {
+			f.Kernel.RetryEligible = true
+			f = f.remedy("the tool only reads: call it again")
+		}
 	}
 	t.hold.refused = fe.Kind == registry.Unconnected && t.credential != nil
 	t.sent = fe.Sent && fe.Kind != registry.Unconnected

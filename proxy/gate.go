@@ -35,6 +35,7 @@ import (
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/proxy/artifact"
 	"github.com/toolgate/toolgate/proxy/session"
+	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -355,27 +356,8 @@ type Reply struct {
 	Decision policy.Decision
 }
 
-// Failure is a refused or failed call. proxy/wire turns it into an answer; the
-// fields are those of wire.Failure, in that order, so that one converts to the
-// other.
-type Failure struct {
-	Kernel     *signal.KernelError
-	RetryAfter time.Duration   // 0 when there is nothing to wait for
-	Reason     string          // for the agent, one sentence
-	Remedy     string          // what would make it pass, "" when nothing does
-	DecisionID string          // in the audit trail
-	TraceID    string          //
-	Upstream   json.RawMessage // the error object as the upstream sent it, or nil
-	Plain      bool            // of a request that calls no tool: there is no tool's result to say it in
-	Context    string          // whom and which rule it concerns, for the message; "" = not said
-	Errors     string          // of the client's profile: result, a dialect, or "" = as the route does
-	Status     int             // of HTTP; 0 = that of the table
-	Scopes     []string        // that the caller's token has to have, sorted; nil = a token changes nothing
-	// Elicitations are the URL elicitations that a person has to complete first, a JSON array; nil =
-	// none. Elicits says that the client declared such elicitations.
-	Elicitations json.RawMessage
-	Elicits      bool
-}
+// Failure is a refused or failed call, which a door answers with wire.Answer.
+type Failure wire.Failure
 
 // Error says what went wrong in one line.
 func (f *Failure) Error() string { return f.Kernel.Error() }

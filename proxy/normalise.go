@@ -265,7 +265,9 @@ func (t *toolCall) keepArtifacts(ctx context.Context, o *outcome, signals []sign
 			if err == nil {
 				s = slim
 			} else {
-				fault = t.notKept(err)
+				t.gate.opts.Log.Error("keeping an artifact", "decision", t.decisionID, "error", err)
+				fault, _ = signal.CreateError(codeNotKept, signal.Resource, signal.Degraded, // a valid code
+					"a part of the result could not be kept as an artifact", t.source, false, nil, nil)
 			}
 		}
 		if slims {
@@ -290,14 +292,6 @@ func payload(s signal.Signal) (data []byte, media string) {
 		return marshal(s.Body()["data"]), "application/json"
 	}
 	return nil, ""
-}
-
-// notKept is the fault of a result of which a part could not be stored.
-func (t *toolCall) notKept(err error) *signal.KernelError {
-	t.gate.opts.Log.Error("keeping an artifact", "decision", t.decisionID, "error", err)
-	fault, _ := signal.CreateError(codeNotKept, signal.Resource, signal.Degraded, // a valid code
-		"a part of the result could not be kept as an artifact", t.source, false, nil, nil)
-	return fault
 }
 
 // resourceLink is the content block for an artifact (MCP server/tools, "Resource

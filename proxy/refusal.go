@@ -158,13 +158,6 @@ func endsIn(name, own string) bool {
 	return ok && (prefix == "" || strings.ContainsAny(prefix[len(prefix)-1:], "_.-/:"))
 }
 
-// onlyReads reports whether the accepted definition of the tool says that a call changes nothing
-// (MCP, ToolAnnotations.readOnlyHint), so that the caller may repeat it. toolgate repeats nothing.
-func (t *toolCall) onlyReads() bool {
-	hint, _ := jsonrpc.Get(t.tool.Annotations, "readOnlyHint")
-	return string(hint) == "true"
-}
-
 // forwardError reads why an upstream gave no result. An unknown error may have
 // come after the request was sent.
 func forwardError(err error) *registry.ForwardError {

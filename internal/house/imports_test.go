@@ -42,7 +42,7 @@ var mayImport = map[string][]string{
 	"policy/rejudge/replay": {"policy", "policy/judgement", "audit"},
 	"policy/rejudge/verify": {"policy", "policy/judgement", "audit"}, // a difference is a record
 	"policy/rejudge/shadow": {"policy", "policy/judgement", "audit"}, // live replay
-	"proxy":                 {"signal", "audit", "policy", "policy/...", "proxy/artifact", "proxy/hold", "proxy/session", "registry"},
+	"proxy":                 {"signal", "audit", "policy", "policy/...", "proxy/artifact", "proxy/hold", "proxy/session", "proxy/wire", "registry"},
 	"proxy/artifact":        {"policy"},
 	"proxy/bridge":          {"signal", "proxy/wire"},
 	"proxy/bus":             {"signal", "policy"},

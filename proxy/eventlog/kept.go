@@ -143,10 +143,6 @@ func (log *Log) Restore(o *Streams, last string, parts [][]byte, lost func(reque
 		owner: o, id: name, request: newest.request, call: newest.request != nil, begun: true, prime: o.Prime,
 		first: n + 1, unread: n + 1, keptFrom: kept[0].number, keptTo: max(newest.number, n) + 1,
 	})
-	if o.byID == nil {
-		o.byID = make(map[string]*Stream)
-	}
-	o.byID[name] = t
 	for _, e := range kept {
 		if e.number > n {
 			t.pushLocked(Message{Text: e.message, Last: e.last})

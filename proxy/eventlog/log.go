@@ -101,7 +101,7 @@ func New(opts Options) *Log {
 	return &Log{opts: opts, keeper: opts.Keeper, held: make(map[share.Owner]*holding)}
 }
 
-// Streams are the event streams of one session. The exported fields are set before the first use.
+// Streams are the event streams of one session. Owner, Prime and Kept are set before the first use.
 type Streams struct {
 	Owner share.Owner // whose session it is
 	// Prime begins each connection with an event that has an id and no data, so that a client can
@@ -117,11 +117,10 @@ type Streams struct {
 	mailbox *Stream   // messages that wait for the next stream; nil = none
 	ended   bool      // the session is over: nothing can be asked for
 
-	waiting atomic.Bool // whether there is a mailbox; read without the lock
+	// Waiting says whether messages wait for the next stream. The Log stores it; it is read without
+	// the lock.
+	Waiting atomic.Bool
 }
-
-// Waiting reports whether messages wait for the next stream.
-func (o *Streams) Waiting() bool { return o.waiting.Load() }
 
 // Open begins a stream of o, moves the mailbox onto it, and returns its first
 // reader. A stream that belongs to no call replaces the previous one of its
@@ -134,10 +133,6 @@ func (log *Log) Open(o *Streams, call bool, request json.RawMessage) *Reader {
 		request = nil
 	}
 	t := log.addLocked(&Stream{owner: o, id: rand.Text(), call: call, request: bytes.Clone(request), begun: !call, done: o.ended && !call, prime: o.Prime})
-	if o.byID == nil {
-		o.byID = make(map[string]*Stream)
-	}
-	o.byID[t.id] = t
 	if t.prime {
 		t.pushLocked(Message{})
 	}
@@ -182,10 +177,16 @@ func (log *Log) OpenQueue(o *Streams, call bool) *Reader {
 	return t.attachLocked()
 }
 
-// addLocked makes t a stream of log. The caller must hold mu.
+// addLocked makes t a stream of log, which can be resumed if it has an id. The caller must hold mu.
 func (log *Log) addLocked(t *Stream) *Stream {
 	t.log = log
 	t.countLocked(streamCost)
+	if t.id != "" {
+		if t.owner.byID == nil {
+			t.owner.byID = make(map[string]*Stream)
+		}
+		t.owner.byID[t.id] = t
+	}
 	return t
 }
 

@@ -68,6 +68,6 @@ func (log *Log) addToMailboxLocked(o *Streams, l Message) bool {
 		log.opts.Crowded()
 	}
 	m.pushLocked(l)
-	o.waiting.Store(true)
+	o.Waiting.Store(true)
 	return true
 }

@@ -272,6 +272,6 @@ func (t *Stream) dropLocked() {
 		t.owner.listen = nil
 	case t.owner.mailbox:
 		t.owner.mailbox = nil
-		t.owner.waiting.Store(false)
+		t.owner.Waiting.Store(false)
 	}
 }

@@ -150,7 +150,7 @@ func (x *exchange) mayNotify() bool {
 	case s == nil || x.row.anytime || x.call.Message == nil || x.call.Message.Kind != jsonrpc.Request:
 		return false
 	}
-	return x.token != nil || s.mayBeNotified || s.streams.Waiting() || *s.level.Load() != ""
+	return x.token != nil || s.mayBeNotified || s.streams.Waiting.Load() || *s.level.Load() != ""
 }
 
 // authenticate stores the credential of r, shown at a resource, and its principal in x, or

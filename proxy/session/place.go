@@ -90,26 +90,19 @@ func (s *Session) Find(name string, kinds ...string) (found Place, ok bool) {
 // read a moment ago. Callers at the same time share one call. It reports whether lists were read.
 func (s *Session) Look(now time.Time, read func()) bool {
 	looked, _, _ := s.looks.Do("", func() (any, error) {
-		if !s.beginLook(now) {
-			return false, nil
+		s.mu.Lock()
+		begins := s.read.IsZero() || now.Sub(s.read) >= lookAgain
+		if begins {
+			s.unlistLocked()
+			s.read = now
 		}
-		read()
-		return true, nil
+		s.mu.Unlock()
+		if begins {
+			read()
+		}
+		return begins, nil
 	})
 	return looked == true
-}
-
-// beginLook forgets where things are, for all lists to be read, and reports false when
-// they were read less than lookAgain ago.
-func (s *Session) beginLook(now time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.read.IsZero() && now.Sub(s.read) < lookAgain {
-		return false
-	}
-	s.unlistLocked()
-	s.read = now
-	return true
 }
 
 // Unlist forgets where things are: a server says that its lists have changed.

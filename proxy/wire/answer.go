@@ -23,7 +23,7 @@ const MetaError = "io.toolgate/error"
 // internalReason is the whole message of an INTERNAL_ERROR.
 const internalReason = "the gateway failed; its log has the cause under these ids"
 
-// Failure is a refused or failed call; proxy.Failure converts to it.
+// Failure is a refused or failed call, as the road says it (proxy.Failure).
 type Failure struct {
 	Kernel     *signal.KernelError // never nil
 	RetryAfter time.Duration       // 0 = unknown
@@ -36,7 +36,7 @@ type Failure struct {
 	Context    string              // whom and which rule it concerns, for the message alone; "" = not said
 	Errors     string              // how it is shown: ErrorsAsResult, a dialect, or "" = as the route does
 	Status     int                 // of HTTP; 0 = that of the table
-	Scopes     []string            // that the caller's token has to have; nil = a token changes nothing
+	Scopes     []string            // that the caller's token has to have, sorted; nil = a token changes nothing
 	// Elicitations are the URL elicitations that a person has to complete first, a JSON array of the
 	// params of elicitation/create (MCP 2025-11-25); nil = none. Elicits says that the client declared
 	// such elicitations, so that it acts on the error that has them.
