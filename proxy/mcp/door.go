@@ -239,6 +239,7 @@ type core struct {
 	work    wait.Drain    // requests, stdio clients, and calls that continue after their request
 	calls   *wait.Workers // run the calls that may continue after their request
 
+	events     *eventlog.Log
 	serverInfo json.RawMessage // name and version of toolgate
 }
 
@@ -247,7 +248,6 @@ type core struct {
 type sessionServer struct {
 	*core
 	sessions  *table[*session]
-	events    *eventlog.Log
 	taking    singleflight.Group // of sessions of other replicas
 	unmatched atomic.Uint64      // answers that match no open question
 }
@@ -259,7 +259,6 @@ type statelessServer struct {
 	groups *clientGroups
 	parked sync.Map // :: callID -> *multiCall that was parked at least once
 	signer *stateSigner
-	events *eventlog.Log
 }
 
 // Door serves MCP clients over HTTP (ServeHTTP) and stdio (Serve). It is safe
@@ -269,7 +268,6 @@ type Door struct {
 	session   *sessionServer
 	stateless *statelessServer
 	hosts     guard.Hosts
-	events    *eventlog.Log
 	janitor   sync.WaitGroup
 
 	stdioClients sync.Map // :: *stdioClient -> owner of its last line; those being served
@@ -291,17 +289,16 @@ func New(opts Options) (*Door, error) {
 	base, cancel := context.WithCancelCause(context.Background())
 	c := &core{opts: opts, base: base, cancel: cancel, calls: wait.NewWorkers(), serverInfo: serverInfoOf(opts.Version)}
 	c.closing, c.close = context.WithCancel(base)
-	events := eventlog.New(eventlog.Options{Limits: opts.EventLog, Now: opts.Now, Crowded: opts.Crowded, Keeper: opts.Keeper, Slow: func(by owner) {
+	c.events = eventlog.New(eventlog.Options{Limits: opts.EventLog, Now: opts.Now, Crowded: opts.Crowded, Keeper: opts.Keeper, Slow: func(by owner) {
 		opts.Log.Warn("a client does not read its event stream: it is disconnected, and beyond what is kept for it the oldest events are dropped", "principal", by.Subject, "after", eventlog.SendTimeout)
 	}})
 	groups := &clientGroups{table: newTable[*clientGroup](opts), onEnd: opts.Ended, named: make(map[owner]int), listens: make(map[owner]int), parked: share.New[owner](opts.MaxParked)}
 	groups.reuse = true
 	d := &Door{
 		core:      c,
-		session:   &sessionServer{core: c, sessions: newTable[*session](opts), events: events},
-		stateless: &statelessServer{core: c, groups: groups, signer: newStateSigner(opts.StateKey), events: events},
+		session:   &sessionServer{core: c, sessions: newTable[*session](opts)},
+		stateless: &statelessServer{core: c, groups: groups, signer: newStateSigner(opts.StateKey)},
 		hosts:     guard.NewHosts(opts.Hosts, opts.Origins...),
-		events:    events,
 	}
 	d.janitor.Go(d.reap)
 	return d, nil
