@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -49,7 +50,7 @@ func (t *toolCall) replyBegun(state json.RawMessage) *Failure {
 	}
 	t.raw = t.in.nameTask(t.raw, textMember(state, "taskId"))
 	t.ends(approval.StateDone, t.raw, "")
-	return t.replyShaped(outcome{result: t.raw[:len(t.raw):len(t.raw)], kernel: signal.OK(nil, t.metrics()), handle: true}, nil)
+	return t.replyShaped(outcome{result: slices.Clip(t.raw), kernel: signal.OK(nil, t.metrics()), handle: true}, nil)
 }
 
 // nameTask puts the ID for the caller in place of a server's ID into a result that is or has the task.

@@ -139,7 +139,7 @@ func (log *Log) Restore(o *Streams, last string, parts [][]byte, lost func(reque
 	if o.byID[name] != nil || o.ended {
 		return true
 	}
-	t := log.addLocked(&Stream{
+	t := log.beginLocked(&Stream{
 		owner: o, id: name, request: newest.request, call: newest.request != nil, begun: true, prime: o.Prime,
 		first: n + 1, unread: n + 1, keptFrom: kept[0].number, keptTo: max(newest.number, n) + 1,
 	})

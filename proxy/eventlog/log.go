@@ -132,7 +132,7 @@ func (log *Log) Open(o *Streams, call bool, request json.RawMessage) *Reader {
 	if log.keeper == nil {
 		request = nil
 	}
-	t := log.addLocked(&Stream{owner: o, id: rand.Text(), call: call, request: bytes.Clone(request), begun: !call, done: o.ended && !call, prime: o.Prime})
+	t := log.beginLocked(&Stream{owner: o, id: rand.Text(), call: call, request: bytes.Clone(request), begun: !call, done: o.ended && !call, prime: o.Prime})
 	if t.prime {
 		t.pushLocked(Message{})
 	}
@@ -170,15 +170,15 @@ func (t *Stream) inheritLocked(was *Stream) {
 func (log *Log) OpenQueue(o *Streams, call bool) *Reader {
 	log.mu.Lock()
 	defer log.mu.Unlock()
-	t := log.addLocked(&Stream{owner: o, call: call, begun: !call, once: true})
+	t := log.beginLocked(&Stream{owner: o, call: call, begun: !call, once: true})
 	if !call {
 		o.listen = t
 	}
 	return t.attachLocked()
 }
 
-// addLocked makes t a stream of log, which can be resumed if it has an id. The caller must hold mu.
-func (log *Log) addLocked(t *Stream) *Stream {
+// beginLocked makes t a stream of log, which can be resumed if it has an id. The caller must hold mu.
+func (log *Log) beginLocked(t *Stream) *Stream {
 	t.log = log
 	t.countLocked(streamCost)
 	if t.id != "" {
