@@ -373,6 +373,27 @@ func TestIdlePeople(t *testing.T) {
 	sees(t, r, registry.Downstream{Subject: "alice"}, "mail")
 }
 
+// The gate looks for a credential wherever the configuration has one, and from the reload on that adds it.
+func TestAsConfigured(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.join(t, "alice", recorder.Config{Tools: []recorder.Tool{said("mail", "for alice")}}).operator = true
+	plain := o.server()
+	plain.URL, plain.Credential = recorder.HTTP(t, recorder.Config{Sessions: true, Tools: []recorder.Tool{said("mail", "for all")}}).URL, nil
+	r := open(t, registry.Options{Credentials: o})
+	for _, tt := range []struct {
+		server config.Server
+		want   bool
+	}{{plain, true}, {o.server(), false}, {plain, true}} {
+		apply(t, r, tt.server)
+		sees(t, r, as("alice"), "mail")
+		tool, _ := r.View(t.Context(), "office", as("alice")).Lookup("mail")
+		if found, err := r.Credential(t.Context(), "office", as("alice")); tool.AsConfigured != tt.want || (found == nil) != tt.want || err != nil {
+			t.Errorf("as configured: %v, want %v; %v, %v", tool.AsConfigured, tt.want, found, err)
+		}
+	}
+}
+
 // One grant, which an operator gives, serves all callers: without it nobody is served, and when it
 // ends the connections do.
 func TestSharedGrant(t *testing.T) {
@@ -395,6 +416,9 @@ func TestSharedGrant(t *testing.T) {
 		if got, e := calls(t, r, as(person), "mail"); e != nil || !strings.Contains(got, "for all") {
 			t.Errorf("%s: %s, %v", person, got, e)
 		}
+	}
+	if tool, _ := r.View(t.Context(), "office", as("bob")).Lookup("mail"); tool.AsConfigured {
+		t.Error("no credential is looked for")
 	}
 	if c, err := r.Credential(t.Context(), "office", as("bob")); err != nil || c.ID != toolgate.id {
 		t.Errorf("bob's calls run as %v, %v", c, err)
