@@ -86,11 +86,16 @@ func (a *Authenticator) Challenge(c *Credential) string {
 	return challenge
 }
 
-// StepUp returns the WWW-Authenticate header of an answer 403 to a principal of an issuer
-// whose token lacks scopes (RFC 6750 section 3.1; MCP 2025-11-25, Authorization, Scope
-// Challenge Handling). The new token has to have all of scopes.
-func (a *Authenticator) StepUp(at Resource, scopes []string) string {
-	return `Bearer error="insufficient_scope", scope="` + strings.Join(scopes, " ") + `", resource_metadata="` + a.state.Load().public + MetadataPath + at.path() + `"`
+// StepUp returns the WWW-Authenticate header of an answer 403 to a token of an issuer that
+// lacks scopes (RFC 6750 section 3.1; MCP 2025-11-25, Authorization, Scope Challenge
+// Handling), with the scheme of the token (RFC 9449 section 7.1). The new token has to have
+// all of scopes.
+func (a *Authenticator) StepUp(c *Credential, scopes []string) string {
+	scheme, algorithms := "Bearer", ""
+	if c.DPoP != nil {
+		scheme, algorithms = "DPoP", `, algs="`+strings.Join(Algorithms(), " ")+`"`
+	}
+	return scheme + ` error="insufficient_scope", scope="` + strings.Join(scopes, " ") + `", resource_metadata="` + a.state.Load().public + MetadataPath + c.At.path() + `"` + algorithms
 }
 
 // metadata is the form of RFC 9728 section 2.

@@ -104,9 +104,15 @@ func TestChallenge(t *testing.T) {
 			t.Errorf("got %s, want %s", got, c.want)
 		}
 	}
-	got := authenticator(t, named).StepUp(identity.Resource{Door: "/mcp"}, []string{"payments", "z"})
-	if want := `Bearer error="insufficient_scope", scope="payments z", ` + at + `/mcp"`; got != want {
-		t.Errorf("got %s, want %s", got, want)
+	for scheme, c := range map[string]identity.Credential{"Bearer": {}, "DPoP": {DPoP: new(identity.DPoP)}} {
+		c.At = identity.Resource{Door: "/mcp"}
+		want := scheme + ` error="insufficient_scope", scope="payments z", ` + at + `/mcp"`
+		if c.DPoP != nil {
+			want += `, algs="` + strings.Join(identity.Algorithms(), " ") + `"`
+		}
+		if got := authenticator(t, named).StepUp(&c, []string{"payments", "z"}); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
 	}
 }
 

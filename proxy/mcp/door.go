@@ -48,7 +48,7 @@ import (
 // Challenges words the header WWW-Authenticate: see [identity.Authenticator].
 type Challenges interface {
 	Challenge(c *identity.Credential) string
-	StepUp(at identity.Resource, scopes []string) string
+	StepUp(c *identity.Credential, scopes []string) string
 }
 
 // Options configure a Door. Gate and Refuser are required; the zero value of

@@ -352,10 +352,10 @@ func (d *Door) message(w http.ResponseWriter, r *http.Request, _ string) {
 		return
 	}
 	out := d.respond(w, r)
-	out.plain, out.at = true, identity.Resource{Door: "/sse", Server: d.session.routeOf(r.URL.Query().Get("sessionId"))}
+	out.plain = true
 	x := &exchange{versions: olderVersions}
 	x.call = proxy.Call{Transport: "http", Trace: span.FromHeader(r.Header)}
-	body, ok := d.readBody(out, r, x)
+	body, ok := d.readBody(out, r, x, identity.Resource{Door: "/sse", Server: d.session.routeOf(r.URL.Query().Get("sessionId"))})
 	defer x.claim.Release()
 	if !ok {
 		return

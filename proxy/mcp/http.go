@@ -131,13 +131,13 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 			return
 		}
 	}
-	out := &response{w: w, rc: *http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events, at: identity.Resource{Door: "/mcp", Server: route}, core: d.core, client: r.Context()}
+	out := &response{w: w, rc: *http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events, core: d.core, client: r.Context()}
 	x := &exchange{versions: httpVersions, owned: true}
 	x.call.Route, x.call.Transport = route, "http"
 	if r.Header["Traceparent"] != nil {
 		x.call.Trace = span.FromHeader(r.Header)
 	}
-	body, ok := d.readBody(out, r, x)
+	body, ok := d.readBody(out, r, x, identity.Resource{Door: "/mcp", Server: route})
 	defer x.claim.Release()
 	if !ok || x.denied == nil && r.Header[headerSession] != nil && jsontext.Value(body).Kind() == '[' && d.postBatch(out, x, r, body) {
 		return
@@ -194,11 +194,11 @@ func (s *sessionServer) serve(x *exchange) answer {
 // message, which many clients write last.
 const maxSkippedBytes = 64 << 20
 
-// readBody authenticates the sender of r, claims room for the body and reads it; of one
+// readBody authenticates the sender of r, which is for at, claims room for the body and reads it; of one
 // beyond the limit x gets the outline. If ok is false, r has been answered. The caller
 // releases x.claim in either case.
-func (d *Door) readBody(out *response, r *http.Request, x *exchange) (body []byte, ok bool) {
-	x.denied = d.authenticate(x, r, out.at)
+func (d *Door) readBody(out *response, r *http.Request, x *exchange, at identity.Resource) (body []byte, ok bool) {
+	x.denied = d.authenticate(x, r, at)
 	out.shown = &x.call.Credential
 	if x.denied != nil && x.denied.Kernel.Code != signal.CodeUnauthenticated { // it was not looked up
 		d.refusal(out.w, out.shown, x.denied)

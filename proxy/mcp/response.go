@@ -27,9 +27,8 @@ type response struct {
 	rc      http.ResponseController
 	length  [1]string // the value of Content-Length
 	timeout time.Duration
-	plain   bool // the client reads application/json
-	events  bool // the client reads text/event-stream
-	at      identity.Resource
+	plain   bool                 // the client reads application/json
+	events  bool                 // the client reads text/event-stream
 	shown   *identity.Credential // by the client
 	core    *core
 	client  context.Context // done when the client has gone
@@ -56,7 +55,7 @@ func (o *response) finish(a answer) {
 		o.w.Header()[headerSession] = []string{a.opened}
 	}
 	if a.scopes != nil {
-		o.w.Header().Set("WWW-Authenticate", o.core.opts.Challenges.StepUp(o.at, a.scopes))
+		o.w.Header().Set("WWW-Authenticate", o.core.opts.Challenges.StepUp(o.shown, a.scopes))
 	}
 	switch {
 	case a.problem != nil:

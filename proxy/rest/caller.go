@@ -245,7 +245,6 @@ func (h *Handler) failed(w http.ResponseWriter, f *proxy.Failure) {
 	if reply.Status == http.StatusUnauthorized && w.Header().Get("WWW-Authenticate") == "" {
 		w.Header().Set("WWW-Authenticate", h.opts.Challenges.Challenge(&identity.Credential{Malformed: true, At: resource}))
 	}
-	h.stepUp(w, f)
 	if reply.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(reply.RetryAfter))
 	}
@@ -253,9 +252,9 @@ func (h *Handler) failed(w http.ResponseWriter, f *proxy.Failure) {
 }
 
 // stepUp says which scopes the token of a caller has to have, where a token would do.
-func (h *Handler) stepUp(w http.ResponseWriter, f *proxy.Failure) {
+func (h *Handler) stepUp(w http.ResponseWriter, shown *identity.Credential, f *proxy.Failure) {
 	if f.Scopes != nil {
-		w.Header().Set("WWW-Authenticate", h.opts.Challenges.StepUp(resource, f.Scopes))
+		w.Header().Set("WWW-Authenticate", h.opts.Challenges.StepUp(shown, f.Scopes))
 	}
 }
 

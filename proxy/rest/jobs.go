@@ -118,6 +118,7 @@ func (h *Handler) call(w http.ResponseWriter, in *intake) {
 	reply, failure := h.govern(in)
 	switch {
 	case failure != nil:
+		h.stepUp(w, &in.call.Credential, failure)
 		h.failed(w, failure)
 	case reply == nil: // fails closed: the gate has to answer
 		h.broken(w, errors.New("the gate gave neither reply nor failure"))
@@ -309,7 +310,7 @@ func (h *Handler) replyFailure(w http.ResponseWriter, in *intake, f *proxy.Failu
 	case made.HTTP == http.StatusUnauthorized:
 		h.refuseCaller(w, &in.call.Credential, f)
 	default:
-		h.stepUp(w, f)
+		h.stepUp(w, &in.call.Credential, f)
 		retryAfter(w, f.RetryAfter)
 		h.write(w, made.HTTP, wire.JSONType, jsonrpc.NewFailureObject(in.id, made.Error))
 	}

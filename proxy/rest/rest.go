@@ -45,7 +45,7 @@ import (
 // Challenges words the header WWW-Authenticate: see [identity.Authenticator].
 type Challenges interface {
 	Challenge(c *identity.Credential) string
-	StepUp(at identity.Resource, scopes []string) string
+	StepUp(c *identity.Credential, scopes []string) string
 }
 
 // resource is what tokens for /v1 are issued for: the whole listener.
