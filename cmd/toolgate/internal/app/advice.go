@@ -18,9 +18,9 @@ import (
 )
 
 // withAdvice adds what people ask about the policy and the trail.
-func (a *App) withAdvice(opts *console.Options) {
+func (a *App) withAdvice(opts *console.Options, people *desk) {
 	desk := advice.New(advice.Options{
-		Engine: a.policy.current, Source: a.policy.options, Config: a.Config, Shadow: a.shadow.line, Served: a.servedPolicies, Usage: limit.NewUsage(a.state.db, nil),
+		Engine: a.policy.current, Source: a.policy.options, Config: a.Config, Shadow: a.shadow.line, Served: a.inventory.policies, Usage: limit.NewUsage(a.state.db, nil),
 		Tools: func() []policy.Tool {
 			tools := PolicyTools(a.upstreams.Catalogue().Tools(""))
 			slices.SortFunc(tools, func(a, b policy.Tool) int { return strings.Compare(a.Exposed, b.Exposed) })
@@ -29,7 +29,7 @@ func (a *App) withAdvice(opts *console.Options) {
 		Roles: func() []string { return RolesOf(a.Config(), a.policy.current(), a.options.Role) },
 		Trail: trail.Dir(a.Config().State),
 	})
-	opts.Policy, opts.Judge, opts.TrialText, opts.Verify = desk, desk, a.options.TrialText, a.verifyTrail
+	opts.Policy, opts.Judge, opts.TrialText, opts.Verify = desk, desk, a.options.TrialText, people.verifyTrail
 	opts.Shadow = func(ctx context.Context, q console.ShadowQuery) (shadow.Report, error) {
 		return shadow.ReportOf(ctx, a.state.db, q.Candidate, q.Since, q.After, q.Limit)
 	}
@@ -50,13 +50,13 @@ func (a *App) withAdvice(opts *console.Options) {
 
 // verifyTrail verifies the trail of this replica, as the command audit verify does. Its error is that
 // of ctx when that ends.
-func (a *App) verifyTrail(ctx context.Context, report func(console.Progress)) (v notary.Verified, err error) {
-	cfg, dir := a.Config(), trail.Dir(a.Config().State)
+func (d *desk) verifyTrail(ctx context.Context, report func(console.Progress)) (v notary.Verified, err error) {
+	cfg, dir := d.Config(), trail.Dir(d.Config().State)
 	x := notary.Evidence{Replica: true, Directory: true, Progress: &checked{ctx: ctx, report: report, all: progress.Size(dir)}}
-	if x.Notes, err = fleet.StoredNotes(ctx, a.state.db); err != nil {
+	if x.Notes, err = fleet.StoredNotes(ctx, d.state.db); err != nil {
 		return v, err
 	}
-	if err := trail.AddKeys(&x, a.state.keys, dir); err != nil {
+	if err := trail.AddKeys(&x, d.state.keys, dir); err != nil {
 		return v, err
 	}
 	rep, err := x.Verify(dir)
@@ -64,10 +64,10 @@ func (a *App) verifyTrail(ctx context.Context, report func(console.Progress)) (v
 		return v, err
 	}
 	kept := cfg.Approvals.Keep
-	if !a.state.db.Shared() {
+	if !d.state.db.Shared() {
 		kept = 0
 	}
-	faults, err := trail.Contradictions(ctx, a.state.db, a.state.keys, []string{dir}, rep, &x, kept)
+	faults, err := trail.Contradictions(ctx, d.state.db, d.state.keys, []string{dir}, rep, &x, kept)
 	return notary.Verified{OK: rep.OK() && len(faults) == 0 && rep.Verdicts.Content == notary.OK, State: faults, Report: rep}, err
 }
 

@@ -26,8 +26,6 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,7 +41,6 @@ import (
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/internal/telemetry"
-	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -56,7 +53,6 @@ import (
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/credential"
-	"github.com/toolgate/toolgate/registry/upstream"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -91,41 +87,34 @@ func configError(err error) error {
 
 // App is one running toolgate.
 type App struct {
-	options   Options
-	log       hclog.Logger
-	metrics   *metrics
-	policy    *policyFeed
-	shadow    *shadowPolicy
-	state     *state
-	auth      *identity.Authenticator
-	health    health
-	callers   *callers
-	proxies   atomic.Pointer[[]netip.Prefix] // toolgate.trusted_proxies
-	limits    *limit.Limiter
-	refused   *limit.Limiter // of refused calls
-	shared    *fleet.Limits  // nil = the limits are of this process alone
-	valkey    *valkey.Client // of toolgate.shared; nil = none
-	sandbox   *sandbox.Host
-	grants    *credential.Grants // accounts that people have connected
-	upstreams *registry.Registry
-	confined  map[string]string // how each server is confined, as the trail has it
-	gate      *proxy.Gate
-	worker    *hold.Worker
-	sampler   *verify.Sampler
-	bus       *bus.Bus
-	budget    *share.Budget        // of messages in flight
-	telemetry *telemetry.Telemetry // nil = nothing is sent
-
-	listeners atomic.Pointer[Listeners] // that Run serves
+	options Options
+	serving
+	metrics     *metrics
+	shadow      *shadowPolicy
+	state       *state
+	auth        *identity.Authenticator
+	health      *health
+	reloads     *reloader
+	inventory   *inventory
+	callers     *callers
+	proxies     atomic.Pointer[[]netip.Prefix] // toolgate.trusted_proxies
+	limits      *limit.Limiter
+	refused     *limit.Limiter // of refused calls
+	shared      *fleet.Limits  // nil = the limits are of this process alone
+	valkey      *valkey.Client // of toolgate.shared; nil = none
+	connections connections
+	confined    map[string]string // how each server is confined, as the trail has it
+	gate        *proxy.Gate
+	worker      *hold.Worker
+	sampler     *verify.Sampler
+	bus         *bus.Bus
+	budget      *share.Budget        // of messages in flight
+	telemetry   *telemetry.Telemetry // nil = nothing is sent
 
 	// toolsChanged notifies agents that their lists may be others, and
 	// toolsChangedFor those of one principal. Both are nil until agents are served.
 	toolsChanged    atomic.Pointer[func()]
 	toolsChangedFor atomic.Pointer[func(policy.Principal)]
-
-	mu     sync.Mutex // protects the fields below
-	cfg    *config.Config
-	reload reloadStatus
 }
 
 // Open builds an App from cfg, upstreams starting. The error is a *ConfigError
@@ -134,7 +123,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	o.Log = cmp.Or(o.Log, hclog.NewNullLogger())
 	inFlight := int64(cfg.Limits.InFlight) << 20
 	a := &App{
-		options: o, log: o.Log, cfg: cfg, metrics: newMetrics(o.Version), confined: make(map[string]string),
+		options: o, serving: serving{role: o.Role, log: o.Log, cfg: cfg}, metrics: newMetrics(o.Version), confined: make(map[string]string),
 		budget: share.NewBudget(inFlight, int64(float64(inFlight)*cfg.Limits.InFlightShare)),
 	}
 	limitMemory(os.DirFS("/"))
@@ -157,7 +146,6 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if a.auth, err = identity.New(a.identityConfig(cfg)); err != nil {
 		return nil, configError(err)
 	}
-	a.callers = &callers{Authenticator: a.auth, app: a, throttle: guard.NewThrottle(nil)}
 	a.proxies.Store(trustedProxies(cfg))
 	if err = a.openShared(ctx, cfg); err != nil {
 		return nil, err
@@ -175,11 +163,11 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, err
 	}
 	a.sandbox = sandbox.New(sandboxOptions(cfg))
-	a.grants = a.openGrants()
+	a.connections = openConnections(a.state)
 	a.upstreams = registry.New(registry.Options{
-		Credentials: credential.NewBroker(a.grants, credential.BrokerOptions{Sandbox: a.sandbox, Log: a.log.Named("connections")}),
+		Credentials: credential.NewBroker(a.connections.grants, credential.BrokerOptions{Sandbox: a.sandbox, Log: a.log.Named("connections")}),
 		DB:          a.state.db, Logger: a.log.Named("registry"), Version: o.Version, Sandbox: a.sandbox,
-		Accepted: a.state.recordAccepted, Changed: a.definitionsChanged, Ended: a.measureSession,
+		Accepted: a.state.recordAccepted, Changed: a.state.definitionsChanged, Ended: a.measureSession,
 		Crowded: func(server string) { a.metrics.crowded.WithLabelValues(server).Inc() },
 	})
 	if err = a.applyUpstreams(ctx, cfg); err != nil {
@@ -192,7 +180,10 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err = a.openGate(cfg); err != nil {
 		return nil, err
 	}
-	a.recordInventory()
+	a.health = &health{serving: &a.serving, state: a.state, shared: a.shared, auth: a.auth}
+	a.reloads = &reloader{serving: &a.serving, apply: a.Apply, inventory: a.inventory, shadow: a.shadow, outcomes: a.metrics.reloads}
+	a.addGauges()
+	a.inventory.record()
 	return a, nil
 }
 
@@ -210,6 +201,7 @@ func (a *App) openPolicyAndStore(ctx context.Context, cfg *config.Config, trial 
 	if err = cmp.Or(configError(err), opening.Wait()); err != nil {
 		return err
 	}
+	a.inventory = &inventory{&a.serving, a.state}
 	a.policy = &policyFeed{
 		log: a.log, role: "serves", source: source, engine: loaded.engine, copy: loaded.copy,
 		count: func(outcome string) { a.metrics.loads.WithLabelValues(outcome).Inc() },
@@ -224,9 +216,9 @@ func (a *App) openPolicyAndStore(ctx context.Context, cfg *config.Config, trial 
 			switch {
 			case a.state.trail == nil: // while it is opened
 			case refused != nil:
-				a.recordRefusal(refused)
+				a.inventory.recordRefusal(refused)
 			default:
-				a.recordInventory()
+				a.inventory.record()
 			}
 		},
 	}
@@ -245,6 +237,7 @@ func (a *App) openGate(cfg *config.Config) (err error) {
 		Log:     a.log.Named("verify"),
 	})
 	a.state.begin(a.sampler.Run)
+	a.callers = &callers{Authenticator: a.auth, fold: a.state.fold, refused: a.metrics.credentials, log: a.log, throttle: guard.NewThrottle(nil)}
 	opts := proxy.Options{
 		Identifier: a.callers, Policy: a.sample(a.policy.current()), Limiter: a.limits, Refused: a.refused, Fold: a.state.fold.Add, Usage: limit.NewUsage(a.state.db, nil),
 		Tickets: tickets, Waiter: tickets, Repeats: tickets, Book: tickets, Recorder: a.state.records,
@@ -283,7 +276,6 @@ func (a *App) openGate(cfg *config.Config) (err error) {
 		return err
 	}
 	a.upstreams.OnChange(a.worker.Recheck)
-	a.addGauges()
 	return nil
 }
 
@@ -299,8 +291,8 @@ func (a *App) Close() error {
 	if a.upstreams != nil {
 		errs = append(errs, a.upstreams.Close(ctx))
 	}
-	if a.grants != nil {
-		a.grants.Close()
+	if a.connections.grants != nil {
+		a.connections.grants.Close()
 	}
 	if a.bus != nil {
 		a.bus.Close()
@@ -312,7 +304,9 @@ func (a *App) Close() error {
 		a.shared.Close()
 		errs = append(errs, a.valkey.Close())
 	}
-	a.health.trials.Wait()
+	if a.health != nil {
+		a.health.trials.Wait()
+	}
 	if a.state != nil {
 		errs = append(errs, a.state.close())
 	}
@@ -339,7 +333,7 @@ func (a *App) Apply(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	channels := noticeChannels(cfg)
-	if _, err := notice.New(notice.Options{DB: a.state.db, Link: a.ticketPage}, channels); err != nil {
+	if _, err := notice.New(notice.Options{DB: a.state.db, Link: a.state.ticketPage}, channels); err != nil {
 		return err
 	}
 	if err := prepareTools(cfg); err != nil {
@@ -370,26 +364,4 @@ func (a *App) Apply(ctx context.Context, cfg *config.Config) error {
 	a.policy.noteLoad(loaded)
 	a.shadow.apply(cfg)
 	return nil
-}
-
-// Config returns the configuration that serves. The caller must not change it.
-func (a *App) Config() *config.Config {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.cfg
-}
-
-// Revision returns the revision of the policy that serves.
-func (a *App) Revision() string { return a.policy.current().Revision() }
-
-// Upstreams returns the registry of servers and their tools.
-func (a *App) Upstreams() *registry.Registry { return a.upstreams }
-
-// WaitForUpstreams returns when every upstream has answered or failed, or when
-// ctx ends. Serving waits one second at most; commands that inspect the
-// upstreams wait here.
-func (a *App) WaitForUpstreams(ctx context.Context) {
-	starting := func(u registry.ServerStatus) bool { return u.State == string(upstream.StateStarting) }
-	for slices.ContainsFunc(a.upstreams.Status(), starting) && wait.For(ctx, 20*time.Millisecond) {
-	}
 }

@@ -86,7 +86,7 @@ func TestChangedBeforeTheWatch(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var watch sync.WaitGroup
 	watch.Go(func() {
-		if err := a.watch(ctx, Reload{Begun: cfg, Next: read(dir)}); err != nil {
+		if err := a.reloads.watch(ctx, Reload{Begun: cfg, Next: read(dir)}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -105,7 +105,7 @@ func TestTooLateToTake(t *testing.T) {
 	before, old := a.Revision(), a.policy.source
 	p.Publish(publisher.Pack(t, rule("two")))
 	same := func() (*config.Config, error) { return cfg, nil }
-	a.reloadOnce(t.Context(), Reload{Begun: cfg, Next: same}, true)
+	a.reloads.reloadOnce(t.Context(), Reload{Begun: cfg, Next: same}, true)
 	if a.Revision() == before || a.policy.source == old {
 		t.Fatal("the reload fetched nothing")
 	}

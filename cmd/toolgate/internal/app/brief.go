@@ -14,13 +14,20 @@ import (
 	"github.com/toolgate/toolgate/policy/limit"
 )
 
+// A desk answers what people ask at the admin listener. It is safe for concurrent use.
+type desk struct {
+	*serving
+	state           *state
+	limits, refused *limit.Limiter
+}
+
 // brief returns what people are told of a held call in addition to its ticket.
-func (a *App) brief(ctx context.Context, k approval.Ticket) (console.Briefing, error) {
-	b := console.Briefing{Waiting: a.state.tickets.Awaited(k.ID)}
-	if s := a.Config().Server(k.Server); s != nil {
+func (d *desk) brief(ctx context.Context, k approval.Ticket) (console.Briefing, error) {
+	b := console.Briefing{Waiting: d.state.tickets.Awaited(k.ID)}
+	if s := d.Config().Server(k.Server); s != nil {
 		b.Risk, b.Notice = s.Risk, s.Notice
 	}
-	for _, t := range a.upstreams.Catalogue().Definitions() {
+	for _, t := range d.upstreams.Catalogue().Definitions() {
 		if t.Server == k.Server && t.Name == k.Tool && t.Fingerprint == k.Fingerprint {
 			b.Offered = true
 			b.Description, _ = jsonrpc.TextAt(t.Definition, "description")
@@ -29,15 +36,15 @@ func (a *App) brief(ctx context.Context, k approval.Ticket) (console.Briefing, e
 	switch k.State {
 	case approval.StateProposed, approval.StateApproved, approval.StateNeedsConnection:
 		var err error
-		b.Budgets, err = a.budgets(ctx, k)
+		b.Budgets, err = d.budgets(ctx, k)
 		return b, err
 	}
 	return b, nil
 }
 
 // budgets returns what the meters of the present policy read before and with a held call.
-func (a *App) budgets(ctx context.Context, k approval.Ticket) (all []console.Budget, err error) {
-	engine := a.policy.current()
+func (d *desk) budgets(ctx context.Context, k approval.Ticket) (all []console.Budget, err error) {
+	engine := d.policy.current()
 	meters := engine.Meters(policy.Tool{Exposed: k.Exposed})
 	if len(meters) == 0 {
 		return nil, nil
@@ -46,7 +53,7 @@ func (a *App) budgets(ctx context.Context, k approval.Ticket) (all []console.Bud
 	if use == nil { // something other than toolgate changed the arguments, which the ticket says
 		return nil, nil
 	}
-	found, err := limit.NewUsage(a.state.db, nil).Budgets(ctx, use)
+	found, err := limit.NewUsage(d.state.db, nil).Budgets(ctx, use)
 	for _, m := range found {
 		b := console.Budget{Meter: m.Meter.Name, Window: text.Duration(m.Meter.Window), Adds: m.Meter.Sum, Before: m.Before, With: m.With}
 		var per []json.RawMessage

@@ -6,6 +6,9 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/store"
@@ -18,7 +21,9 @@ import (
 // nobody, and throttles them by address; a valid one always passes.
 type callers struct {
 	*identity.Authenticator
-	app      *App
+	fold     *audit.Fold
+	refused  *prometheus.CounterVec // by kind
+	log      hclog.Logger
 	throttle *guard.Throttle // of both listeners
 }
 
@@ -50,12 +55,12 @@ func (c *callers) note(shown identity.Credential, err error) bool {
 	case strings.Count(shown.Bearer, ".") == 2:
 		credential = "jwt"
 	}
-	c.app.state.fold.Add(audit.Principal{}, audit.Event{
+	c.fold.Add(audit.Principal{}, audit.Event{
 		Name: audit.EventCredentialRefused, Source: guard.Address(shown.Source), Credential: credential, Reason: string(kind),
 	})
-	c.app.metrics.credentials.WithLabelValues(string(kind)).Inc()
+	c.refused.WithLabelValues(string(kind)).Inc()
 	if kind == identity.Audience { // its issuer signed it, so strangers cannot fill the log
-		c.app.log.Warn("a token is meant for another audience", "resource", c.Resource(shown.At), "source", guard.Address(shown.Source))
+		c.log.Warn("a token is meant for another audience", "resource", c.Resource(shown.At), "source", guard.Address(shown.Source))
 	}
 	return true
 }

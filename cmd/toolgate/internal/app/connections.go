@@ -13,18 +13,19 @@ import (
 	"github.com/toolgate/toolgate/registry/credential"
 )
 
-// openGrants opens the accounts that people have connected. The state is open.
-func (a *App) openGrants() *credential.Grants {
-	return credential.OpenGrants(credential.GrantOptions{
-		DB: a.state.db, Keys: a.state.keys, Log: a.log.Named("connections"), Callback: a.connectionCallback, Document: a.clientDocument,
-		Server: connections{config: a.Config}.server,
-	})
-}
-
 // connections are the accounts of people as the console sees them. It is safe for concurrent use.
 type connections struct {
 	grants *credential.Grants
 	config func() *config.Config // that serves
+}
+
+// openConnections opens the accounts that people have connected. The caller must close their grants.
+func openConnections(in *state) connections {
+	c := connections{config: in.serving.Config}
+	c.grants = credential.OpenGrants(credential.GrantOptions{
+		DB: in.db, Keys: in.keys, Log: in.log.Named("connections"), Callback: c.callback, Document: c.document, Server: c.server,
+	})
+	return c
 }
 
 var (
@@ -127,26 +128,26 @@ func connectionOf(g credential.Grant) console.Connection {
 	}
 }
 
-// connectionCallback is where authorization servers send browsers back.
-func (a *App) connectionCallback() string { return ConsoleURL(a.Config()) + ConnectionPath("callback") }
+// callback is where authorization servers send browsers back.
+func (c connections) callback() string { return ConsoleURL(c.config()) + ConnectionPath("callback") }
 
 // clientPath is the path of the document with which toolgate is a client of authorization servers.
 const clientPath = "/.well-known/oauth-client/toolgate.json"
 
-// clientDocument returns the address of the client metadata document, which is the client_id
+// document returns the address of the client metadata document, which is the client_id
 // (draft-ietf-oauth-client-id-metadata-document), "" where authorization servers cannot get it.
-func (a *App) clientDocument() string {
-	cfg := a.Config()
+func (c connections) document() string {
+	cfg := c.config()
 	if !strings.HasPrefix(cfg.PublicURL, "https://") || !slices.ContainsFunc(cfg.Servers, connectable) {
 		return ""
 	}
 	return cfg.PublicURL + clientPath
 }
 
-// serveClientMetadata answers a request for the client metadata document: whoever asks gets it, and there is
-// none without clientDocument. The caller must check the Host of the request.
-func (a *App) serveClientMetadata(w http.ResponseWriter, r *http.Request) {
-	document := a.clientDocument()
+// serveMetadata answers a request for the client metadata document: whoever asks gets it, and there is
+// none without document. The caller must check the Host of the request.
+func (c connections) serveMetadata(w http.ResponseWriter, r *http.Request) {
+	document := c.document()
 	if document == "" {
 		http.NotFound(w, r)
 		return
@@ -158,5 +159,5 @@ func (a *App) serveClientMetadata(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "max-age=3600")
-	_, _ = w.Write(credential.ClientMetadata(a.connectionCallback(), document)) // a client that has gone needs no answer
+	_, _ = w.Write(credential.ClientMetadata(c.callback(), document)) // a client that has gone needs no answer
 }

@@ -57,7 +57,8 @@ func TestClientMetadata(t *testing.T) {
 		"no such server":               {`{"mcpServers": {}, "toolgate": {"public_url": "https://gate.example"}}`, http.MethodGet, "gate.example", 404},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := &App{cfg: configured(t, tc.config)}
+			a := &App{serving: serving{cfg: configured(t, tc.config)}}
+			a.connections.config = a.Config
 			r := httptest.NewRequest(tc.method, path, nil)
 			r.Host = tc.host
 			w := httptest.NewRecorder()

@@ -6,12 +6,18 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
 // doubts collects why the store could not be relied on, for people.
 type doubts struct {
+	log   hclog.Logger
+	total prometheus.Counter
+
 	mu     sync.Mutex // protects the fields below
 	newest []string
 	count  int
@@ -29,11 +35,10 @@ func (d *doubts) warnings() (lines []string) {
 	return lines
 }
 
-// doubt is approval.Options.Alarm.
-func (a *App) doubt(reason string) {
-	a.log.Error("the state cannot be relied on", "reason", reason)
-	a.metrics.doubts.Inc()
-	d := &a.state.doubts
+// add is approval.Options.Alarm.
+func (d *doubts) add(reason string) {
+	d.log.Error("the state cannot be relied on", "reason", reason)
+	d.total.Inc()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.count++
@@ -42,10 +47,10 @@ func (a *App) doubt(reason string) {
 }
 
 // approvalsClosed returns why held calls and votes are refused, "" when they are not.
-func (a *App) approvalsClosed() string {
+func (s *state) approvalsClosed() string {
 	ctx, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
-	err := a.state.tickets.Check(ctx)
+	err := s.tickets.Check(ctx)
 	switch {
 	case err == nil:
 		return ""

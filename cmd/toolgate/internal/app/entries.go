@@ -10,8 +10,8 @@ import (
 
 // entries returns the address of the agents' listener, and what enters it into the file of each client.
 // The entries hold no token: they name a variable.
-func (a *App) entries() (address string, all []console.Client) {
-	cfg := a.Config()
+func (d *desk) entries() (address string, all []console.Client) {
+	cfg := d.Config()
 	at := clients.Address{URL: AgentsURL(cfg) + "/mcp", Command: "toolgate"}
 	if !admitsLocal(cfg) && len(cfg.Identity.JWT) == 0 { // at an issuer, the client signs in by itself
 		at.Token = "${TOOLGATE_TOKEN}"
@@ -27,7 +27,7 @@ func (a *App) entries() (address string, all []console.Client) {
 			text, err = clientfile.Apply(c.Format, nil, clientfile.Edit{Container: c.Container, Key: c.List, Name: "toolgate", Value: value})
 		}
 		if err != nil {
-			a.log.Warn("writing the entry of a client", "client", c.ID, "error", err)
+			d.log.Warn("writing the entry of a client", "client", c.ID, "error", err)
 			continue
 		}
 		all = append(all, console.Client{ID: c.ID, Name: c.Name, Text: string(text)})

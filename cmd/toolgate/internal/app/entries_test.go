@@ -25,7 +25,7 @@ func TestEntries(t *testing.T) {
 			dir := t.TempDir()
 			write(t, filepath.Join(dir, "mcp.json"), `{"mcpServers": {}, "toolgate": `+strings.Replace(tc.identity, "{", `{"public_url": "https://gate.example", "keys": "keys", `, 1)+`}`)
 			a, _ := opened(t, dir)
-			address, all := a.entries()
+			address, all := (&desk{serving: &a.serving}).entries()
 			if address != "https://gate.example/mcp" {
 				t.Errorf("the address is %s", address)
 			}

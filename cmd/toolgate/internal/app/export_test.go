@@ -53,4 +53,4 @@ var GroupMemory = groupMemory
 var Served = served
 
 // ServedPolicies is servedPolicies.
-func (a *App) ServedPolicies() []console.ServedPolicy { return a.servedPolicies() }
+func (a *App) ServedPolicies() []console.ServedPolicy { return a.inventory.policies() }

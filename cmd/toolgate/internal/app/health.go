@@ -13,11 +13,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/internal/files"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/registry"
 )
 
@@ -43,8 +45,13 @@ type trial struct {
 	faults map[string]string // by part; one that has not answered is faulty
 }
 
-// health is what was found out about the parts.
+// health finds out which parts are ready. It is safe for concurrent use.
 type health struct {
+	*serving
+	state  *state
+	shared *fleet.Limits
+	auth   *identity.Authenticator
+
 	draining atomic.Bool
 	trials   sync.WaitGroup
 
@@ -62,8 +69,7 @@ const readyWithin = 900 * time.Millisecond
 
 // tryParts returns the faults of the parts that have to be tried. Each is tried at most once a
 // second, and counts as faulty while it has not answered when ctx ends.
-func (a *App) tryParts(ctx context.Context) map[string]string {
-	h := &a.health
+func (h *health) tryParts(ctx context.Context) map[string]string {
 	h.mu.Lock()
 	again := h.last == nil
 	if !again {
@@ -74,7 +80,7 @@ func (a *App) tryParts(ctx context.Context) map[string]string {
 		}
 	}
 	if again {
-		h.last, h.begun = a.newTrial(), time.Now()
+		h.last, h.begun = h.newTrial(), time.Now()
 	}
 	t := h.last
 	h.mu.Unlock()
@@ -88,28 +94,28 @@ func (a *App) tryParts(ctx context.Context) map[string]string {
 }
 
 // newTrial begins a trial. Close waits for its end.
-func (a *App) newTrial() *trial {
+func (h *health) newTrial() *trial {
 	t := &trial{done: make(chan struct{}), faults: make(map[string]string)}
 	parts := map[string]struct {
 		fault string
 		try   func() error
 	}{
 		partTrail: {"the trail cannot be written", func() error { // next to it, what several records take
-			if _, err := os.Stat(filepath.Join(trail.Dir(a.Config().State), a.state.trail.Instance())); err != nil {
+			if _, err := os.Stat(filepath.Join(trail.Dir(h.Config().State), h.state.trail.Instance())); err != nil {
 				return err
 			}
-			return files.Probe(a.Config().State)
+			return files.Probe(h.Config().State)
 		}},
-		partStore: {"the store cannot be used", a.tryStore},
+		partStore: {"the store cannot be used", h.tryStore},
 		partOwnKeys: {"the keys of toolgate cannot be had", func() error { // that of tickets and votes
-			if !a.state.keys.Has(keys.Tickets) {
-				return fmt.Errorf("%s has no key %s", a.state.keys.Path(), keys.Tickets)
+			if !h.state.keys.Has(keys.Tickets) {
+				return fmt.Errorf("%s has no key %s", h.state.keys.Path(), keys.Tickets)
 			}
 			return nil
 		}},
-		partSigning: {"the last checkpoint of the trail was not signed", a.state.trail.Unsigned},
+		partSigning: {"the last checkpoint of the trail was not signed", h.state.trail.Unsigned},
 		partDisk: {"no call is made", func() error {
-			if space := a.state.trail.Space(); space.Low() {
+			if space := h.state.trail.Space(); space.Low() {
 				return errors.New(space.String())
 			}
 			return nil
@@ -129,7 +135,7 @@ func (a *App) newTrial() *trial {
 			}
 		})
 	}
-	a.health.trials.Go(func() {
+	h.trials.Go(func() {
 		all.Wait()
 		close(t.done)
 	})
@@ -137,21 +143,21 @@ func (a *App) newTrial() *trial {
 }
 
 // faults returns what keeps toolgate from serving, or from serving all, by part.
-func (a *App) faults(ctx context.Context) map[string]string {
-	found := a.tryParts(ctx)
-	if a.health.draining.Load() {
+func (h *health) faults(ctx context.Context) map[string]string {
+	found := h.tryParts(ctx)
+	if h.draining.Load() {
 		found[partServing] = "toolgate is draining"
 	}
-	if fault := a.shared.Refuses(); fault != "" {
+	if fault := h.shared.Refuses(); fault != "" {
 		found[partLimits] = fault
 	}
-	if d := a.state.stops.Unread(); d > 0 {
+	if d := h.state.stops.Unread(); d > 0 {
 		found[partStops] = fmt.Sprintf("what is stopped could not be read from the store for %v: what was stopped before is", d.Round(time.Second))
 	}
-	if !a.upstreams.Settled() {
+	if !h.upstreams.Settled() {
 		found[partUpstreams] = "upstreams are starting"
 	}
-	for _, is := range a.auth.Issuers() {
+	for _, is := range h.auth.Issuers() {
 		if is.Fault != "" && !is.Ready {
 			found[partKeys] = fmt.Sprintf("the keys of issuer %s cannot be had: %s", is.Issuer, is.Fault)
 		}
@@ -161,27 +167,27 @@ func (a *App) faults(ctx context.Context) map[string]string {
 
 // essential reports whether no call can be served without a part. Without any other part
 // toolgate is degraded, and serves the calls that do not need it.
-func (a *App) essential(part string) bool {
+func (h *health) essential(part string) bool {
 	switch part {
 	case partUpstreams, partSigning, partStops:
 		return false
 	case partStore: // for the calls of tools that the policy counts
-		tools, engine := a.upstreams.Catalogue().Tools(""), a.policy.current()
+		tools, engine := h.upstreams.Catalogue().Tools(""), h.policy.current()
 		return len(tools) > 0 && !slices.ContainsFunc(tools, func(t *registry.Tool) bool {
 			return len(engine.Meters(policy.Tool{Exposed: t.Exposed})) == 0
 		})
 	case partLimits:
-		return a.Config().Limits.Default != nil
+		return h.Config().Limits.Default != nil
 	}
 	return true
 }
 
 // assess returns whether calls are served, the names of the parts that are missing all the
 // same, and all faults by part.
-func (a *App) assess(ctx context.Context) (ready bool, degraded []string, faults map[string]string) {
-	faults, ready = a.faults(ctx), true
+func (h *health) assess(ctx context.Context) (ready bool, degraded []string, faults map[string]string) {
+	faults, ready = h.faults(ctx), true
 	for part := range faults {
-		if a.essential(part) {
+		if h.essential(part) {
 			ready = false
 		} else {
 			degraded = append(degraded, part)
@@ -193,16 +199,16 @@ func (a *App) assess(ctx context.Context) (ready bool, degraded []string, faults
 
 // tryStore writes to the store, and changes nothing. Others may keep it waiting for a while.
 // Approvals that are closed are a fault.
-func (a *App) tryStore() error {
+func (h *health) tryStore() error {
 	statement, args := "UPDATE approvals SET id = id WHERE FALSE", []any{} // SQLite locks the file in any case
-	if a.state.db.Shared() {
-		statement, args = "UPDATE instances SET seen = seen WHERE id = ?", []any{a.state.instance}
+	if h.state.db.Shared() {
+		statement, args = "UPDATE instances SET seen = seen WHERE id = ?", []any{h.state.instance}
 	}
-	err := a.state.db.UpdateWithin(context.Background(), time.Second, func(ctx context.Context, tx *sql.Tx) error {
+	err := h.state.db.UpdateWithin(context.Background(), time.Second, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, statement, args...)
 		return err
 	})
-	h, now := &a.health, time.Now()
+	now := time.Now()
 	h.mu.Lock()
 	if err == nil || h.wrote.IsZero() {
 		h.wrote = now
@@ -212,32 +218,32 @@ func (a *App) tryStore() error {
 	if err != nil && !busy {
 		return err
 	}
-	if closed := a.approvalsClosed(); closed != "" {
+	if closed := h.state.approvalsClosed(); closed != "" {
 		return errors.New(closed)
 	}
 	return nil
 }
 
-// addHealthGauges adds the gauges of readiness.
-func (a *App) addHealthGauges() {
-	a.metrics.addGauge("toolgate_ready", "Parts of toolgate: 1 = ready, 0 = not.", "part", func(ctx context.Context) map[string]float64 {
+// addGauges adds the gauges of readiness.
+func (h *health) addGauges(m *metrics) {
+	m.addGauge("toolgate_ready", "Parts of toolgate: 1 = ready, 0 = not.", "part", func(ctx context.Context) map[string]float64 {
 		parts := map[string]float64{partUpstreams: 1, partServing: 1, partTrail: 1, partStore: 1, partKeys: 1, partOwnKeys: 1, partSigning: 1, partDisk: 1, partLimits: 1, partStops: 1}
-		for part := range a.faults(ctx) {
+		for part := range h.faults(ctx) {
 			parts[part] = 0
 		}
 		return parts
 	})
-	a.metrics.addValue("toolgate_degraded", "1 while calls are served, and a part that some of them need is not ready.", func(ctx context.Context) float64 {
-		ready, missing, _ := a.assess(ctx)
+	m.addValue("toolgate_degraded", "1 while calls are served, and a part that some of them need is not ready.", func(ctx context.Context) float64 {
+		ready, missing, _ := h.assess(ctx)
 		return truth(ready && len(missing) > 0)
 	})
-	a.metrics.addValue("toolgate_store_unwritten_seconds", "How long the store could not be written to; 0 = it can be.", func(ctx context.Context) float64 {
-		fault := a.faults(ctx)[partStore]
-		a.health.mu.Lock()
-		defer a.health.mu.Unlock()
+	m.addValue("toolgate_store_unwritten_seconds", "How long the store could not be written to; 0 = it can be.", func(ctx context.Context) float64 {
+		fault := h.faults(ctx)[partStore]
+		h.mu.Lock()
+		defer h.mu.Unlock()
 		if fault == "" {
 			return 0
 		}
-		return time.Since(a.health.wrote).Seconds()
+		return time.Since(h.wrote).Seconds()
 	})
 }

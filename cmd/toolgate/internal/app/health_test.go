@@ -22,7 +22,7 @@ import (
 func awaitRecord(t *testing.T, a *App, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !holds(); {
-		a.recordEvent(&audit.Event{Name: audit.EventSignOut})
+		a.state.recordEvent(&audit.Event{Name: audit.EventSignOut})
 		if time.Now().After(deadline) {
 			t.Fatal("waiting in vain")
 		}
@@ -93,7 +93,7 @@ func TestReadiness(t *testing.T) {
 			t.Errorf("toolgate_degraded is %v while %s is broken", got, part)
 		}
 	}
-	for a.approvalsClosed() != "" { // until the store is compared with the trail
+	for a.state.approvalsClosed() != "" { // until the store is compared with the trail
 		runtime.Gosched()
 	}
 	wants(whole, "")
@@ -176,7 +176,7 @@ allow contains {"rule": "all"} if true
 			}
 			var got []string
 			for _, part := range []string{partStore, partLimits, partSigning, partUpstreams} {
-				if a.essential(part) {
+				if a.health.essential(part) {
 					got = append(got, part)
 				}
 			}

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,12 +16,18 @@ import (
 	"github.com/toolgate/toolgate/internal/files"
 )
 
-// recordInventory compares configuration and policy with the last ones that served this
+// inventory knows what served this state before. It is safe for concurrent use.
+type inventory struct {
+	*serving
+	state *state
+}
+
+// record compares configuration and policy with the last ones that served this
 // state, in any process, and records the difference: what a configuration brings and who may do
 // something by it. It names secrets by the beginning of their hash. Without earlier ones it records
 // nothing.
-func (a *App) recordInventory() {
-	cfg := a.Config()
+func (i *inventory) record() {
+	cfg := i.Config()
 	things := []string{"configuration " + cfg.SHA256[:min(12, len(cfg.SHA256))]}
 	for _, t := range cfg.Identity.Tokens {
 		things = append(things, fmt.Sprintf("token %s %s roles %s", t.Subject, t.SHA256[:min(12, len(t.SHA256))], strings.Join(t.Roles, ",")))
@@ -34,9 +39,9 @@ func (a *App) recordInventory() {
 		things = append(things, "server "+s.Name)
 	}
 	slices.Sort(things)
-	now := map[string][]string{audit.EventConfiguration: things, audit.EventPolicy: {"policy " + a.Revision()}}
+	now := map[string][]string{audit.EventConfiguration: things, audit.EventPolicy: {"policy " + i.Revision()}}
 	var before map[string][]string
-	path := filepath.Join(a.state.ledger, inventoryName)
+	path := filepath.Join(i.state.ledger, inventoryName)
 	text, err := os.ReadFile(path)
 	known := err == nil
 	if known && json.Unmarshal(text, &before) != nil {
@@ -45,16 +50,16 @@ func (a *App) recordInventory() {
 	for _, name := range []string{audit.EventConfiguration, audit.EventPolicy} {
 		e := &audit.Event{Name: name, Added: without(now[name], before[name]), Removed: without(before[name], now[name])}
 		if known && len(e.Added)+len(e.Removed) > 0 {
-			a.recordEvent(e)
+			i.state.recordEvent(e)
 		}
 	}
-	now[servedPolicies] = served(before[servedPolicies], a.Revision(), time.Now())
+	now[servedPolicies] = served(before[servedPolicies], i.Revision(), time.Now())
 	if known || errors.Is(err, fs.ErrNotExist) {
 		text, _ = json.Marshal(now)
 		err = files.Replace(path, text, 0o600)
 	}
 	if err != nil {
-		a.log.Error("noting what serves", "error", err)
+		i.log.Error("noting what serves", "error", err)
 	}
 }
 
@@ -72,13 +77,13 @@ func served(all []string, revision string, now time.Time) []string {
 	return all[max(0, len(all)-keptRevisions):]
 }
 
-// servedPolicies returns the last policies that served this state, the latest first.
-func (a *App) servedPolicies() []console.ServedPolicy {
+// policies returns the last policies that served this state, the latest first.
+func (i *inventory) policies() []console.ServedPolicy {
 	all := []console.ServedPolicy{}
 	var known map[string][]string
-	text, err := os.ReadFile(filepath.Join(a.state.ledger, inventoryName))
+	text, err := os.ReadFile(filepath.Join(i.state.ledger, inventoryName))
 	if err != nil || json.Unmarshal(text, &known) != nil {
-		return all // recordInventory has logged the cause
+		return all // record has logged the cause
 	}
 	for _, line := range slices.Backward(known[servedPolicies]) {
 		at, revision, _ := strings.Cut(line, " ")
@@ -96,47 +101,8 @@ func without(things, others []string) []string {
 }
 
 // recordRefusal records that what was read does not serve.
-func (a *App) recordRefusal(err error) {
+func (i *inventory) recordRefusal(err error) {
 	const most = 2000 // bytes of the reason
 	text := err.Error()
-	a.recordEvent(&audit.Event{Name: audit.EventReloadRefused, Reason: strings.ToValidUTF8(text[:min(len(text), most)], "")})
-}
-
-// recordAct records what a person did at the admin listener. Refused acts are folded.
-func (a *App) recordAct(act console.Act) error {
-	p := act.Principal
-	who := audit.Principal{Subject: p.Subject, Roles: p.Roles, Client: p.Client, Tenant: p.Tenant}
-	e := audit.Event{Name: act.Name, Source: act.Source, Credential: act.Credential, Reason: cmp.Or(act.Reason, act.Why), Added: act.Added, Removed: act.Removed}
-	if act.Profile != "" {
-		e.Added = []string{act.Profile}
-	}
-	if act.Call != "" {
-		e.Added = []string{"call " + act.Call}
-	}
-	if act.Query != "" {
-		e.Added = []string{"search " + act.Query}
-	}
-	if act.Connection != "" {
-		e.Removed = []string{"connection " + act.Connection}
-	}
-	switch {
-	case act.Stop != "" && act.Name == console.ActStop:
-		e.Added = []string{act.Stop}
-	case act.Stop != "":
-		e.Removed = []string{act.Stop}
-	}
-	r := audit.Record{Principal: who, Ticket: act.Ticket, Server: act.Server, Tool: act.Tool, Event: &e}
-	if act.Reason != "" {
-		a.state.fold.AddRecord(r)
-		return nil
-	}
-	return a.state.trail.Write(audit.KindEvent, &r)
-}
-
-// recordEvent records an act of toolgate itself. A record that cannot be written changes
-// nothing that has happened: the log has the cause.
-func (a *App) recordEvent(e *audit.Event) {
-	if err := a.state.trail.Write(audit.KindEvent, &audit.Record{Event: e}); err != nil {
-		a.log.Error("recording an event", "event", e.Name, "error", err)
-	}
+	i.state.recordEvent(&audit.Event{Name: audit.EventReloadRefused, Reason: strings.ToValidUTF8(text[:min(len(text), most)], "")})
 }

@@ -11,9 +11,9 @@ import (
 )
 
 // limitsNow returns what is used of rate limits and meters, and whether that is all.
-func (a *App) limitsNow(ctx context.Context) (all []console.Limit, whole bool, err error) {
+func (d *desk) limitsNow(ctx context.Context) (all []console.Limit, whole bool, err error) {
 	now := time.Now()
-	for kind, l := range map[string]*limit.Limiter{console.LimitRate: a.limits, console.LimitRefused: a.refused} {
+	for kind, l := range map[string]*limit.Limiter{console.LimitRate: d.limits, console.LimitRefused: d.refused} {
 		for _, s := range l.States(now) {
 			one := console.Limit{
 				Kind: kind, Rule: s.Rule, Principal: s.Subject, Tenant: s.Tenant, Tool: s.Tool, Limit: s.Rate.String(), Size: s.Rate.Size(),
@@ -25,7 +25,7 @@ func (a *App) limitsNow(ctx context.Context) (all []console.Limit, whole bool, e
 			all = append(all, one)
 		}
 	}
-	meters, whole, err := limit.NewUsage(a.state.db, nil).States(ctx)
+	meters, whole, err := limit.NewUsage(d.state.db, nil).States(ctx)
 	for _, m := range meters {
 		all = append(all, console.Limit{
 			Kind: console.LimitMeter, Rule: m.Meter, Principal: m.Subject, Tenant: m.Tenant, Tool: m.Tool,

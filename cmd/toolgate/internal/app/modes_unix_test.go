@@ -110,16 +110,16 @@ func TestOpenToAllIsNotReloaded(t *testing.T) {
 	if err := os.Chmod(path, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	a.reloadOnce(t.Context(), Reload{Begun: cfg, Next: read(dir)}, true)
-	if a.Config().RetryAfter == 7e9 || !strings.Contains(a.reload.failed, "every user of this machine") {
-		t.Errorf("reloaded: %q", a.reload.failed)
+	a.reloads.reloadOnce(t.Context(), Reload{Begun: cfg, Next: read(dir)}, true)
+	if a.Config().RetryAfter == 7e9 || !strings.Contains(a.reloads.failed, "every user of this machine") {
+		t.Errorf("reloaded: %q", a.reloads.failed)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a.reloadOnce(t.Context(), Reload{Begun: cfg, Next: read(dir)}, true)
+	a.reloads.reloadOnce(t.Context(), Reload{Begun: cfg, Next: read(dir)}, true)
 	if a.Config().RetryAfter != 7e9 {
-		t.Errorf("not reloaded: %q", a.reload.failed)
+		t.Errorf("not reloaded: %q", a.reloads.failed)
 	}
 }
 

@@ -273,13 +273,12 @@ func (a *App) addGauges() {
 	a.metrics.addCount("toolgate_audit_write_errors_total", "Records that the audit trail could not write in time, and failures to note its head.", a.state.trail.WriteErrors)
 	a.metrics.addValue("toolgate_config_last_reload_successful", "1 when the last reload went well, or none was needed yet; 0 when it was refused and the old configuration serves.",
 		func(context.Context) float64 {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			return truth(a.reload.failed == "")
+			failed, _ := a.reloads.last()
+			return truth(failed == "")
 		})
 	a.metrics.addValue("toolgate_approvals_open", "1 when held calls and votes are accepted, 0 when they are refused: /readyz says why.",
-		func(context.Context) float64 { return truth(a.approvalsClosed() == "") })
-	a.addHealthGauges()
+		func(context.Context) float64 { return truth(a.state.approvalsClosed() == "") })
+	a.health.addGauges(a.metrics)
 	a.metrics.addQueue(a.state.tickets)
 	a.metrics.addGauge("toolgate_replicas", "Processes that serve from the same store, this one included: same = policy, configuration and version of this one, other = one of these differs.", "serves",
 		func(context.Context) map[string]float64 { return a.state.peers.Count() }) // none with a store in a file

@@ -47,7 +47,7 @@ func replicaOf(t *testing.T, address, keys string) (*App, *config.Config) {
 	}
 	dir := t.TempDir()
 	cfg := &config.Config{State: dir, Keys: keys, Store: address}
-	a := &App{log: hclog.NewNullLogger(), auth: auth, metrics: newMetrics("test"), policy: &policyFeed{}, cfg: cfg}
+	a := &App{serving: serving{log: hclog.NewNullLogger(), policy: &policyFeed{}, cfg: cfg}, auth: auth, metrics: newMetrics("test")}
 	if err := errors.Join(a.openStore(t.Context(), cfg), a.openState(t.Context(), cfg)); err != nil {
 		t.Fatal(err)
 	}

@@ -114,7 +114,7 @@ const beforeIndex = 100 * time.Millisecond
 
 // maintain begins what a does besides serving, until ctx ends.
 func (a *App) maintain(ctx context.Context, group *errgroup.Group, r Reload) {
-	group.Go(func() error { return a.watch(ctx, r) })
+	group.Go(func() error { return a.reloads.watch(ctx, r) })
 	group.Go(func() error { return a.policy.poll(ctx) })
 	group.Go(func() error { return a.shadow.worker.Run(ctx) })
 	group.Go(func() error { return a.shadow.poll(ctx) })
@@ -191,7 +191,7 @@ func (a *App) route(hosts guard.Hosts, door *mcp.Door, jobs *rest.Handler) http.
 		case strings.HasPrefix(r.URL.Path, identity.MetadataPath) && hosts.Knows(r): // a page of any origin may read it
 			a.auth.ServeMetadata(w, r)
 		case r.URL.Path == clientPath && hosts.Knows(r):
-			a.serveClientMetadata(w, r)
+			a.connections.serveMetadata(w, r)
 		case r.URL.Path == "/" && r.Method == http.MethodGet && hosts.Knows(r): // the documentation that the metadata names
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 			fmt.Fprintf(w, "toolgate: agents reach tools here, each call by policy.\n\nGive your MCP client the address %s and sign in when it asks.\nWithout a sign-in page, ask whoever operates toolgate for a token.\n", a.auth.Resource(identity.Resource{Door: "/mcp"}))
@@ -398,10 +398,10 @@ func agentHosts(cfg *config.Config) []string {
 
 // newConsole makes the handler of the people's listener.
 func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, error) {
-	accounts := connections{grants: a.grants, config: a.Config}
+	people := &desk{&a.serving, a.state, a.limits, a.refused}
 	opts := console.Options{
 		URL: ConsoleURL(cfg), Session: cfg.Console.Session, Environment: cfg.Console.Environment, TraceURL: cfg.Console.TraceURL,
-		Approvals: a.state.tickets, Reconciler: a.state.tickets, Feed: a.state.tickets, Archive: a.state.tickets, Brief: a.brief, Status: a.status, Held: a.state.tickets.Held,
+		Approvals: a.state.tickets, Reconciler: a.state.tickets, Feed: a.state.tickets, Archive: a.state.tickets, Brief: people.brief, Status: a.status, Held: a.state.tickets.Held,
 		Store: a.state.db, Keys: a.state.keys, Throttle: a.callers.throttle,
 		Identify: func(ctx context.Context, bearer string) (policy.Principal, error) {
 			source, _ := ctx.Value(sourceKey{}).(string)
@@ -418,7 +418,7 @@ func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, 
 		Anonymous: func(ctx context.Context) (policy.Principal, error) {
 			return a.auth.Identify(ctx, identity.Credential{})
 		},
-		Connections: accounts, Connector: accounts, Record: a.recordAct,
+		Connections: a.connections, Connector: a.connections, Record: a.state.recordAct,
 		TrailRight: func(ctx context.Context, p policy.Principal) (policy.TrailRight, error) {
 			return a.policy.current().TrailRight(ctx, p)
 		},
@@ -431,8 +431,8 @@ func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, 
 			role := a.Config().PprofRole
 			return role != "" && p.Has(role)
 		},
-		Tools: toolDesk{a}, Sessions: sessionDesk{a, door}, Limits: a.limitsNow, Tokens: tokenDesk{a},
-		Clients: a.entries,
+		Tools: toolDesk{&a.serving}, Sessions: sessionDesk{a.upstreams, door}, Limits: people.limitsNow, Tokens: tokenDesk{a.state},
+		Clients: people.entries,
 		Stderr:  a.upstreams.Stderr, Latency: a.metrics.latencies.of,
 		Restart: func(ctx context.Context, server string) (console.Upstream, error) {
 			after, err := a.upstreams.Restart(ctx, server)
@@ -443,7 +443,7 @@ func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, 
 		},
 		Metrics: promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{EnableOpenMetrics: a.telemetry != nil}), Hosts: hostsOf(cfg, cfg.Admin), Version: a.options.Version, Log: a.log.Named("console"),
 	}
-	a.withAdvice(&opts)
+	a.withAdvice(&opts, people)
 	if a.state.index != nil {
 		opts.Calls, opts.Activity = a.state.index, activityOf(a.state.index)
 	}

@@ -5,18 +5,19 @@ import (
 
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/proxy/mcp"
+	"github.com/toolgate/toolgate/registry"
 )
 
 // sessionDesk is what people see of the sessions of clients. It implements console.ClientSessions.
 type sessionDesk struct {
-	a    *App
-	door *mcp.Door
+	upstreams *registry.Registry
+	door      *mcp.Door
 }
 
 // List implements console.ClientSessions.
 func (d sessionDesk) List(context.Context) ([]console.ClientSession, error) {
 	connections := make(map[string][]console.SessionConnection)
-	for _, c := range d.a.upstreams.SessionConnections() {
+	for _, c := range d.upstreams.SessionConnections() {
 		shown := console.SessionConnection{Server: c.Server, Revision: c.Revision, PID: c.PID, Used: c.Used, Calls: c.Calls}
 		connections[c.Session] = append(connections[c.Session], shown)
 	}

@@ -49,14 +49,14 @@ func RolesOf(cfg *config.Config, engine *rego.Engine, local string) []string {
 }
 
 // knows reports whether a role, a server or a tool of that name is known. Principals are not.
-func (a *App) knows(kind stop.Kind, name string) bool {
+func (s *serving) knows(kind stop.Kind, name string) bool {
 	switch kind {
 	case stop.Role:
-		return slices.Contains(RolesOf(a.Config(), a.policy.current(), a.options.Role), name)
+		return slices.Contains(RolesOf(s.Config(), s.policy.current(), s.role), name)
 	case stop.Server:
-		return a.upstreams.Catalogue().HasServer(name)
+		return s.upstreams.Catalogue().HasServer(name)
 	case stop.Tool:
-		_, ok := a.upstreams.Catalogue().Lookup("", name)
+		_, ok := s.upstreams.Catalogue().Lookup("", name)
 		return ok
 	}
 	return true
@@ -80,30 +80,30 @@ func CallerWith(cfg *config.Config, role, local string) policy.Principal {
 // and the command that explains it.
 // A role that the policy does not judge in time is left out. Before every upstream has
 // answered, the total is too small.
-func (a *App) Sights() []console.Sight {
+func (s *serving) Sights() []console.Sight {
 	ctx, stop := context.WithTimeout(context.Background(), sightTime)
 	defer stop()
-	cfg, engine, tools := a.Config(), a.policy.current(), PolicyTools(a.upstreams.Catalogue().Tools(""))
+	cfg, engine, tools := s.Config(), s.policy.current(), PolicyTools(s.upstreams.Catalogue().Tools(""))
 	var sights []console.Sight
-	for _, role := range RolesOf(cfg, engine, a.options.Role) {
-		who := CallerWith(cfg, role, a.options.Role)
+	for _, role := range RolesOf(cfg, engine, s.role) {
+		who := CallerWith(cfg, role, s.role)
 		shown, err := engine.Seen(ctx, who, tools)
 		if err != nil {
 			continue
 		}
-		s := console.Sight{Role: role, Total: len(tools)}
+		seen := console.Sight{Role: role, Total: len(tools)}
 		for _, yes := range shown {
 			if yes {
-				s.Visible++
+				seen.Visible++
 			}
 		}
-		if s.Visible == 0 && s.Total > 0 {
-			s.Duty = dutyOf(ctx, engine, who)
+		if seen.Visible == 0 && seen.Total > 0 {
+			seen.Duty = dutyOf(ctx, engine, who)
 		}
-		if s.Blind() {
-			s.Reason, s.Hint = whyBlind(ctx, cfg, engine, who, tools)
+		if seen.Blind() {
+			seen.Reason, seen.Hint = whyBlind(ctx, cfg, engine, who, tools)
 		}
-		sights = append(sights, s)
+		sights = append(sights, seen)
 	}
 	return sights
 }
@@ -146,10 +146,10 @@ func whyHidden(ctx context.Context, engine *rego.Engine, who policy.Principal, t
 }
 
 // SightFindings are warnings about the roles that see none of the tools that serve.
-func (a *App) SightFindings() (found []Finding) {
-	for _, s := range a.Sights() {
-		if s.Blind() {
-			found = append(found, warning("no-tools", "role "+s.Role, s.String(), s.Hint))
+func (s *serving) SightFindings() (found []Finding) {
+	for _, of := range s.Sights() {
+		if of.Blind() {
+			found = append(found, warning("no-tools", "role "+of.Role, of.String(), of.Hint))
 		}
 	}
 	return found
@@ -157,16 +157,16 @@ func (a *App) SightFindings() (found []Finding) {
 
 // logSights logs how many tools each role sees, when every upstream has answered or
 // failed, or when ctx ends.
-func (a *App) logSights(ctx context.Context) {
-	a.WaitForUpstreams(ctx)
+func (s *serving) logSights(ctx context.Context) {
+	s.WaitForUpstreams(ctx)
 	if ctx.Err() != nil {
 		return
 	}
-	for _, s := range a.Sights() {
-		if s.Blind() {
-			a.log.Warn(s.String(), "hint", s.Hint)
+	for _, of := range s.Sights() {
+		if of.Blind() {
+			s.log.Warn(of.String(), "hint", of.Hint)
 			continue
 		}
-		a.log.Info(s.String())
+		s.log.Info(of.String())
 	}
 }

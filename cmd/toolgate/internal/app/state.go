@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/audit/notary"
@@ -35,6 +37,8 @@ import (
 
 // state is what survives a restart: everything in the state directory.
 type state struct {
+	log       hclog.Logger
+	serving   *serving
 	db        *store.DB
 	trail     *notary.Log
 	records   trail.Recorder // of calls and tickets: trail, as audit.arguments has it
@@ -63,7 +67,7 @@ type state struct {
 // openStore opens the database of the state directory. What it opened before an error,
 // Close closes.
 func (a *App) openStore(ctx context.Context, cfg *config.Config) (err error) {
-	s := &state{instance: signal.UniqueID("ins_")}
+	s := &state{log: a.log, serving: &a.serving, doubts: doubts{log: a.log, total: a.metrics.doubts}, instance: signal.UniqueID("ins_")}
 	a.state = s
 	s.context, s.stop = context.WithCancel(context.Background())
 	s.db, err = OpenStore(ctx, cfg)
@@ -77,8 +81,8 @@ func (a *App) openStore(ctx context.Context, cfg *config.Config) (err error) {
 func (s *state) begin(work func(context.Context)) { s.background.Go(func() { work(s.context) }) }
 
 // ticketPage returns the address of the page of a ticket.
-func (a *App) ticketPage(id string) string {
-	return ConsoleURL(a.Config()) + "/console/approvals/" + id
+func (s *state) ticketPage(id string) string {
+	return ConsoleURL(s.serving.Config()) + "/console/approvals/" + id
 }
 
 // identityConfig returns who cfg knows. Nobody is identified before the state is open.
@@ -111,7 +115,7 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	if s.notices, err = notice.New(notice.Options{
-		DB: s.db, Link: a.ticketPage, Log: a.log.Named("notices"),
+		DB: s.db, Link: s.ticketPage, Log: a.log.Named("notices"),
 		Observe: func(channel string, o notice.Outcome) { a.metrics.notices.WithLabelValues(channel, string(o)).Inc() },
 	}, noticeChannels(cfg)); err != nil {
 		return err
@@ -126,7 +130,7 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 	// running change as they are opened.
 	if s.tickets, err = approval.New(ctx, s.db, approval.Options{
 		Dir: lockDir, TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive, Keep: cfg.Approvals.Keep, RequirePerson: cfg.Approvals.RequirePerson,
-		Instance: s.instance, Keys: s.keys, Alarm: a.doubt, Changed: s.recordTicket,
+		Instance: s.instance, Keys: s.keys, Alarm: s.doubts.add, Changed: s.recordTicket,
 		LastWord: trail.NewWords(trail.Dir(cfg.State), audit.Durability(cfg.Audit.Durability) == audit.Sync).Of,
 		Standing: func(subject, tenant string) (policy.Principal, bool) { // an approver with a configured token, as it is now
 			now, err := a.auth.Identify(context.Background(), identity.Credential{Earlier: &policy.Principal{Subject: subject, Tenant: tenant}})
@@ -140,7 +144,7 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	if doubt != "" {
-		a.doubt(doubt)
+		s.doubts.add(doubt)
 	}
 	s.notices.Start()
 	s.artifacts, err = artifact.Open(ctx, filepath.Join(cfg.State, "artifacts"), s.db, artifact.Options{
@@ -232,26 +236,26 @@ func (s *state) recordAccepted(all []registry.Acceptance) error {
 // definitionsChanged records definitions of one server that differ from the accepted ones,
 // and notifies people of them. It does not wait for the notices: the transaction of the
 // change may hold the store until it returns.
-func (a *App) definitionsChanged(all []registry.Change) error {
+func (s *state) definitionsChanged(all []registry.Change) error {
 	for _, c := range all {
 		e := &audit.Event{
 			Name: audit.EventDefinition, Count: c.Count, Added: []string{c.Tool + " " + c.Offered}, Removed: []string{c.Tool + " " + c.Accepted},
 			Reason: reasonOf(c),
 		}
-		if err := a.state.trail.Write(audit.KindEvent, &audit.Record{
+		if err := s.trail.Write(audit.KindEvent, &audit.Record{
 			Principal: audit.Principal{Subject: "toolgate"}, Server: c.Server, Tool: c.Tool, Fingerprint: c.Offered, Event: e,
 		}); err != nil {
 			return err
 		}
 	}
-	page := ConsoleURL(a.Config()) + "/console/"
-	a.state.background.Go(func() {
+	page := ConsoleURL(s.serving.Config()) + "/console/"
+	s.background.Go(func() {
 		ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
 		defer stop()
 		for _, c := range all {
 			d := notice.Definition{Server: c.Server, Tool: c.Tool, Count: c.Count, Reason: reasonOf(c), URL: page}
-			if err := a.state.notices.EnqueueDefinition(ctx, d); err != nil {
-				a.log.Error("nobody is notified of a changed definition", "server", c.Server, "tool", c.Tool, "error", err)
+			if err := s.notices.EnqueueDefinition(ctx, d); err != nil {
+				s.log.Error("nobody is notified of a changed definition", "server", c.Server, "tool", c.Tool, "error", err)
 			}
 		}
 	})

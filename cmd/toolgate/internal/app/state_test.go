@@ -26,7 +26,7 @@ func stateOf(t *testing.T, dir string) *state {
 		t.Fatal(err)
 	}
 	cfg := &config.Config{State: dir, Keys: dir + "-keys"}
-	a := &App{log: hclog.NewNullLogger(), auth: auth, metrics: newMetrics("test"), policy: &policyFeed{}, cfg: cfg}
+	a := &App{serving: serving{log: hclog.NewNullLogger(), policy: &policyFeed{}, cfg: cfg}, auth: auth, metrics: newMetrics("test")}
 	if err := errors.Join(a.openStore(t.Context(), cfg), a.openState(t.Context(), cfg)); err != nil {
 		t.Fatal(err)
 	}

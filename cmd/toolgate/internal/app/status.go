@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
 	"github.com/toolgate/toolgate/console"
@@ -28,7 +26,7 @@ import (
 func (a *App) status() console.Status {
 	ctx, stop := context.WithTimeout(context.Background(), readyWithin)
 	defer stop()
-	ready, degraded, faults := a.assess(ctx)
+	ready, degraded, faults := a.health.assess(ctx)
 	s := console.Status{Ready: ready, Degraded: degraded, Revision: a.Revision(), Shadow: a.shadow.line(), Sights: a.Sights()}
 	for _, part := range []string{partServing, partTrail, partStore, partOwnKeys, partSigning, partDisk, partLimits, partStops} {
 		if fault := faults[part]; fault != "" {
@@ -51,19 +49,17 @@ func (a *App) status() console.Status {
 		s.Upstreams = append(s.Upstreams, console.Upstream(u))
 	}
 	s.Warnings = append(s.Warnings, a.state.doubts.warnings()...)
-	a.mu.Lock()
-	reload := a.reload
-	a.mu.Unlock()
+	failed, waiting := a.reloads.last()
 	a.policy.mu.Lock()
 	stale, copied := a.policy.fault, a.policy.copy
 	a.policy.mu.Unlock()
 	if stale != "" {
 		s.Warnings = append(s.Warnings, fmt.Sprintf("the policy that serves may not be what its server has: %s (the one that serves was fetched %s)", stale, copied.Fetched.Format(time.RFC3339)))
 	}
-	if reload.failed != "" {
-		s.Warnings = append(s.Warnings, "the last reload failed and changed nothing: "+reload.failed)
+	if failed != "" {
+		s.Warnings = append(s.Warnings, "the last reload failed and changed nothing: "+failed)
 	}
-	for _, name := range reload.waiting {
+	for _, name := range waiting {
 		s.Warnings = append(s.Warnings, name+" has changed: the next start takes it over")
 	}
 	for _, is := range a.auth.Issuers() {
@@ -206,32 +202,6 @@ func withoutVersion(text string) string {
 		return ""
 	}
 	return name
-}
-
-// LogWarnings logs the findings that follow from configuration and policy
-// alone, without those of the codes that the caller has shown already.
-func (a *App) LogWarnings(shown ...string) {
-	a.logFindings(slices.DeleteFunc(Warnings(a.Config(), a.policy.current(), a.sandbox), func(f Finding) bool { return slices.Contains(shown, f.Code) }))
-}
-
-func (a *App) logFindings(found []Finding) {
-	for _, f := range found {
-		level := hclog.Warn
-		if f.Level == string(rego.LevelNote) {
-			level = hclog.Info
-		}
-		a.log.Log(level, f.Message, "where", f.Where)
-	}
-}
-
-// Findings lists Warnings, those about the certificates that Run serves with, and the
-// limit rules whose tool or role does not exist. Before every upstream has answered, it may list too many.
-func (a *App) Findings() []Finding {
-	cfg, engine, tools := a.Config(), a.policy.current(), a.upstreams.Catalogue().Tools("")
-	found := Warnings(cfg, engine, a.sandbox)
-	found = append(found, a.listeners.Load().findings(time.Now())...)
-	found = append(found, unmatchedLimits(cfg, append(engine.Roles(), a.options.Role), tools)...)
-	return append(found, UnknownTools(cfg, engine, PolicyTools(slices.Concat(tools, a.upstreams.Catalogue().Quarantined())))...)
 }
 
 // unmatchedLimits finds limit rules whose tool or role does not exist.

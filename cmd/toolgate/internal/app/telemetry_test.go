@@ -54,7 +54,7 @@ func TestTelemetryCertificate(t *testing.T) {
 		Endpoint: server.URL, CA: filepath.Join(dir, "root.pem"), Cert: filepath.Join(dir, "gate.crt"), Key: filepath.Join(dir, "gate.key"),
 		Metrics: config.Metrics{Interval: 100 * time.Millisecond},
 	}}
-	blank := func() *App { return &App{log: hclog.NewNullLogger(), metrics: newMetrics("test")} }
+	blank := func() *App { return &App{serving: serving{log: hclog.NewNullLogger()}, metrics: newMetrics("test")} }
 	a := blank()
 	if err := a.openTelemetry(t.Context(), cfg); err != nil {
 		t.Fatal(err)

@@ -61,11 +61,11 @@ func MakeToken(entry config.Token) NewToken {
 }
 
 // tokenDesk is what people see of the configured tokens. It implements console.Tokens.
-type tokenDesk struct{ a *App }
+type tokenDesk struct{ *state }
 
 // List implements console.Tokens.
 func (d tokenDesk) List(context.Context) (all []console.Token, err error) {
-	for _, t := range Tokens(d.a.Config(), d.a.state.revoked) {
+	for _, t := range Tokens(d.serving.Config(), d.revoked) {
 		all = append(all, console.Token{ID: t.SHA256[:TokenDigits], Subject: t.Subject, Person: t.Person, Tenant: t.Tenant, Roles: t.Roles, Expires: t.Expires, State: t.State})
 	}
 	return all, nil
@@ -83,9 +83,9 @@ func (d tokenDesk) Make(t console.Token) (console.MadeToken, error) {
 
 // Revoke implements console.Tokens.
 func (d tokenDesk) Revoke(ctx context.Context, id, reason string) error {
-	for _, t := range d.a.Config().Identity.Tokens {
+	for _, t := range d.serving.Config().Identity.Tokens {
 		if t.SHA256[:TokenDigits] == id {
-			return d.a.state.revoked.Add(ctx, identity.Revocation{SHA256: t.SHA256, Subject: t.Subject, Reason: reason, At: time.Now().UTC()})
+			return d.revoked.Add(ctx, identity.Revocation{SHA256: t.SHA256, Subject: t.Subject, Reason: reason, At: time.Now().UTC()})
 		}
 	}
 	return fmt.Errorf("token %s is no longer configured", id)

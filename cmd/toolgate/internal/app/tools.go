@@ -31,8 +31,8 @@ const maxTitleBytes = 256
 // maxAccess bounds the roles and tokens that the policy is asked about for one tool.
 const maxAccess = 200
 
-// toolDesk is what people see of the tools of an App. It implements console.Tools.
-type toolDesk struct{ a *App }
+// toolDesk is what people see of the tools that serve. It implements console.Tools.
+type toolDesk struct{ *serving }
 
 // pinKey names a pin.
 type pinKey struct {
@@ -42,7 +42,7 @@ type pinKey struct {
 
 // pins returns what is accepted of each tool.
 func (d toolDesk) pins(ctx context.Context) (map[pinKey]registry.Pin, error) {
-	list, err := d.a.upstreams.Pins().List(ctx)
+	list, err := d.upstreams.Pins().List(ctx)
 	all := make(map[pinKey]registry.Pin, len(list))
 	for _, p := range list {
 		all[pinKey{p.Server, p.Tool, p.Condition}] = p
@@ -57,7 +57,7 @@ func (d toolDesk) List(ctx context.Context) ([]console.Tool, error) {
 		return nil, err
 	}
 	var all []console.Tool
-	for _, t := range d.a.upstreams.Catalogue().Definitions() {
+	for _, t := range d.upstreams.Catalogue().Definitions() {
 		all = append(all, d.shown(t, pins))
 	}
 	return all, nil
@@ -92,7 +92,7 @@ func (d toolDesk) shown(t *registry.Tool, pins map[pinKey]registry.Pin) console.
 
 // pinned returns how the definitions of a server are pinned.
 func (d toolDesk) pinned(server string) config.Pin {
-	if s := d.a.Config().Server(server); s != nil {
+	if s := d.Config().Server(server); s != nil {
 		return s.Pin
 	}
 	return config.PinOff
@@ -106,7 +106,7 @@ func (d toolDesk) Show(ctx context.Context, q console.ToolQuery) (console.ToolDe
 	}
 	var t *registry.Tool
 	var others []console.Tool
-	for _, one := range d.a.upstreams.Catalogue().Definitions() {
+	for _, one := range d.upstreams.Catalogue().Definitions() {
 		switch {
 		case one.Server != q.Server || one.Name != q.Name:
 		case t == nil && (q.Digest == "" || q.Digest == one.Fingerprint):
@@ -125,7 +125,7 @@ func (d toolDesk) Show(ctx context.Context, q console.ToolQuery) (console.ToolDe
 		out.OutputSchema, _ = jsonrpc.Get(t.Definition, "outputSchema")
 	}
 	both := Definitions{}
-	if both.Accepted, both.Offered, err = d.a.upstreams.Pins().Diff(ctx, t.Server, t.Name, t.Fingerprint); err == nil && out.Pin != nil && both.Accepted != nil && !bytes.Equal(both.Accepted, both.Offered) {
+	if both.Accepted, both.Offered, err = d.upstreams.Pins().Diff(ctx, t.Server, t.Name, t.Fingerprint); err == nil && out.Pin != nil && both.Accepted != nil && !bytes.Equal(both.Accepted, both.Offered) {
 		out.Accepted, out.Difference = both.Accepted, both.Diff()
 	}
 	if q.Principal != "" {
@@ -142,9 +142,9 @@ func (d toolDesk) Show(ctx context.Context, q console.ToolQuery) (console.ToolDe
 func (d toolDesk) access(ctx context.Context, t *registry.Tool) (all []console.Access, unasked int) {
 	ctx, stop := context.WithTimeout(ctx, sightTime)
 	defer stop()
-	cfg := d.a.Config()
+	cfg := d.Config()
 	var callers []policy.Principal
-	for _, role := range RolesOf(cfg, d.a.policy.current(), d.a.options.Role) {
+	for _, role := range RolesOf(cfg, d.policy.current(), d.role) {
 		callers = append(callers, policy.Principal{Roles: []string{role}})
 	}
 	for _, token := range cfg.Identity.Tokens {
@@ -167,7 +167,7 @@ func (d toolDesk) access(ctx context.Context, t *registry.Tool) (all []console.A
 // ask returns what the policy says to a caller about a tool; one without a subject stands for all with
 // its roles.
 func (d toolDesk) ask(ctx context.Context, t *registry.Tool, who policy.Principal) (console.Access, error) {
-	engine, about := d.a.policy.current(), PolicyTools([]*registry.Tool{t})
+	engine, about := d.policy.current(), PolicyTools([]*registry.Tool{t})
 	cell, err := workbench.CellOf(ctx, engine, who, about[0])
 	out := console.Access{Cell: cell}
 	if err != nil {
@@ -181,10 +181,10 @@ func (d toolDesk) ask(ctx context.Context, t *registry.Tool, who policy.Principa
 
 // explain returns why a person does or does not find a tool in a list.
 func (d toolDesk) explain(ctx context.Context, t *registry.Tool, q console.ToolQuery) (*console.Access, error) {
-	cfg := d.a.Config()
+	cfg := d.Config()
 	who := advice.Principal(cfg, policy.Principal{Subject: q.Principal, Roles: q.Roles})
 	if who.Subject == identity.LocalSubject && admitsLocal(cfg) && who.Roles == nil {
-		who.Roles = []string{d.a.options.Role}
+		who.Roles = []string{d.role}
 	}
 	if who.Roles == nil {
 		return nil, console.ErrNobody
@@ -201,7 +201,7 @@ func (d toolDesk) explain(ctx context.Context, t *registry.Tool, q console.ToolQ
 		out.Reason = "the server offers it to some clients only: " + t.Condition.Words()
 	default:
 		about := PolicyTools([]*registry.Tool{t})[0]
-		if out.Reason = whyHidden(ctx, d.a.policy.current(), who, about); out.Reason == "" {
+		if out.Reason = whyHidden(ctx, d.policy.current(), who, about); out.Reason == "" {
 			out.Reason = "the policy hides it"
 		}
 	}
@@ -213,7 +213,7 @@ func (d toolDesk) Judge(ctx context.Context, v console.Verdict) error {
 	if d.pinned(v.Server) == config.PinStrict && !v.Refuse {
 		return console.ErrLocked
 	}
-	err := d.a.upstreams.Pins().Judge(ctx, registry.Verdict{
+	err := d.upstreams.Pins().Judge(ctx, registry.Verdict{
 		Server: v.Server, Tool: v.Name, Fingerprint: v.Digest, By: v.By, Refuse: v.Refuse, Reason: v.Reason,
 		Record: func(all []registry.Acceptance) error {
 			e := AcceptedRecord(v.By, all).Event

@@ -31,10 +31,10 @@ func TestRefusedActsAreFolded(t *testing.T) {
 			{Name: console.ActTrailRead, Reason: "NOT_AUDITOR"}, {Name: console.ActSignInRefused, Reason: "unknown"},
 		} {
 			act.Principal, act.Source = policy.Principal{Subject: "ann"}, "192.0.2.1"
-			err = errors.Join(err, a.recordAct(act))
+			err = errors.Join(err, a.state.recordAct(act))
 		}
 	}
-	err = errors.Join(err, a.recordAct(console.Act{Name: console.ActTrailRead}), a.recordAct(console.Act{Name: console.ActTrailRead}), a.Close())
+	err = errors.Join(err, a.state.recordAct(console.Act{Name: console.ActTrailRead}), a.state.recordAct(console.Act{Name: console.ActTrailRead}), a.Close())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,10 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/registry/config"
@@ -37,16 +40,23 @@ const (
 	reloadRefused = "refused" // the old one stays
 )
 
-// reloadStatus describes the last reload for people.
-type reloadStatus struct {
-	failed  string   // why the last reload failed, "" when it went well
-	waiting []string // settings that were changed and need a restart
+// A reloader reads the configuration again. It is safe for concurrent use.
+type reloader struct {
+	*serving
+	apply     func(context.Context, *config.Config) error
+	inventory *inventory
+	shadow    *shadowPolicy
+	outcomes  *prometheus.CounterVec
+
+	mu      sync.Mutex // protects the fields below
+	failed  string     // why the last reload failed, "" when it went well
+	waiting []string   // settings that were changed and need a restart
 }
 
 // watch reloads on request and when a file changes, until ctx ends. A reload that
 // fails changes nothing; the log and /readyz report it. The first look is a change,
 // for what has changed since the files were read.
-func (a *App) watch(ctx context.Context, r Reload) error {
+func (l *reloader) watch(ctx context.Context, r Reload) error {
 	if r.Next == nil {
 		<-ctx.Done()
 		return nil
@@ -64,7 +74,7 @@ func (a *App) watch(ctx context.Context, r Reload) error {
 			asked = true
 		case <-tick.C:
 			before := seen
-			if seen = stampFiles(a.Config()); seen == read {
+			if seen = stampFiles(l.Config()); seen == read {
 				looks = 0
 				tick.Reset(wait.Beat(pollFiles))
 				continue
@@ -75,71 +85,78 @@ func (a *App) watch(ctx context.Context, r Reload) error {
 			}
 		}
 		read, looks = seen, 0
-		a.reloadOnce(ctx, r, asked)
+		l.reloadOnce(ctx, r, asked)
 	}
 }
 
 // reloadOnce reads certificates and configuration again and logs the outcome.
-func (a *App) reloadOnce(ctx context.Context, r Reload, asked bool) {
+func (l *reloader) reloadOnce(ctx context.Context, r Reload, asked bool) {
 	// Certificates do not wait for a configuration that can be loaded: they end whatever else is wrong.
-	for _, c := range a.listeners.Load().certificates() {
+	for _, c := range l.listeners.Load().certificates() {
 		changed, err := c.renew()
 		switch {
 		case err != nil:
-			a.log.Error("the new certificate cannot be used, the old one stays", "error", err)
+			l.log.Error("the new certificate cannot be used, the old one stays", "error", err)
 		case changed:
 			leaf := c.current().Certificates[0].Leaf
-			a.log.Info("certificate exchanged", "listener", c.key, "serial", leaf.SerialNumber.Text(16), "expires", leaf.NotAfter.UTC().Format(time.RFC3339))
+			l.log.Info("certificate exchanged", "listener", c.key, "serial", leaf.SerialNumber.Text(16), "expires", leaf.NotAfter.UTC().Format(time.RFC3339))
 		}
 	}
-	applied, err := a.readAgain(ctx, r, asked)
-	a.mu.Lock()
-	before, servers := a.reload, len(a.cfg.Servers)
-	a.reload.failed = ""
+	applied, err := l.readAgain(ctx, r, asked)
+	l.mu.Lock()
+	before, waiting := l.failed, l.waiting
+	l.failed = ""
 	if err != nil {
-		a.reload.failed = err.Error()
+		l.failed = err.Error()
 	}
-	a.mu.Unlock()
+	l.mu.Unlock()
 	switch {
 	case err != nil:
-		a.metrics.reloads.WithLabelValues(reloadRefused).Inc()
-		a.log.Error("reload failed, the old configuration stays", "error", err)
-		a.recordRefusal(err)
+		l.outcomes.WithLabelValues(reloadRefused).Inc()
+		l.log.Error("reload failed, the old configuration stays", "error", err)
+		l.inventory.recordRefusal(err)
 	case applied:
-		a.metrics.reloads.WithLabelValues(reloadApplied).Inc()
-		a.recordInventory()
-		a.log.Info("reloaded", "policy", short(a.Revision()), "servers", servers)
-		a.LogWarnings()
-		for _, name := range before.waiting {
-			a.log.Warn("a changed setting is taken over by the next start", "setting", name)
+		l.outcomes.WithLabelValues(reloadApplied).Inc()
+		l.inventory.record()
+		l.log.Info("reloaded", "policy", short(l.Revision()), "servers", len(l.Config().Servers))
+		l.LogWarnings()
+		for _, name := range waiting {
+			l.log.Warn("a changed setting is taken over by the next start", "setting", name)
 		}
-	case before.failed != "":
-		a.log.Info("the configuration is again the one that serves")
+	case before != "":
+		l.log.Info("the configuration is again the one that serves")
 	}
 }
 
 // readAgain reads the configuration and applies it, unless nothing has changed
 // and nobody asked. It reports whether it did. What the next start would refuse is
 // refused now.
-func (a *App) readAgain(ctx context.Context, r Reload, asked bool) (bool, error) {
+func (l *reloader) readAgain(ctx context.Context, r Reload, asked bool) (bool, error) {
 	next, err := r.Next()
 	if err != nil {
 		return false, err
 	}
-	cfg, serving := *next, a.Config()
+	cfg, serving := *next, l.Config()
 	cfg.Listen, cfg.Admin, cfg.State, cfg.Keys = serving.Listen, serving.Admin, serving.State, serving.Keys
 	cfg.PublicURL = serving.PublicURL
 	cfg.TLS, cfg.AdminTLS, cfg.Replica = serving.TLS, serving.AdminTLS, serving.Replica
-	if !asked && serving.SHA256 == cfg.SHA256 && !a.policy.differs(&cfg.Policy.PolicySource) && !a.shadow.differs(cfg.Policy.Shadow) {
+	if !asked && serving.SHA256 == cfg.SHA256 && !l.policy.differs(&cfg.Policy.PolicySource) && !l.shadow.differs(cfg.Policy.Shadow) {
 		return false, nil
 	}
-	if err := a.Apply(ctx, &cfg); err != nil {
+	if err := l.apply(ctx, &cfg); err != nil {
 		return false, err
 	}
-	a.mu.Lock()
-	a.reload.waiting = needRestart(r.Begun, next)
-	a.mu.Unlock()
+	l.mu.Lock()
+	l.waiting = needRestart(r.Begun, next)
+	l.mu.Unlock()
 	return true, nil
+}
+
+// last returns why the last reload failed, "" when it went well, and which changed settings wait for a restart.
+func (l *reloader) last() (failed string, waiting []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failed, l.waiting
 }
 
 // needRestart names the settings in which two configurations differ and that

@@ -34,7 +34,7 @@ func TestExchangedLink(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var watch sync.WaitGroup
 	watch.Go(func() {
-		if err := a.watch(ctx, Reload{Begun: cfg, Next: read(dir)}); err != nil {
+		if err := a.reloads.watch(ctx, Reload{Begun: cfg, Next: read(dir)}); err != nil {
 			t.Error(err)
 		}
 	})
