@@ -128,7 +128,7 @@ func (s *Server) send(ctx context.Context, r *request) (json.RawMessage, *Error)
 		}
 	} else if ofSession[r.method] {
 		return nil, &Error{Kind: Unavailable, Err: errShared}
-	} else if known := s.era.Load(); known.both && !known.stateless && s.inSession(r.From) {
+	} else if known := s.era.Load(); known.both && !known.stateless && s.era.inSession(r.From) {
 		r.From = Downstream{Session: sharedHandshake, Revision: r.From.Revision} // nobody's
 		cl = s.acquireClient(r.From)
 		defer s.releaseClient(sharedHandshake, cl)
@@ -157,7 +157,7 @@ func (s *Server) attempt(ctx context.Context, cl *client, r *request) (json.RawM
 		return nil, e
 	}
 	if sl != nil {
-		defer s.idle(sl)
+		defer sl.idle()
 	}
 	if r.method == "tools/call" {
 		offer, ok := sess.profile.Load().offers[r.Tool]
@@ -321,7 +321,7 @@ func (s *Server) ownSession(ctx context.Context, key string, cl *client) (*sessi
 	default:
 		return sl.s, sl, nil
 	}
-	s.idle(sl)
+	sl.idle()
 	return nil, nil, e
 }
 
@@ -333,7 +333,7 @@ func (s *Server) slotLocked(key string, cl *client) (*slot, *Error) {
 	case s.life.Err() != nil:
 		return nil, errStopping()
 	case sess != nil && sess.conn.Dead():
-		s.dropLocked(sl)
+		sl.dropLocked()
 		sl = nil
 	case sl != nil && sl.place.Leaving():
 		delete(s.slots, key) // it ends with the requests that it has
@@ -347,7 +347,7 @@ func (s *Server) slotLocked(key string, cl *client) (*slot, *Error) {
 		if s.ownKeyLocked(sl.profile) && s.profiles.opening[sl.profile] == nil {
 			s.profiles.opening[sl.profile] = sl
 		}
-		s.tasks.Go(func() { s.open(key, sl) })
+		s.tasks.Go(sl.open)
 	}
 	return sl, nil
 }
@@ -357,7 +357,8 @@ func (s *Server) slotLocked(key string, cl *client) (*slot, *Error) {
 const placeTimeout = 5 * time.Second
 
 // awaitPlace waits for the place of a slot.
-func (s *Server) awaitPlace(sl *slot) error {
+func (sl *slot) awaitPlace() error {
+	s := sl.server
 	select {
 	case <-sl.place.Granted(): // looked at alone, for no time that is over at once wins against it
 		return nil
@@ -375,22 +376,22 @@ func (s *Server) awaitPlace(sl *slot) error {
 
 // open connects a slot, keeps its tools up to date, and removes the slot when
 // the connection has ended.
-func (s *Server) open(key string, sl *slot) {
-	cl := sl.of
+func (sl *slot) open() {
+	s, key, cl := sl.server, sl.key, sl.of
 	defer s.releaseClient(key, cl)
 	began := s.opts.Now()
 	var sess *session
-	err := s.awaitPlace(sl)
+	err := sl.awaitPlace()
 	if err == nil {
 		sess, _, err = s.connect(sl.round, cl)
 	}
 	if err == nil {
 		s.recordList(sess)
 	}
-	s.opened(sl, sess, err)
+	sl.conclude(sess, err)
 	if err == nil {
 		if sess.conn.Stateless() && !sess.conn.ClosesStreams() { // over HTTP, follow hears for all
-			sess.conn.Go(func() { s.listenForChanges(sess.conn) })
+			sess.conn.Go(func() { sess.conn.listenForChanges(s.relistOwn) })
 		}
 		sess.watch(s, func(_ []json.RawMessage, changed, announced bool) {
 			if changed {
@@ -405,7 +406,7 @@ func (s *Server) open(key string, sl *slot) {
 		sess.conn.close()
 	}
 	s.mu.Lock()
-	s.dropLocked(sl)
+	sl.dropLocked()
 	if s.opts.Now().Sub(began) >= stableAfter {
 		cl.ended = 0
 	}
@@ -416,7 +417,8 @@ func (s *Server) open(key string, sl *slot) {
 }
 
 // idle ends one use of a slot.
-func (s *Server) idle(sl *slot) {
+func (sl *slot) idle() {
+	s := sl.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sl.busy--
@@ -424,7 +426,7 @@ func (s *Server) idle(sl *slot) {
 	switch {
 	case s.life.Err() != nil:
 	case sl.busy == 0 && s.slots[sl.key] != sl:
-		s.releaseLocked(sl)
+		sl.releaseLocked()
 	default:
 		s.places.Settle()
 	}
@@ -436,7 +438,7 @@ func (s *Server) forget(key string, sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sl := s.slots[key]; sl.opened() == sess {
-		s.dropLocked(sl)
+		sl.dropLocked()
 	}
 }
 

@@ -70,7 +70,7 @@ func (s *Server) acquireClient(from Downstream) *client {
 	defer s.mu.Unlock()
 	c := s.clients[from.Session]
 	if c == nil {
-		c = &client{owner: owner{from.Subject, from.Tenant}, handshake: s.inSession(from)}
+		c = &client{owner: owner{from.Subject, from.Tenant}, handshake: s.era.inSession(from)}
 		s.clients[from.Session] = c
 	}
 	c.uses++

@@ -57,33 +57,38 @@ func changes(offer json.RawMessage) (filter json.RawMessage, tools bool) {
 // shared connection lives: through a subscription where the server announces
 // changes, and otherwise by listing the tools again when they are no longer
 // fresh.
-func (s *Server) followLists(sess *session) {
-	_, tools := changes(sess.conn.offer)
+func (s *session) followLists(others func()) {
+	_, tools := changes(s.conn.offer)
 	if !tools {
-		sess.conn.Go(func() { s.pollTools(sess) })
+		s.conn.Go(func() { s.pollTools(others) })
 	}
-	if !s.listenForChanges(sess.conn) && tools {
-		s.log.Warn("the server does not say when its tools change, though it offers to")
-		s.pollTools(sess)
+	if !s.conn.listenForChanges(others) && tools {
+		s.conn.opts.Logger.Warn("the server does not say when its tools change, though it offers to")
+		s.pollTools(others)
 	}
 }
 
 // listenForChanges subscribes to changes of lists until the connection ends. It
 // returns false when the server announces no changes, refuses the subscription or
 // promises nothing.
-func (s *Server) listenForChanges(c *conn) bool {
+func (c *conn) listenForChanges(others func()) bool {
 	filter, _ := changes(c.offer)
 	if filter == nil {
 		return false
+	}
+	changed := func(msg *jsonrpc.Message) {
+		if c.notice(msg, nil); msg.Method == methodTools && c.client == nil {
+			others()
+		}
 	}
 	again, refused := false, false
 	c.listen(c.Life(), filter, func(msg *jsonrpc.Message) {
 		switch {
 		case msg.Method != methodAcknowledged:
-			s.changed(c, msg)
+			changed(msg)
 		case again: // who knows what changed meanwhile
 			for _, l := range listened {
-				s.changed(c, &jsonrpc.Message{Method: l.method})
+				changed(&jsonrpc.Message{Method: l.method})
 			}
 		}
 		again = true
@@ -184,15 +189,6 @@ func grants(params json.RawMessage) bool {
 	return false
 }
 
-// changed handles the announcement of a changed list. Every connection has its
-// own tools, and over HTTP the shared connection hears announcements for all.
-func (s *Server) changed(c *conn, msg *jsonrpc.Message) {
-	c.notice(msg, nil)
-	if msg.Method == methodTools && c.client == nil {
-		s.relistOwn()
-	}
-}
-
 // relistOwn makes the connections of all sessions list their tools again.
 func (s *Server) relistOwn() {
 	s.mu.Lock()
@@ -207,14 +203,14 @@ func (s *Server) relistOwn() {
 // pollTools makes the connections list their tools again whenever these are no
 // longer fresh. It ends with the connection, or when the server gives no
 // lifetime.
-func (s *Server) pollTools(sess *session) {
+func (s *session) pollTools(others func()) {
 	for {
-		d := time.Duration(sess.fresh.Load())
-		if d == 0 || !s.opts.sleep(sess.conn.Life(), d+rand.N(d/10)) {
+		d := time.Duration(s.fresh.Load())
+		if d == 0 || !s.conn.opts.sleep(s.conn.Life(), d+rand.N(d/10)) {
 			return
 		}
-		sess.conn.signal()
-		s.relistOwn()
+		s.conn.signal()
+		others()
 	}
 }
 

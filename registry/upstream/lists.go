@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
@@ -45,7 +46,7 @@ func (s *Server) recalled(ask Ask) json.RawMessage {
 	if !ok || s.shared != nil || s.life.Err() != nil {
 		return nil
 	}
-	if ask.From.Session != "" && s.Isolated() && s.ownKeyLocked(s.profileKey(ask.From)) {
+	if ask.From.Session != "" && s.Isolated() && s.ownKeyLocked(s.era.keyOf(ask.From)) {
 		s.kept.missed[keptLists[i].changed] = true
 	}
 	return object(member{keptLists[i].member, list})
@@ -85,7 +86,7 @@ func (s *Server) readLists(ctx context.Context, sess *session, late bool) map[st
 	var now []member
 	for _, l := range keptLists {
 		was, kept := jsonrpc.Get(before, l.member)
-		is, err := s.readList(ctx, sess, l)
+		is, err := sess.readList(ctx, l, s.cfg.Timeout)
 		if err != nil {
 			s.log.Warn("keeping a list of the server", "error", err)
 			is = was
@@ -111,19 +112,19 @@ func (s *Server) readLists(ctx context.Context, sess *session, late bool) map[st
 
 // readList returns a list of the server as an array, which is no longer than a message of
 // the server may be; nil for a list that the server does not offer.
-func (s *Server) readList(ctx context.Context, sess *session, l keptList) (json.RawMessage, error) {
-	if _, offered := jsonrpc.Get(sess.conn.offer, l.capability); !offered {
+func (s *session) readList(ctx context.Context, l keptList, within time.Duration) (json.RawMessage, error) {
+	if _, offered := jsonrpc.Get(s.conn.offer, l.capability); !offered {
 		return nil, nil
 	}
-	ctx, stop := context.WithTimeout(ctx, s.cfg.Timeout)
+	ctx, stop := context.WithTimeout(ctx, within)
 	defer stop()
-	elements, err := sess.pages(ctx, l.method, l.member)
+	elements, err := s.pages(ctx, l.method, l.member)
 	if err != nil {
 		return nil, err
 	}
 	list := jsonrpc.Array(elements)
-	if len(list) > s.opts.MaxAnswerBytes {
-		return nil, fmt.Errorf("listing %s: more than %d bytes", l.member, s.opts.MaxAnswerBytes)
+	if len(list) > s.conn.opts.MaxAnswerBytes {
+		return nil, fmt.Errorf("listing %s: more than %d bytes", l.member, s.conn.opts.MaxAnswerBytes)
 	}
 	return list, nil
 }

@@ -121,10 +121,10 @@ func (s *session) setLevel(ctx context.Context, level string) {
 	s.level = level
 }
 
-// restoreState applies the client's log level and subscriptions to a new
+// restore applies the client's log level and subscriptions to a new
 // connection. Resources may have changed meanwhile, so the client is notified
 // of an update of each.
-func (srv *Server) restoreState(ctx context.Context, s *session, cl *client) {
+func (s *session) restore(ctx context.Context, cl *client) {
 	level, held := cl.remembered()
 	if s.conn.Stateless() {
 		s.listenAgain(ctx, held)
@@ -132,7 +132,7 @@ func (srv *Server) restoreState(ctx context.Context, s *session, cl *client) {
 		s.setLevel(ctx, level)
 		for _, sub := range held {
 			if _, e := s.conn.do(ctx, &request{method: methodSubscribe, params: sub.params}); e != nil {
-				srv.log.Warn("subscribing again", "uri", sub.uri, "error", e)
+				s.conn.opts.Logger.Warn("subscribing again", "uri", sub.uri, "error", e)
 			}
 		}
 	}

@@ -101,22 +101,9 @@ type Variant struct {
 	Unproven   bool // it is not accepted because it is in the first list
 }
 
-// listForCapable returns the definitions that the server lists for capable clients and not
-// on the shared connection. It opens a connection for each kind of them, one after the
-// other, which may take as long as any. A server that refuses the connection lists no more.
-// The error says that the server has not answered, so that its first list is not known yet.
-func (s *Server) listForCapable(round context.Context, shared *session) (own []Variant, err error) {
-	for _, capabilities := range capable {
-		more, err := s.listFor(round, shared, json.RawMessage(capabilities))
-		if err != nil {
-			return nil, err
-		}
-		own = append(own, more...)
-	}
-	return own, nil
-}
-
-// listFor is listForCapable for clients with some capabilities.
+// listFor returns the definitions that the server lists for clients with some capabilities and not on the
+// shared connection. It opens a connection, which may take as long as any. A server that refuses it lists no
+// more. The error says that the server has not answered, so that its first list is not known yet.
 func (s *Server) listFor(round context.Context, shared *session, capabilities json.RawMessage) (own []Variant, err error) {
 	ctx, stop := context.WithCancelCause(round)
 	defer stop(nil)
@@ -190,7 +177,7 @@ func (s *Server) Profile(ctx context.Context, from Downstream) *Profile {
 	p, found = s.knownProfile(from)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sl := s.profiles.opening[s.profileKey(from)]; sl != nil && !found {
+	if sl := s.profiles.opening[s.era.keyOf(from)]; sl != nil && !found {
 		sl.missed = true
 	}
 	return p
@@ -220,7 +207,7 @@ func (s *Server) knownProfile(from Downstream) (*Profile, bool) {
 
 // knownProfileLocked is knownProfile for a caller that holds s.mu.
 func (s *Server) knownProfileLocked(from Downstream) (*Profile, bool) {
-	p := s.profiles.known[profileKey{string(from.Capabilities), s.inSession(from)}]
+	p := s.profiles.known[s.era.keyOf(from)]
 	if sess := s.slots[from.Session].opened(); sess != nil && !sess.conn.Dead() {
 		p = sess.profile.Load()
 	}
@@ -234,14 +221,9 @@ func (s *Server) knownProfileLocked(from Downstream) (*Profile, bool) {
 	case p != nil:
 		return p, true
 	}
-	own := s.ownKeyLocked(s.profileKey(from))
+	own := s.ownKeyLocked(s.era.keyOf(from))
 	s.missed = s.missed || own && s.shared == nil
 	return nil, s.shared == nil || !own
-}
-
-// profileKey returns the key of a client.
-func (s *Server) profileKey(from Downstream) profileKey {
-	return profileKey{string(from.Capabilities), s.inSession(from)}
 }
 
 // awaitProfile waits for a connection that is being opened with the capabilities of
@@ -258,14 +240,14 @@ func (s *Server) awaitProfile(ctx context.Context, from Downstream) {
 	}
 	s.mu.Lock()
 	_, found := s.knownProfileLocked(from)
-	opening := s.profiles.opening[s.profileKey(from)]
+	opening := s.profiles.opening[s.era.keyOf(from)]
 	if !found && opening == nil {
 		_, sl, e := s.ownSession(ctx, from.Session, cl) // unlocks
 		if e != nil {
 			s.log.Debug("listing the tools for a session", "error", e)
 			return
 		}
-		s.idle(sl)
+		sl.idle()
 		return
 	}
 	s.mu.Unlock()
@@ -275,31 +257,6 @@ func (s *Server) awaitProfile(ctx context.Context, from Downstream) {
 		case <-opening.round.Done():
 		case <-ctx.Done():
 		}
-	}
-}
-
-// opened ends the opening of a slot. If it was the first with the capabilities of
-// its client, it records what the connection listed.
-func (s *Server) opened(sl *slot, sess *session, err error) {
-	s.mu.Lock()
-	if s.profiles.opening[sl.profile] == sl {
-		delete(s.profiles.opening, sl.profile)
-		if sess != nil {
-			if len(s.profiles.known) >= maxProfiles {
-				clear(s.profiles.known)
-			}
-			s.profiles.known[sl.profile] = sess.profile.Load()
-		}
-	}
-	if sl.s, sl.err = sess, err; err != nil {
-		s.dropLocked(sl) // the next request opens another
-	}
-	missed := sl.missed && sess != nil
-	close(sl.ready)
-	s.places.Settle()
-	s.mu.Unlock()
-	if missed {
-		s.opts.Relisted()
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -28,10 +29,21 @@ type spoken struct {
 	stateless bool            // it refused a handshake
 }
 
+// revisions is the server's answer to which revision a connection speaks. It is safe for concurrent use.
+type revisions struct {
+	atomic.Pointer[spoken]
+	cfg *config.Server
+}
+
+// keyOf returns what decides which tools the server lists for a client.
+func (v *revisions) keyOf(from Downstream) profileKey {
+	return profileKey{string(from.Capabilities), v.inSession(from)}
+}
+
 // inSession reports whether a client's own connection is initialized: the client is, and
 // the server's revision is not configured.
-func (s *Server) inSession(from Downstream) bool {
-	return s.cfg.Revision == "" && from.Revision != "" && !slices.Contains(mcpclient.StatelessRevisions, from.Revision)
+func (v *revisions) inSession(from Downstream) bool {
+	return v.cfg.Revision == "" && from.Revision != "" && !slices.Contains(mcpclient.StatelessRevisions, from.Revision)
 }
 
 // Both reports whether the server said that it speaks revisions with a handshake and
@@ -49,16 +61,16 @@ func (s *Server) Both() bool {
 // remembered revision that fails is forgotten, because the server may be
 // another one by now. With fresh, a stateless server is asked again, because
 // its offer may have changed.
-func (s *Server) negotiate(ctx context.Context, c *conn, fresh bool) error {
+func (v *revisions) negotiate(ctx context.Context, c *conn, fresh bool) error {
 	switch {
-	case c.IsMCP() && s.cfg.Revision != "":
-		return s.negotiatePinned(ctx, c)
-	case !c.IsMCP() || s.cfg.Type == config.TypeSSE: // both older than any other way
+	case c.IsMCP() && v.cfg.Revision != "":
+		return v.negotiatePinned(ctx, c)
+	case !c.IsMCP() || v.cfg.Type == config.TypeSSE: // both older than any other way
 		return c.initialize(ctx)
 	}
-	known := *s.era.Load()
+	known := *v.Load()
 	if c.client != nil && c.client.handshake && !known.stateless && !known.handshake {
-		if done, err := s.tryHandshake(ctx, c); done {
+		if done, err := v.tryHandshake(ctx, c); done {
 			return err
 		}
 	}
@@ -68,20 +80,20 @@ func (s *Server) negotiate(ctx context.Context, c *conn, fresh bool) error {
 		return nil
 	}
 	if !known.handshake {
-		if done, err := s.tryStateless(ctx, c); done {
+		if done, err := v.tryStateless(ctx, c); done {
 			return err
 		}
 	}
 	e := c.initialize(ctx)
 	if e == nil {
-		s.era.Store(&spoken{handshake: true})
+		v.Store(&spoken{handshake: true})
 		return nil
 	}
-	s.era.Store(&spoken{})
+	v.Store(&spoken{})
 	// It answers, and not to this: it was too slow for the probe, or is a newer
 	// one than the server that is remembered.
 	if !c.Dead() && ctx.Err() == nil {
-		if done, err := s.tryStateless(ctx, c); done && err == nil {
+		if done, err := v.tryStateless(ctx, c); done && err == nil {
 			return nil
 		}
 	}
@@ -89,19 +101,19 @@ func (s *Server) negotiate(ctx context.Context, c *conn, fresh bool) error {
 }
 
 // negotiatePinned agrees with the server on the configured revision, and on no other.
-func (s *Server) negotiatePinned(ctx context.Context, c *conn) error {
-	c.Speak(s.cfg.Revision)
+func (v *revisions) negotiatePinned(ctx context.Context, c *conn) error {
+	c.Speak(v.cfg.Revision)
 	var err error
-	if slices.Contains(mcpclient.Revisions, s.cfg.Revision) {
+	if slices.Contains(mcpclient.Revisions, v.cfg.Revision) {
 		err = c.initialize(ctx)
-	} else if e := c.discover(ctx, s.cfg.Timeout); e != nil {
+	} else if e := c.discover(ctx, v.cfg.Timeout); e != nil {
 		err = e
 	}
-	if err == nil && c.Revision() != s.cfg.Revision {
+	if err == nil && c.Revision() != v.cfg.Revision {
 		err = fmt.Errorf("the server answered with MCP %s", c.Revision())
 	}
 	if err != nil {
-		return fmt.Errorf("%w\nhint: servers.%s.revision is %s: is it a revision of the server?", err, s.cfg.Name, s.cfg.Revision)
+		return fmt.Errorf("%w\nhint: servers.%s.revision is %s: is it a revision of the server?", err, v.cfg.Name, v.cfg.Revision)
 	}
 	return nil
 }
@@ -110,17 +122,17 @@ func (s *Server) negotiatePinned(ctx context.Context, c *conn) error {
 // reports whether that settles the matter. A server that refuses is not asked again, and
 // neither is one that gives no session over HTTP, because it can ask its client only in
 // results of the stateless revision.
-func (s *Server) tryHandshake(ctx context.Context, c *conn) (bool, error) {
-	within, stop := context.WithTimeout(ctx, s.cfg.Timeout/2)
+func (v *revisions) tryHandshake(ctx context.Context, c *conn) (bool, error) {
+	within, stop := context.WithTimeout(ctx, v.cfg.Timeout/2)
 	defer stop()
 	err := c.initialize(within)
 	if err == nil && c.InSession() || ctx.Err() != nil {
 		return true, err
 	}
 	if within.Err() == nil {
-		next := *s.era.Load()
+		next := *v.Load()
 		next.stateless = next.revision != ""
-		s.era.Store(&next)
+		v.Store(&next)
 	}
 	return c.Dead(), err
 }
@@ -128,16 +140,16 @@ func (s *Server) tryHandshake(ctx context.Context, c *conn) (bool, error) {
 // tryStateless asks the server for its stateless revisions, and reports whether
 // that settles the matter: with nil when it speaks one, with an error when the
 // connection did not survive the question.
-func (s *Server) tryStateless(ctx context.Context, c *conn) (bool, error) {
-	e := c.discover(ctx, min(probeTimeout, s.cfg.Timeout/2))
+func (v *revisions) tryStateless(ctx context.Context, c *conn) (bool, error) {
+	e := c.discover(ctx, min(probeTimeout, v.cfg.Timeout/2))
 	switch {
 	case e == nil:
-		s.era.Store(&spoken{revision: c.Revision(), offer: c.offer, both: c.both})
+		v.Store(&spoken{revision: c.Revision(), offer: c.offer, both: c.both})
 		return true, nil
 	case c.Dead():
 		// A process that dies of the question is asked nothing before its
 		// handshake the next time.
-		s.era.Store(&spoken{handshake: mcpclient.AsError(context.Cause(c.Life())).Kind == Failed})
+		v.Store(&spoken{handshake: mcpclient.AsError(context.Cause(c.Life())).Kind == Failed})
 		return true, fmt.Errorf("discovering: %w", e)
 	case ctx.Err() != nil:
 		return true, fmt.Errorf("discovering: %w", e)

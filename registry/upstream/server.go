@@ -66,7 +66,7 @@ type Server struct {
 	said     tail                   // on stderr
 	dropped  atomic.Int64
 	lastID   atomic.Int64 // of a request
-	era      atomic.Pointer[spoken]
+	era      revisions
 	calls    wait.Drain // those under way
 
 	life  context.Context
@@ -108,6 +108,7 @@ func Start(cfg config.Server, opts Options) *Server {
 		kept:     kept{lists: opts.Lists, missed: make(map[string]bool)},
 		profiles: profiles{known: make(map[profileKey]*Profile), opening: make(map[profileKey]*slot)},
 	}
+	s.spare.tasks = &s.tasks
 	s.secrets = newSecrets(cfg.Secrets())
 	s.shown.Store(new(string))
 	if s.tokens, s.unusable = tokensOf(s); s.tokens != nil && s.secrets == nil {
@@ -129,6 +130,7 @@ func Start(cfg config.Server, opts Options) *Server {
 		secure, err := cfg.TLS.Open()
 		s.pool, s.unusable = newPool(secure), errors.Join(s.unusable, err)
 	}
+	s.era.cfg = &s.cfg
 	s.era.Store(&spoken{})
 	s.tasks.Go(s.run)
 	s.tasks.Go(s.sweep)
@@ -142,7 +144,7 @@ func (s *Server) beginLocked() {
 	settled, endSettling := context.WithTimeout(started, settleTime)
 	s.started, s.settled, s.settle = started, settled, func() { endSettling(); endStart() }
 	s.shared, s.patient, s.status = nil, true, Status{State: StateStarting, Since: s.opts.Now()}
-	s.dropSpareLocked()
+	s.spare.dropLocked()
 	s.endRound()
 	s.round, s.endRound = context.WithCancel(s.life)
 }
@@ -228,7 +230,7 @@ func (s *Server) Restart() <-chan struct{} {
 			if sess := sl.opened(); sess != nil {
 				sess.conn.Fail(s.roundOver())
 			}
-			s.releaseLocked(sl)
+			sl.releaseLocked()
 		}
 		clear(s.profiles.opening)
 	}
@@ -286,8 +288,12 @@ func (s *Server) runShared(round context.Context) (err error, lost bool) {
 	s.mu.Unlock()
 	var own []Variant
 	if s.Isolated() && s.opts.First() {
-		if own, err = s.listForCapable(round, sess); err != nil {
-			return err, mcpclient.AsError(err).Lost
+		for _, capabilities := range capable { // one after the other
+			more, err := s.listFor(round, sess, json.RawMessage(capabilities))
+			if err != nil {
+				return err, mcpclient.AsError(err).Lost
+			}
+			own = append(own, more...)
 		}
 	}
 	introduced := Listing{Capabilities: sess.conn.offer, Introduction: sess.conn.said}
@@ -299,7 +305,7 @@ func (s *Server) runShared(round context.Context) (err error, lost bool) {
 	late := s.up(round, sess)
 	sess.conn.Go(func() { s.keepLists(sess, late) })
 	if sess.conn.Stateless() {
-		sess.conn.Go(func() { s.followLists(sess) })
+		sess.conn.Go(func() { sess.followLists(s.relistOwn) })
 	}
 	s.reopenSubscribed()
 	sess.watch(s, func(tools []json.RawMessage, changed, announced bool) {
@@ -344,7 +350,7 @@ func (s *Server) down(round context.Context, err error, patient bool) {
 		return
 	}
 	s.shared, s.patient, s.stale = nil, patient, !patient
-	s.dropSpareLocked()
+	s.spare.dropLocked()
 	if s.status.State != StateFailed {
 		s.status = Status{State: StateFailed, Since: s.opts.Now()}
 	}
@@ -368,33 +374,14 @@ func (s *Server) sweep() {
 		s.mu.Lock()
 		for _, sl := range s.slots {
 			if sl.last.Before(before) && sl.State() == share.Idle {
-				s.releaseLocked(sl)
+				sl.releaseLocked()
 			}
 		}
 		if s.spare.since.Before(before) {
-			s.dropSpareLocked()
+			s.spare.dropLocked()
 		}
 		s.mu.Unlock()
 	}
-}
-
-// releaseLocked forgets a slot and closes its connection in the background.
-func (s *Server) releaseLocked(sl *slot) {
-	s.dropLocked(sl)
-	s.tasks.Go(func() {
-		<-sl.ready
-		if sl.s != nil {
-			sl.s.conn.close()
-		}
-	})
-}
-
-// dropLocked forgets a slot and gives up its place.
-func (s *Server) dropLocked(sl *slot) {
-	if s.slots[sl.key] == sl {
-		delete(s.slots, sl.key)
-	}
-	sl.place.Release()
 }
 
 // EndSession closes the connection of a downstream session. Calls that are
@@ -407,7 +394,7 @@ func (s *Server) EndSession(key string) {
 		delete(s.clients, key)
 	}
 	if sl := s.slots[key]; sl != nil && s.life.Err() == nil {
-		s.releaseLocked(sl)
+		sl.releaseLocked()
 	}
 }
 
@@ -426,11 +413,11 @@ func (s *Server) Close(ctx context.Context) {
 	}
 	s.mu.Lock()
 	s.end()
-	s.dropSpareLocked()
+	s.spare.dropLocked()
 	slots := s.slots
 	s.slots = nil
 	for _, sl := range slots {
-		s.releaseLocked(sl)
+		sl.releaseLocked()
 	}
 	s.mu.Unlock()
 	s.tasks.Wait()

@@ -19,7 +19,6 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/keepalive"
 	"github.com/toolgate/toolgate/internal/mcpclient"
-	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -229,7 +228,10 @@ func relistPause(row int) time.Duration {
 // spare, if there is one and it serves.
 func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.RawMessage, error) {
 	if cl != nil {
-		if spare := srv.takeSpare(); spare != nil {
+		srv.mu.Lock()
+		spare := srv.spare.takeLocked()
+		srv.mu.Unlock()
+		if spare != nil {
 			s, tools, err := srv.connectTo(ctx, cl, spare)
 			if err == nil || ctx.Err() != nil {
 				return s, tools, err
@@ -257,7 +259,7 @@ func (srv *Server) connectTo(round context.Context, cl *client, spare *child) (*
 		return nil, nil, fmt.Errorf("connecting: %w", err)
 	}
 	s := &session{conn: c, turn: make(chan struct{}, 1), streams: make(map[string]*stream)}
-	err := srv.negotiate(ctx, c, cl == nil)
+	err := srv.era.negotiate(ctx, c, cl == nil)
 	var tools []json.RawMessage
 	if err == nil {
 		if tools, err = s.first(ctx); err != nil {
@@ -269,7 +271,7 @@ func (srv *Server) connectTo(round context.Context, cl *client, spare *child) (*
 		return nil, nil, err
 	}
 	if cl != nil {
-		srv.restoreState(ctx, s, cl)
+		s.restore(ctx, cl)
 	}
 	if c.IsMCP() && !c.Stateless() {
 		c.began.Store(srv.opts.Now().UnixNano())
@@ -340,84 +342,3 @@ func newPool(secure *tls.Config) *keepalive.Transport {
 	})
 }
 
-// A SessionConnection is the connection to a server that one downstream session has for itself.
-type SessionConnection struct {
-	Server   string
-	Session  string // key of the downstream session
-	Revision string // of MCP, "" while it is being opened and for NDJSON
-	PID      int    // of the process that was started for it, which the sandbox watches; 0 = none was
-	Used     time.Time
-	Calls    int // under way
-}
-
-// Connections returns the connections that belong to one downstream session each.
-func (s *Server) Connections() (all []SessionConnection) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for key, sl := range s.slots {
-		c := SessionConnection{Server: s.cfg.Name, Session: key, Used: sl.last, Calls: sl.busy}
-		if sess := sl.opened(); sess != nil {
-			c.Revision, c.PID = sess.conn.Revision(), sess.conn.pid
-		}
-		all = append(all, c)
-	}
-	return all
-}
-
-// slot holds the connection of one downstream session. It is the share.Holder of a
-// place among those of its server.
-type slot struct {
-	ready  chan struct{}   // closed when s or err is set
-	round  context.Context // Server.round when the connection began to be opened
-	s      *session
-	err    error
-	server *Server
-	key    string
-	of     *client
-	place  *share.Place[owner]
-	// profile is the key of the client with which the connection is opened.
-	profile profileKey
-
-	// The fields below are protected by Server.mu.
-	busy   int
-	last   time.Time
-	missed bool // while it was being opened, a client got another list for it
-}
-
-// opened returns the connection of a slot, nil for a nil slot, while it is being
-// opened, and when that failed.
-func (sl *slot) opened() *session {
-	if sl == nil {
-		return nil
-	}
-	select {
-	case <-sl.ready:
-		return sl.s
-	default:
-		return nil
-	}
-}
-
-// State implements share.Holder. A connection is busy while it is opened and while it
-// has requests; it is pinned while its client has subscriptions, or its server waits for
-// an answer.
-func (sl *slot) State() share.State {
-	select {
-	case <-sl.ready:
-	default:
-		return share.Busy
-	}
-	switch {
-	case sl.busy > 0:
-		return share.Busy
-	case sl.of.subscribed() || sl.s != nil && sl.s.conn.asking.Load() > 0:
-		return share.Pinned
-	}
-	return share.Idle
-}
-
-// Used implements share.Holder.
-func (sl *slot) Used() int64 { return sl.last.UnixNano() }
-
-// Evict implements share.Holder.
-func (sl *slot) Evict() { sl.server.releaseLocked(sl) }

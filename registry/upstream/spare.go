@@ -1,17 +1,19 @@
 package upstream
 
 import (
+	"sync"
 	"time"
 
 	"github.com/toolgate/toolgate/registry/config"
 )
 
 // spare is a process of the server that was started ahead for the next session. Nothing
-// has been sent to it, so it fits every session, and it has been nobody's.
+// has been sent to it, so it fits every session, and it has been nobody's. It is protected by Server.mu.
 type spare struct {
 	child    *child // nil = there is none
 	since    time.Time
 	starting bool
+	tasks    *sync.WaitGroup // end children
 }
 
 // prepareSpare starts a spare for a session that has no connection yet. There is one at
@@ -32,10 +34,10 @@ func (s *Server) prepareSpare(session string) {
 		s.mu.Lock()
 		s.spare.starting = false
 		if err == nil {
-			s.spare = spare{child: c, since: s.opts.Now()}
+			s.spare.child, s.spare.since = c, s.opts.Now()
 		}
 		if err == nil && round.Err() != nil {
-			s.dropSpareLocked()
+			s.spare.dropLocked()
 		}
 		s.mu.Unlock()
 		if err != nil {
@@ -44,29 +46,27 @@ func (s *Server) prepareSpare(session string) {
 	})
 }
 
-// takeSpare returns the spare, nil when there is none that is alive. It is the caller's
-// from then on.
-func (s *Server) takeSpare() *child {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := s.spare.child
+// takeLocked returns the spare, nil when there is none that is alive. It is the caller's from then on. The
+// caller must hold Server.mu.
+func (s *spare) takeLocked() *child {
+	c := s.child
 	if c == nil {
 		return nil
 	}
 	select {
 	case <-c.exited:
-		s.dropSpareLocked()
+		s.dropLocked()
 		return nil
 	default:
-		s.spare.child = nil
+		s.child = nil
 		return c
 	}
 }
 
-// dropSpareLocked ends the spare in the background. The caller must hold s.mu.
-func (s *Server) dropSpareLocked() {
-	if c := s.spare.child; c != nil {
-		s.spare.child = nil
+// dropLocked ends the spare in the background. The caller must hold Server.mu.
+func (s *spare) dropLocked() {
+	if c := s.child; c != nil {
+		s.child = nil
 		s.tasks.Go(c.Stop)
 	}
 }
