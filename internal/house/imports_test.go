@@ -31,7 +31,8 @@ var mayImport = map[string][]string{
 	"policy":                {"signal"},
 	"policy/bundle":         {},
 	"policy/fact":           {},
-	"policy/rego":           {"policy", "policy/bundle", "policy/fact", "registry/contract", "docs/schemas"}, // policies are compiled against the published schema of input; facts of contracts
+	"policy/rego":           {"policy", "policy/bundle", "policy/fact", "policy/rego/builtin", "registry/contract", "docs/schemas"}, // policies are compiled against the published schema of input; facts of contracts
+	"policy/rego/builtin":   {},
 	"policy/workbench":      {"policy", "policy/bundle", "policy/fact", "policy/rego"},
 	"policy/fetch":          {}, // it does not read the files that it fetches
 	"policy/identity":       {"policy", "signal"},
@@ -68,7 +69,7 @@ var mayImport = map[string][]string{
 
 // onlyIn says where a library may be imported.
 var onlyIn = map[string][]string{
-	"github.com/open-policy-agent/opa":       {"policy/rego", "policy/workbench"},
+	"github.com/open-policy-agent/opa":       {"policy/rego", "policy/rego/builtin", "policy/workbench"},
 	"github.com/mark3labs/mcp-go":            {"tools"},
 	"github.com/santhosh-tekuri/jsonschema":  {"internal/schema"},
 	"modernc.org/sqlite":                     {"internal/store"},

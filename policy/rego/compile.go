@@ -23,6 +23,7 @@ import (
 	"github.com/toolgate/toolgate/docs/schemas"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/fact"
+	"github.com/toolgate/toolgate/policy/rego/builtin"
 )
 
 const (
@@ -75,7 +76,7 @@ func parse(f sourceFiles, from func([]string) string) (*sources, error) {
 		WithSkipBundleVerification(true).
 		WithSizeLimitBytes(maxSourceBytes + 1).
 		WithProcessAnnotations(true).
-		WithCapabilities(capabilities()).
+		WithCapabilities(builtin.Capabilities()).
 		Read()
 	if err != nil {
 		return nil, fmt.Errorf("parsing policy:\n%w", faults(err))

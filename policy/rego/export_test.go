@@ -83,20 +83,6 @@ func (e *Engine) Poison(in *policy.Input, d policy.Decision) error {
 	return nil
 }
 
-// PermittedBuiltins are the names of the built-in functions that policies may
-// use, sorted.
-func PermittedBuiltins() []string {
-	var out []string
-	for _, b := range capabilities().Builtins {
-		out = append(out, b.Name)
-	}
-	slices.Sort(out)
-	return out
-}
-
-// RefusedBuiltins are the others, with the reason.
-func RefusedBuiltins() map[string]string { return refusals() }
-
 // Remembers reports whether the engine keeps what p sees.
 func (e *Engine) Remembers(p policy.Principal) bool {
 	s := e.sights.Load()
@@ -132,15 +118,6 @@ func Keeps(v *ast.Term) (kept bool) {
 	defer func() { kept = recover() == nil }()
 	new(memo).Put(ast.MustParseRef("data.toolgate.rule"), v)
 	return true
-}
-
-// Works are the names of the built-in functions whose work is bounded.
-func Works() map[string]bool {
-	out := map[string]bool{}
-	for name := range works {
-		out[name] = true
-	}
-	return out
 }
 
 // MaxLate is how many evaluations may go on beyond their time.

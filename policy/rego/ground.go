@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"github.com/open-policy-agent/opa/v1/ast"
+
+	"github.com/toolgate/toolgate/policy/rego/builtin"
 )
 
 // NewCompiler returns the compiler of everything that toolgate evaluates. Its policies
@@ -16,7 +18,7 @@ import (
 // therefore adds calls that tell: OPA's evaluator calls no built-in function with an
 // operand that is not ground, but ends with an error.
 func NewCompiler() *ast.Compiler {
-	return ast.NewCompiler().WithCapabilities(capabilities()).
+	return ast.NewCompiler().WithCapabilities(builtin.Capabilities()).
 		WithStageAfterID(ast.StageCheckSafetyRuleBodies, ast.CompilerStageDefinition{Name: "CheckPatterns", MetricName: "check_patterns", Stage: checkPatterns})
 }
 

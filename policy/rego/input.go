@@ -16,6 +16,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/rego/builtin"
 )
 
 var (
@@ -216,13 +217,9 @@ func (r *jsonReader) value() (*ast.Term, error) {
 	return ast.NullTerm(), nil
 }
 
-// maxNumberLength bounds the digits of a number whose exponent is written out:
-// arithmetic takes more than linear time in them.
-const maxNumberLength = 10_000
-
 func numberTerm(text string) (*ast.Term, error) {
-	if digitsIn(text) > maxNumberLength {
-		return nil, fmt.Errorf("a number has more than %d digits", maxNumberLength)
+	if builtin.Digits(text) > builtin.MaxDigits {
+		return nil, fmt.Errorf("a number has more than %d digits", builtin.MaxDigits)
 	}
 	n, err := ast.NumberChecked(text)
 	if err != nil {

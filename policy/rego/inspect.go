@@ -13,6 +13,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/topdown"
 
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/rego/builtin"
 )
 
 // testTimeout bounds one test written in Rego, unless the timeout of the policy is longer.
@@ -21,7 +22,7 @@ const testTimeout = 5 * time.Second
 // ParseModule parses the Rego of a file as that of a policy: a built-in function that policies may
 // not use is an error. The error names the place.
 func ParseModule(name string, content []byte) (*ast.Module, error) {
-	m, err := ast.ParseModuleWithOpts(name, string(content), ast.ParserOptions{ProcessAnnotation: true, Capabilities: capabilities()})
+	m, err := ast.ParseModuleWithOpts(name, string(content), ast.ParserOptions{ProcessAnnotation: true, Capabilities: builtin.Capabilities()})
 	if err != nil {
 		return nil, faults(err)
 	}

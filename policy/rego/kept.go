@@ -165,7 +165,7 @@ func (p *program) verdictsIn(values kept) *verdicts {
 // constants finds rules whose value depends only on data and on the members of the input
 // in input: neither they nor any rule that they may ask mention other members, or replace
 // anything with the keyword with. Policies have no built-in functions whose
-// result can change; see capabilities.
+// result can change; see builtin.Capabilities.
 type constants struct {
 	compiler *ast.Compiler
 	input    inputMembers

@@ -12,6 +12,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/rego/builtin"
 )
 
 // Level says how much a finding weighs.
@@ -131,7 +132,7 @@ func explainError(e *ast.Error) (message, hint string) {
 		return e.Message, meant(string(have), names)
 	case nil:
 		name, ok := strings.CutPrefix(e.Message, "undefined function ")
-		if why := refusals()[name]; ok && why != "" { // OPA knows it
+		if why := builtin.Refusals()[name]; ok && why != "" { // OPA knows it
 			return e.Message, "toolgate refuses " + name + ": " + why
 		}
 		return e.Message, ""

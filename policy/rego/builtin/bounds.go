@@ -1,4 +1,4 @@
-package rego
+package builtin
 
 import (
 	"fmt"
@@ -13,15 +13,19 @@ import (
 	"github.com/open-policy-agent/opa/v1/util"
 )
 
+// MaxDigits bounds the digits of a number whose exponent is written out:
+// arithmetic takes more than linear time in them.
+const MaxDigits = 10_000
+
 // maxWork bounds the work of one call of a built-in function, in steps of at most about
 // ten nanoseconds.
 const maxWork = 50_000_000
 
-// works estimate, from its operands, the work of a call of each built-in function that
+// Works estimate, from its operands, the work of a call of each built-in function that
 // takes more than linear time or memory: OPA cannot cancel one that runs. A call above
 // maxWork ends the evaluation with an error. docs/policy.md has this table for
-// people. TestPermittedBuiltins asks about each function that a new version of OPA brings.
-var works = map[string]func(o []*ast.Term) float64{
+// people. Nobody may change it.
+var Works = map[string]func(o []*ast.Term) float64{
 	"glob.match":                       globWork,
 	"regex.match":                      func(o []*ast.Term) float64 { return patternWork(textOf(o[0]), size(o[1])) },
 	"regex.template_match":             func(o []*ast.Term) float64 { return patternWork(textOf(o[0]), size(o[1])) },
@@ -79,14 +83,14 @@ func init() {
 		f := topdown.GetBuiltin(name)
 		topdown.RegisterBuiltinFunc(name, func(b topdown.BuiltinContext, o []*ast.Term, iter func(*ast.Term) error) error {
 			return f(b, o, func(result *ast.Term) error {
-				if longest(result) > maxNumberLength {
-					return beyond(b, name, fmt.Sprintf("a number has more than %d digits", maxNumberLength))
+				if longest(result) > MaxDigits {
+					return beyond(b, name, fmt.Sprintf("a number has more than %d digits", MaxDigits))
 				}
 				return iter(result)
 			})
 		})
 	}
-	for name, work := range works {
+	for name, work := range Works {
 		f := topdown.GetBuiltin(name)
 		topdown.RegisterBuiltinFunc(name, func(b topdown.BuiltinContext, o []*ast.Term, iter func(*ast.Term) error) error {
 			if !(work(o) <= maxWork) { // nor not a number
@@ -168,8 +172,8 @@ func number(t *ast.Term) float64 {
 	return f
 }
 
-// digitsIn is how many digits a number has when its exponent is written out.
-func digitsIn(s string) float64 {
+// Digits is how many digits a number has when its exponent is written out.
+func Digits(s string) float64 {
 	n := float64(len(s))
 	if i := strings.LastIndexAny(s, "eE"); i >= 0 {
 		exponent := strings.TrimLeft(s[i+1:], "+-")
@@ -184,29 +188,29 @@ func digitsIn(s string) float64 {
 	return n
 }
 
-// digits is the sum of digitsIn of all numbers in t; a text counts as a number.
+// digits is the sum of Digits of all numbers in t; a text counts as a number.
 func digits(t *ast.Term) float64 {
 	return measure(t, func(v ast.Value) float64 {
 		if n, ok := v.(ast.Number); ok {
-			return digitsIn(string(n))
+			return Digits(string(n))
 		}
 		s, _ := v.(ast.String)
-		return digitsIn(string(s))
+		return Digits(string(s))
 	})
 }
 
-// longest is digitsIn of the longest number in t.
+// longest is Digits of the longest number in t.
 func longest(t *ast.Term) (most float64) {
 	measure(t, func(v ast.Value) float64 {
 		if n, ok := v.(ast.Number); ok {
-			most = max(most, digitsIn(string(n)))
+			most = max(most, Digits(string(n)))
 		}
 		return 0
 	})
 	return most
 }
 
-// square is the work of arithmetic with n digits, which is maxWork for maxNumberLength.
+// square is the work of arithmetic with n digits, which is maxWork for MaxDigits.
 func square(n float64) float64 { return n * n / 2 }
 
 // numberWork is that of operands which together have a number of digits. The difference
