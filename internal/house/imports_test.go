@@ -78,7 +78,7 @@ var onlyIn = map[string][]string{
 	"github.com/hashicorp/go-hclog":          nil,
 	"github.com/prometheus/client_golang":    {app, "internal/telemetry"}, // internal/telemetry: the bridge takes a Gatherer
 	"go.opentelemetry.io":                    {"internal/telemetry", "internal/testkit/otlp"},
-	"github.com/spf13/cobra":                 {"cmd/toolgate/internal/cli"},
+	"github.com/spf13/cobra":                 {"cmd/toolgate/internal/cli", "cmd/toolgate/internal/cli/..."},
 	"golang.org/x/time/rate":                 {"policy/limit", "policy/identity", "internal/guard", "internal/mcpclient"}, // internal/mcpclient: messages of servers that answer nothing; internal/guard: wrong credentials, before anybody is known whom policy/limit could count
 	"github.com/go-json-experiment/json":     nil,
 	"github.com/coreos/go-oidc":              {"policy/identity"},
@@ -95,7 +95,7 @@ var onlyIn = map[string][]string{
 	"github.com/a-h/templ":                   {"console", "internal/testkit/pages"},
 	"text/template":                          {}, // it calls methods by name, so that the linker keeps every exported one
 	"html/template":                          {},
-	"github.com/valyala/quicktemplate":       {"cmd/toolgate/internal/cli", "cmd/toolgate/internal/cli/loginitem", "internal/testkit/pages"},
+	"github.com/valyala/quicktemplate":       {"cmd/toolgate/internal/cli", "cmd/toolgate/internal/cli/...", "internal/testkit/pages"},
 }
 
 func TestImportTable(t *testing.T) {

@@ -11,23 +11,26 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/records"
+
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/console"
 )
 
-func approvalCommand(e *env) *cobra.Command {
-	show := e.printing("show TICKET", "show one held call whole", func(ctx context.Context, args []string) (*report.Report, error) {
-		return admin(ctx, e, ticketPath(args[0]), new(console.Ticket), ticketText)
+func approvalCommand(e *command.Env) *cobra.Command {
+	show := e.Printing("show TICKET", "show one held call whole", func(ctx context.Context, args []string) (*report.Report, error) {
+		return command.Admin(ctx, e, ticketPath(args[0]), new(console.Ticket), ticketText)
 	})
 	var outcome, reason string
-	reconcile := e.printing("reconcile TICKET", "say what became of a call whose outcome is unknown", func(ctx context.Context, args []string) (*report.Report, error) {
+	reconcile := e.Printing("reconcile TICKET", "say what became of a call whose outcome is unknown", func(ctx context.Context, args []string) (*report.Report, error) {
 		return decided(ctx, e, ticketPath(args[0])+"/reconcile", map[string]string{"outcome": outcome, "reason": reason})
 	})
 	reconcile.Flags().StringVar(&outcome, "outcome", "", "what became of the call: `done|failed`; done: it took effect, failed: it did not")
 	reconcile.Flags().StringVar(&reason, "reason", "", "how you know, as `TEXT` for the audit trail; required")
-	return atAdmin(e, group("approval", "see and decide the calls that wait for a person", approvalList(e), show, approvalVote(e, "approve TICKET", "approve one held call"), approvalVote(e, "deny TICKET...", "deny held calls, all for one reason"), reconcile, approvalWatch(e)))
+	return command.AtAdmin(e, command.Group("approval", "see and decide the calls that wait for a person", approvalList(e), show, approvalVote(e, "approve TICKET", "approve one held call"), approvalVote(e, "deny TICKET...", "deny held calls, all for one reason"), reconcile, approvalWatch(e)))
 }
 
 // ticketList is a page of tickets.
@@ -36,12 +39,12 @@ type ticketList struct {
 	Next      string // ticket before which there may be others
 }
 
-func approvalList(e *env) *cobra.Command {
+func approvalList(e *command.Env) *cobra.Command {
 	var states []string
 	var before, server, tool, principal, role string
 	var mine bool
 	var limit int
-	c := e.printing("list", "list held calls, newest first", func(ctx context.Context, _ []string) (*report.Report, error) {
+	c := e.Printing("list", "list held calls, newest first", func(ctx context.Context, _ []string) (*report.Report, error) {
 		query := url.Values{"limit": {strconv.Itoa(limit)}}
 		for name, value := range map[string]string{"state": strings.Join(states, ","), "before": before, "server": server, "tool": tool, "principal": principal, "role": role} {
 			if value != "" {
@@ -52,9 +55,9 @@ func approvalList(e *env) *cobra.Command {
 			query.Set("awaiting", "me")
 		}
 		var found ticketList
-		list, err := admin(ctx, e, "/v1/approvals?"+query.Encode(), &found, ticketsText)
+		list, err := command.Admin(ctx, e, "/v1/approvals?"+query.Encode(), &found, ticketsText)
 		if found.Next != "" {
-			fmt.Fprintf(e.err, "hint: there may be older ones: --before %s\n", found.Next)
+			fmt.Fprintf(e.Stderr, "hint: there may be older ones: --before %s\n", found.Next)
 		}
 		return list, err
 	})
@@ -74,24 +77,24 @@ func ticketPath(id string) string { return "/v1/approvals/" + url.PathEscape(id)
 // approvalVote decides on the digest that each ticket shows at this moment, so
 // that a vote never counts for other arguments than those just read. A vote that is
 // refused keeps none of the others back.
-func approvalVote(e *env, use, short string) *cobra.Command {
+func approvalVote(e *command.Env, use, short string) *cobra.Command {
 	var reason, digest string
 	verb, _, _ := strings.Cut(use, " ")
 	vote := func(ctx context.Context, id string) (*report.Report, error) {
 		t := console.Ticket{Digest: digest}
 		if digest == "" {
-			if err := e.fetch(ctx, peopleListener, http.MethodGet, ticketPath(id), nil, &t); err != nil {
+			if err := e.Fetch(ctx, command.PeopleListener, http.MethodGet, ticketPath(id), nil, &t); err != nil {
 				return nil, err
 			}
 		}
 		return decided(ctx, e, ticketPath(id)+"/"+verb, map[string]string{"reason": reason, "digest": t.Digest})
 	}
-	c := e.printing(use, short, func(ctx context.Context, tickets []string) (_ *report.Report, failed error) {
+	c := e.Printing(use, short, func(ctx context.Context, tickets []string) (_ *report.Report, failed error) {
 		if len(tickets) == 1 {
 			return vote(ctx, tickets[0])
 		}
 		if digest != "" {
-			return nil, usage(errors.New("--digest is that of one ticket\nhint: leave it out, or name one ticket"))
+			return nil, command.Usage(errors.New("--digest is that of one ticket\nhint: leave it out, or name one ticket"))
 		}
 		for _, id := range tickets {
 			voted, err := vote(ctx, id)
@@ -109,25 +112,25 @@ func approvalVote(e *env, use, short string) *cobra.Command {
 }
 
 // decided sends a person's decision on a ticket, and returns the ticket after it.
-func decided(ctx context.Context, e *env, path string, decision map[string]string) (*report.Report, error) {
+func decided(ctx context.Context, e *command.Env, path string, decision map[string]string) (*report.Report, error) {
 	var t console.Ticket
-	err := e.fetch(ctx, peopleListener, http.MethodPost, path, decision, &t)
+	err := e.Fetch(ctx, command.PeopleListener, http.MethodPost, path, decision, &t)
 	return report.Of(t, decidedText), err
 }
 
-func approvalWatch(e *env) *cobra.Command {
+func approvalWatch(e *command.Env) *cobra.Command {
 	after := int64(-1)
-	c := command("watch", "print every change of the tickets that you see, as it happens", func(ctx context.Context, _ []string) error {
+	c := command.New("watch", "print every change of the tickets that you see, as it happens", func(ctx context.Context, _ []string) error {
 		path, hint := "/v1/approvals/watch", "watch again"
 		if after >= 0 {
 			path += "?after=" + strconv.FormatInt(after, 10)
 		}
-		res, err := e.request(ctx, peopleListener, http.MethodGet, path, nil)
+		res, err := e.Request(ctx, command.PeopleListener, http.MethodGet, path, nil)
 		if err != nil {
 			return err
 		}
 		defer res.Body.Close()
-		err = eachLine(ctx, res.Body, func(line []byte) error {
+		err = records.EachLine(ctx, res.Body, func(line []byte) error {
 			var c console.TicketEvent
 			if err := json.Unmarshal(line, &c); err != nil {
 				return fmt.Errorf("reading the answer: %w", err)
@@ -144,7 +147,7 @@ func approvalWatch(e *env) *cobra.Command {
 		case errors.Is(err, io.EOF):
 			err = errors.New("toolgate ended it")
 		}
-		return &exit{code: exitUnreachable, err: fmt.Errorf("watching tickets: %w\nhint: %s", err, hint)}
+		return &command.Exit{Code: command.ExitUnreachable, Err: fmt.Errorf("watching tickets: %w\nhint: %s", err, hint)}
 	})
 	c.Flags().Int64Var(&after, "after", after, "`NUMBER` of the last change that you know; 0 = from the first (default: from now on)")
 	return c

@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/testkit/parts"
@@ -181,7 +183,7 @@ func TestDiskFiller(t *testing.T) {
 		t.Errorf("the attacker was answered %v", codes)
 	}
 	p.signal(syscall.SIGTERM)
-	p.ends(exitOK)
+	p.ends(command.ExitOK)
 	recorded, folded := 0, 0
 	for line, err := range audit.Tail(t.Context(), filepath.Join(state, "audit"), audit.TailOptions{Records: 1 << 20}) {
 		if err != nil {
@@ -205,7 +207,7 @@ func TestDiskFiller(t *testing.T) {
 	if folded != codes["RATE_LIMITED"] || recorded+folded != sent {
 		t.Errorf("%d calls, %d records of their own, %d folded; %d were RATE_LIMITED", sent, recorded, folded, codes["RATE_LIMITED"])
 	}
-	if code, out := toolgate(t, dir, "audit", "verify", "--state", state); code != exitOK {
+	if code, out := toolgate(t, dir, "audit", "verify", "--state", state); code != command.ExitOK {
 		t.Errorf("exit %d: %s", code, out)
 	}
 }
@@ -260,7 +262,7 @@ func TestGuessingClient(t *testing.T) {
 		}
 	}
 	p.signal(syscall.SIGTERM)
-	p.ends(exitOK)
+	p.ends(command.ExitOK)
 	counts, records := map[string]int{}, 0
 	for line, err := range audit.Tail(t.Context(), filepath.Join(dir, ".toolgate", "audit"), audit.TailOptions{Records: 1 << 20}) {
 		if err != nil {
@@ -297,9 +299,9 @@ func TestSessionHog(t *testing.T) {
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	defer stop()
-	open := func(token string) *agent {
-		e := &env{addr: "http://" + agents, token: token}
-		a, err := e.agent(t.Context())
+	open := func(token string) *command.Agent {
+		e := &command.Env{Addr: "http://" + agents, Token: token}
+		a, err := e.Agent(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

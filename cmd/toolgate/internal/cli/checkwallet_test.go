@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
 )
 
 // TestCheckComparesWalletAndPolicy: check warns of every difference between the file of
@@ -44,12 +46,12 @@ func TestCheckComparesWalletAndPolicy(t *testing.T) {
 			})
 			code, out := toolgate(t, dir, "check", "--offline")
 			warned := strings.Contains(out, "wallet.json") && strings.Contains(out, "warning")
-			if code != exitOK || !strings.Contains(out, c.says) || !strings.Contains(out, c.hint) || c.says != "" && !warned {
+			if code != command.ExitOK || !strings.Contains(out, c.says) || !strings.Contains(out, c.hint) || c.says != "" && !warned {
 				t.Errorf("exit %d:\n%s", code, out)
 			}
-			want := exitOK
+			want := command.ExitOK
 			if c.says != "" {
-				want = exitUsage
+				want = command.ExitUsage
 			}
 			if code, out := toolgate(t, dir, "check", "--offline", "--strict", "--allow", "configuration,no-sandbox"); code != want {
 				t.Errorf("strict: exit %d, want %d:\n%s", code, want, out)

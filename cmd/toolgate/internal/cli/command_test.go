@@ -12,6 +12,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -36,7 +38,7 @@ func commands(c *cobra.Command) []*cobra.Command {
 }
 
 func TestEveryCommandExplainsItself(t *testing.T) {
-	all := commands(rootCommand(&env{}))
+	all := commands(rootCommand(&command.Env{}))
 	if n := strings.Count("\n"+helpText, "\n# "); n != len(all) {
 		t.Errorf("help.md describes %d commands, there are %d", n, len(all))
 	}
@@ -58,10 +60,10 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 			t.Errorf("help of %s has no Examples: %v\n%s", path, err, help.String())
 		}
 		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
-			word := valueWord(f)
+			word := command.ValueWord(f)
 			if f.Usage == "" {
 				t.Errorf("%s --%s has no explanation", path, f.Name)
-			} else if f.Value.Type() != "bool" && strings.ToUpper(word) != word && choices(word) == nil {
+			} else if f.Value.Type() != "bool" && strings.ToUpper(word) != word && command.Choices(word) == nil {
 				t.Errorf("%s --%s does not say between backquotes what its value is: %q", path, f.Name, f.Usage)
 			}
 		})
@@ -86,8 +88,8 @@ func saysEnough(long string) bool {
 // line, wherever -o is. The stdout of others is protocol, or has a form of its own.
 func TestEveryReportIsADocument(t *testing.T) {
 	var without []string
-	for _, c := range commands(rootCommand(&env{})) {
-		forms := formsOf(c)
+	for _, c := range commands(rootCommand(&command.Env{})) {
+		forms := command.FormsOf(c)
 		if forms == nil {
 			without = append(without, c.CommandPath())
 		} else if diff := cmp.Diff([]string{"table", "wide", "json", "yaml"}, forms[:4]); diff != "" {
@@ -96,11 +98,11 @@ func TestEveryReportIsADocument(t *testing.T) {
 		args := strings.Fields(c.CommandPath())[1:]
 		for _, line := range [][]string{append([]string{"-o", "json"}, append(args, "--no-such-flag")...), append(args, "--no-such-flag", "--output=json")} {
 			var stdout, stderr bytes.Buffer
-			code := run(t.Context(), line, stdio{strings.NewReader(""), &stdout, &stderr}, func(string) (string, bool) { return "", false })
-			var got failure
+			code := run(t.Context(), line, command.Stdio{Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr}, func(string) (string, bool) { return "", false })
+			var got command.Failure
 			err := json.Unmarshal(stdout.Bytes(), &got)
-			documented := err == nil && got.Error.Code == "USAGE" && got.Error.Message == "unknown flag: --no-such-flag" && got.Error.Exit == exitUsage
-			if code != exitUsage || !strings.HasPrefix(stderr.String(), "toolgate: error: unknown flag") || documented != (forms != nil) || forms == nil && stdout.Len() > 0 {
+			documented := err == nil && got.Error.Code == "USAGE" && got.Error.Message == "unknown flag: --no-such-flag" && got.Error.Exit == command.ExitUsage
+			if code != command.ExitUsage || !strings.HasPrefix(stderr.String(), "toolgate: error: unknown flag") || documented != (forms != nil) || forms == nil && stdout.Len() > 0 {
 				t.Errorf("%v: exit %d, %s%s", line, code, &stdout, &stderr)
 			}
 		}
@@ -113,7 +115,7 @@ func TestEveryReportIsADocument(t *testing.T) {
 
 // An example has to be a command that parses.
 func TestExamplesParse(t *testing.T) {
-	for _, c := range commands(rootCommand(&env{})) {
+	for _, c := range commands(rootCommand(&command.Env{})) {
 		for line := range strings.Lines(c.Example) {
 			if _, piped, ok := strings.Cut(line, " | "); ok {
 				line = piped
@@ -121,7 +123,7 @@ func TestExamplesParse(t *testing.T) {
 			line, _, _ = strings.Cut(line[strings.Index(line, "toolgate ")+len("toolgate "):], " #")
 			line, _, _ = strings.Cut(line, " < ")
 			line, _, _ = strings.Cut(line, " > ")
-			root := rootCommand(&env{})
+			root := rootCommand(&command.Env{})
 			found, rest, err := root.Find(words(line))
 			if err == nil {
 				err = found.ParseFlags(rest)
@@ -170,7 +172,7 @@ func TestExitCodes(t *testing.T) {
 	}
 	got := map[wire.Code]int{}
 	for _, row := range wire.Rows() {
-		got[row.Code] = codeFor(row.Code)
+		got[row.Code] = command.CodeFor(row.Code)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -188,8 +190,8 @@ func TestVerdicts(t *testing.T) {
 		`{"_meta":{"io.toolgate/approval":{"status":"replayed"}}}`:                     0,
 		`nothing`: 1,
 	} {
-		e := &env{stdio: stdio{err: new(bytes.Buffer)}}
-		if got := e.fail(verdictOf(json.RawMessage(result))); got != want {
+		e := &command.Env{Stdio: command.Stdio{Stderr: new(bytes.Buffer)}}
+		if got := e.Fail(verdictOf(json.RawMessage(result))); got != want {
 			t.Errorf("%s: exit %d, want %d", result, got, want)
 		}
 	}
@@ -235,10 +237,11 @@ func TestReachable(t *testing.T) {
 // and exports do not.
 func TestStdoutHasOneDoor(t *testing.T) {
 	direct := map[string]int{"root.go": 2, "serve.go": 4}
-	out := regexp.MustCompile(`\b[es]\.out\b`)
+	out := regexp.MustCompile(`\b[es]\.Stdout\b`)
 	found, err := filepath.Glob("*.go")
-	if err != nil || len(found) < 30 {
-		t.Fatalf("%d files, %v", len(found), err)
+	below, failed := filepath.Glob("*/*.go")
+	if found = append(found, below...); err != nil || failed != nil || len(found) < 90 {
+		t.Fatalf("%d files, %v, %v", len(found), err, failed)
 	}
 	for _, file := range found {
 		text, err := os.ReadFile(file)
@@ -259,7 +262,7 @@ func TestVocabularies(t *testing.T) {
 		"STATE": []approval.State{approval.StateProposed, approval.StateApproved, approval.StateNeedsConnection, approval.StateDenied, approval.StateExpired, approval.StateSuperseded,
 			approval.StateDispatching, approval.StateDone, approval.StateFailed, approval.StateUnknown},
 	} {
-		if want, got := fmt.Sprint(want), fmt.Sprint(vocabularies[word]); got != want {
+		if want, got := fmt.Sprint(want), fmt.Sprint(command.Vocabularies[word]); got != want {
 			t.Errorf("%s: %s, want %s", word, got, want)
 		}
 	}

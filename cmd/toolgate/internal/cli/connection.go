@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
@@ -24,24 +26,24 @@ const connectionWait = 10 * time.Minute
 // connectionList is the answer of /v1/connections.
 type connectionList struct{ Connections []console.Connection }
 
-func connectionCommand(e *env) *cobra.Command {
-	show := e.printing("show CONNECTION", "show one connection", func(ctx context.Context, args []string) (*report.Report, error) {
-		return admin(ctx, e, connectionPath(args[0]), new(console.Connection), connectionText)
+func connectionCommand(e *command.Env) *cobra.Command {
+	show := e.Printing("show CONNECTION", "show one connection", func(ctx context.Context, args []string) (*report.Report, error) {
+		return command.Admin(ctx, e, connectionPath(args[0]), new(console.Connection), connectionText)
 	})
-	revoke := e.printing("revoke CONNECTION", "end a connection, here and at the authorization server", func(ctx context.Context, args []string) (*report.Report, error) {
+	revoke := e.Printing("revoke CONNECTION", "end a connection, here and at the authorization server", func(ctx context.Context, args []string) (*report.Report, error) {
 		var ended console.Connection
-		err := e.fetch(ctx, peopleListener, http.MethodDelete, connectionPath(args[0]), nil, &ended)
+		err := e.Fetch(ctx, command.PeopleListener, http.MethodDelete, connectionPath(args[0]), nil, &ended)
 		return report.Of(ended, connectionRevokedText), err
 	})
-	return atAdmin(e, group("connection", "connect accounts at servers, see and revoke them", connectionListCommand(e), show, revoke, connectionLogin(e)))
+	return command.AtAdmin(e, command.Group("connection", "connect accounts at servers, see and revoke them", connectionListCommand(e), show, revoke, connectionLogin(e)))
 }
 
 func connectionPath(id string) string { return "/v1/connections/" + url.PathEscape(id) }
 
-func connectionListCommand(e *env) *cobra.Command {
+func connectionListCommand(e *command.Env) *cobra.Command {
 	var all bool
 	var subject string
-	c := e.printing("list", "list your connections", func(ctx context.Context, _ []string) (*report.Report, error) {
+	c := e.Printing("list", "list your connections", func(ctx context.Context, _ []string) (*report.Report, error) {
 		query := url.Values{}
 		if all {
 			query.Set("all", "true")
@@ -49,7 +51,7 @@ func connectionListCommand(e *env) *cobra.Command {
 		if subject != "" {
 			query.Set("subject", subject)
 		}
-		return admin(ctx, e, "/v1/connections?"+query.Encode(), new(connectionList), connectionsText)
+		return command.Admin(ctx, e, "/v1/connections?"+query.Encode(), new(connectionList), connectionsText)
 	})
 	c.Flags().BoolVar(&all, "all", false, "those of everybody, for operators")
 	c.Flags().StringVar(&subject, "subject", "", "those of this `SUBJECT`, for operators")
@@ -62,21 +64,21 @@ type loginPage struct {
 	Connection *console.Connection `json:"connection,omitempty"` // that was made; nil = nobody waited
 }
 
-func connectionLogin(e *env) *cobra.Command {
+func connectionLogin(e *command.Env) *cobra.Command {
 	var open, waits bool
-	c := e.printing("login SERVER", "print the address of the page where you connect your account", func(ctx context.Context, args []string) (*report.Report, error) {
+	c := e.Printing("login SERVER", "print the address of the page where you connect your account", func(ctx context.Context, args []string) (*report.Report, error) {
 		address, err := connectionPage(e, args[0])
 		if err != nil {
 			return nil, err
 		}
 		if open {
 			if err := openBrowser(ctx, address); err != nil {
-				fmt.Fprintf(e.err, "toolgate: warning: no browser opens: %v\nhint: open %s\n", err, address)
+				fmt.Fprintf(e.Stderr, "toolgate: warning: no browser opens: %v\nhint: open %s\n", err, address)
 			}
 		}
 		page := loginPage{Address: address}
 		if waits {
-			fmt.Fprintf(e.err, "connect your account at %s\n", address)
+			fmt.Fprintf(e.Stderr, "connect your account at %s\n", address)
 			page.Connection, err = awaitConnection(ctx, e, args[0])
 		}
 		return report.Of(page, connectionPageText), err
@@ -87,27 +89,27 @@ func connectionLogin(e *env) *cobra.Command {
 }
 
 // connectionPage returns the address of the page where people connect to a server.
-func connectionPage(e *env, server string) (string, error) {
-	if e.addr != "" {
-		base, _, err := e.find(peopleListener)
+func connectionPage(e *command.Env, server string) (string, error) {
+	if e.Addr != "" {
+		base, _, err := e.Find(command.PeopleListener)
 		return base + app.ConnectionPath(server), err
 	}
-	cfg, err := e.load()
+	cfg, err := e.Load()
 	if err != nil {
 		return "", err
 	}
 	if known := app.Connectable(cfg); !slices.Contains(known, server) {
-		return "", unknown("server with a credential of type oauth", server, known)
+		return "", command.Unknown("server with a credential of type oauth", server, known)
 	}
 	return app.ConsoleURL(cfg) + app.ConnectionPath(server), nil
 }
 
 // awaitConnection returns the caller's connection to a server, or, for an operator, that of toolgate, once
 // there is one.
-func awaitConnection(ctx context.Context, e *env, server string) (*console.Connection, error) {
+func awaitConnection(ctx context.Context, e *command.Env, server string) (*console.Connection, error) {
 	for begun := time.Now(); time.Since(begun) < connectionWait; {
 		var found connectionList
-		if err := e.fetch(ctx, peopleListener, http.MethodGet, "/v1/connections", nil, &found); err != nil {
+		if err := e.Fetch(ctx, command.PeopleListener, http.MethodGet, "/v1/connections", nil, &found); err != nil {
 			return nil, err
 		}
 		for _, k := range found.Connections {
@@ -116,10 +118,10 @@ func awaitConnection(ctx context.Context, e *env, server string) (*console.Conne
 			}
 		}
 		if !wait.For(ctx, time.Second) {
-			return nil, errInterrupted
+			return nil, command.ErrInterrupted
 		}
 	}
-	return nil, &exit{code: exitUnauthorised, err: fmt.Errorf("no account was connected to server %s within %s\nhint: open the page, and sign in there as whoever --token names", server, connectionWait)}
+	return nil, &command.Exit{Code: command.ExitUnauthorised, Err: fmt.Errorf("no account was connected to server %s within %s\nhint: open the page, and sign in there as whoever --token names", server, connectionWait)}
 }
 
 // openBrowser opens a page in the user's browser.
@@ -132,12 +134,12 @@ func openBrowser(ctx context.Context, address string) error {
 }
 
 // connectionValues are the connections that the running toolgate shows to the caller.
-func connectionValues(ctx context.Context, e *env, _ *cobra.Command, _ []string) []string {
+func connectionValues(ctx context.Context, e *command.Env, _ *cobra.Command, _ []string) []string {
 	var list connectionList
-	if e.fetch(ctx, peopleListener, http.MethodGet, "/v1/connections", nil, &list) != nil {
+	if e.Fetch(ctx, command.PeopleListener, http.MethodGet, "/v1/connections", nil, &list) != nil {
 		return nil
 	}
-	return textsOf(list.Connections, func(k console.Connection) string {
+	return command.TextsOf(list.Connections, func(k console.Connection) string {
 		return described(k.ID, k.State+": "+k.Server+" "+k.Account)
 	})
 }

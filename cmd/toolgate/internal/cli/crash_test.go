@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -34,7 +36,7 @@ func TestCrash(t *testing.T) {
 	await(t, filepath.Join(dir, "record"), secret)
 	p.signal(syscall.SIGABRT)
 	p.ends(2)
-	call.ends(exitUnreachable)
+	call.ends(command.ExitUnreachable)
 
 	p = again()
 	p.says(`\[ERROR\] toolgate: toolgate has crashed: its stacks are kept: file=.*/crash/crash-`)
@@ -57,13 +59,13 @@ func TestCrash(t *testing.T) {
 		t.Errorf("exit %d: %s", code, out)
 	}
 	p.signal(syscall.SIGTERM)
-	p.ends(exitOK)
+	p.ends(command.ExitOK)
 	if left := files("running-*"); len(left) > 0 {
 		t.Errorf("a clean end leaves %v", left)
 	}
 	p = again()
 	p.signal(syscall.SIGTERM)
-	p.ends(exitOK)
+	p.ends(command.ExitOK)
 	if strings.Contains(p.out.String(), "crashed") {
 		t.Errorf("the crash is reported twice:\n%s", p.out.String())
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/testkit/parts"
@@ -116,12 +118,12 @@ func TestFullDisk(t *testing.T) {
 		made++
 	}
 	p.signal(syscall.SIGTERM)
-	p.ends(exitOK)
+	p.ends(command.ExitOK)
 	sent, recorded := received(t, dir), decisions(t, filepath.Join(state, "audit"))
 	if sent != made+withheld || sent != recorded {
 		t.Errorf("%d calls were answered, %d withheld, %d received, %d recorded", made, withheld, sent, recorded)
 	}
-	if code, out := toolgate(t, dir, "audit", "verify", "--state", state); code != exitOK {
+	if code, out := toolgate(t, dir, "audit", "verify", "--state", state); code != command.ExitOK {
 		t.Errorf("exit %d: %s", code, out)
 	}
 	t.Logf("%d calls made, %d refused, %d withheld", made, refused, withheld)
@@ -167,7 +169,7 @@ func TestDiskReserve(t *testing.T) {
 		t.Errorf("/readyz?verbose says %s", text)
 	}
 	look := []string{"doctor", "--state", filepath.Join(disk, "state")}
-	if code, out := toolgate(t, dir, look...); code != exitUsage || !strings.Contains(out, "fault: toolgate.audit.reserve_mib: ") {
+	if code, out := toolgate(t, dir, look...); code != command.ExitUsage || !strings.Contains(out, "fault: toolgate.audit.reserve_mib: ") {
 		t.Errorf("doctor below the reserve: exit %d\n%s", code, out)
 	}
 	if err := os.Remove(ballast); err != nil {
@@ -212,8 +214,8 @@ func decisions(t *testing.T, root string) (n int) {
 // bytes and tells the code of a refusal.
 func upSayer(t *testing.T, base string) func(size int) string {
 	t.Helper()
-	e := &env{addr: base}
-	a, err := e.agent(t.Context())
+	e := &command.Env{Addr: base}
+	a, err := e.Agent(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +250,7 @@ func TestAnUpgradeOnAFullDisk(t *testing.T) {
 	ballast := filepath.Join(disk, "ballast")
 	fill(t, ballast, 64<<10)
 	code, out := toolgate(t, dir, "serve", "--state", state, "--listen", program.FreeAddress(t), "--admin", program.FreeAddress(t))
-	if code == exitOK || !strings.Contains(out, "hint: make room on the disk") || !strings.Contains(out, "before its upgrade") {
+	if code == command.ExitOK || !strings.Contains(out, "hint: make room on the disk") || !strings.Contains(out, "before its upgrade") {
 		t.Errorf("exit %d: %s", code, out)
 	}
 	if after, err := os.ReadFile(filepath.Join(state, "state.db")); err != nil || string(after) != string(before) {
@@ -260,7 +262,7 @@ func TestAnUpgradeOnAFullDisk(t *testing.T) {
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	if code, out := toolgate(t, dir, "backup", "--state", state, filepath.Join(dir, "saved")); code != exitOK || !strings.Contains(out, "the state was upgraded") {
+	if code, out := toolgate(t, dir, "backup", "--state", state, filepath.Join(dir, "saved")); code != command.ExitOK || !strings.Contains(out, "the state was upgraded") {
 		t.Errorf("with room: exit %d: %s", code, out)
 	}
 }

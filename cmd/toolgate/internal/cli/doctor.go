@@ -12,6 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/connect"
+
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
@@ -34,20 +37,20 @@ const (
 	levelFault = "fault"
 )
 
-func doctorCommand(e *env) *cobra.Command {
+func doctorCommand(e *command.Env) *cobra.Command {
 	client := false
-	c := e.printing("doctor [URL]", "find out what is wrong, and what to do", func(ctx context.Context, args []string) (*report.Report, error) {
+	c := e.Printing("doctor [URL]", "find out what is wrong, and what to do", func(ctx context.Context, args []string) (*report.Report, error) {
 		if client {
 			s, err := examineSignIn(ctx, e, strings.Join(args, ""))
 			if err != nil {
 				return nil, err
 			}
-			return report.Of(&s.examination, doctorText), exitIf(!s.OK, s.code)
+			return report.Of(&s.examination, doctorText), command.ExitIf(!s.OK, s.code)
 		}
 		if len(args) > 0 {
-			return nil, usage(errors.New("an address belongs to --client\nhint: toolgate doctor --client URL"))
+			return nil, command.Usage(errors.New("an address belongs to --client\nhint: toolgate doctor --client URL"))
 		}
-		s, err := e.checkFiles(ctx)
+		s, err := checkFiles(ctx, e)
 		if err != nil {
 			return nil, err
 		}
@@ -55,7 +58,7 @@ func doctorCommand(e *env) *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		return report.Of(x, doctorText), exitIf(!x.OK, x.code)
+		return report.Of(x, doctorText), command.ExitIf(!x.OK, x.code)
 	})
 	c.Flags().BoolVar(&client, "client", false, "walk the way of a client that signs in at URL, by default at the configured toolgate, up to the step at which it stops")
 	return c
@@ -63,15 +66,15 @@ func doctorCommand(e *env) *cobra.Command {
 
 // examination is what doctor finds.
 type examination struct {
-	Findings []finding `json:"findings"`
-	OK       bool      `json:"ok"`
-	Running  bool      `json:"running"` // a toolgate answers at the admin listener
+	Findings []command.Finding `json:"findings"`
+	OK       bool              `json:"ok"`
+	Running  bool              `json:"running"` // a toolgate answers at the admin listener
 
 	code int // exit code of the first fault
 }
 
 func (x *examination) add(level, where, message, hint string) {
-	x.Findings = append(x.Findings, finding{Level: level, Where: where, Message: message, Hint: hint})
+	x.Findings = append(x.Findings, command.Finding{Level: level, Where: where, Message: message, Hint: hint})
 }
 
 func (x *examination) ok(where, message string) { x.add(levelOK, where, message, "") }
@@ -84,23 +87,23 @@ func (x *examination) fault(code int, where, message, hint string) {
 }
 
 // examine examines the configuration as check does, then what surrounds it.
-func examine(ctx context.Context, e *env, s *filesCheck) (*examination, error) {
+func examine(ctx context.Context, e *command.Env, s *filesCheck) (*examination, error) {
 	x := &examination{OK: true}
-	x.ok("configuration", text.Count(len(s.cfg.Servers), "server")+", policy "+short(s.engine.Revision()))
+	x.ok("configuration", text.Count(len(s.cfg.Servers), "server")+", policy "+report.Short(s.engine.Revision()))
 	x.Findings = append(x.Findings, s.found...)
 	x.disk(s.cfg)
 	x.databases(ctx, s.cfg)
 	for i := range s.cfg.Servers {
 		server := &s.cfg.Servers[i]
 		if message := missingCommand(server); message != "" {
-			x.fault(exitUnreachable, "mcpServers."+server.Name, message, server.CommandHint())
+			x.fault(command.ExitUnreachable, "mcpServers."+server.Name, message, server.CommandHint())
 		}
 	}
 	if err := x.clients(e, s.cfg); err != nil {
 		return nil, err
 	}
 	var status console.Status
-	if x.Running = e.readStatus(ctx, &status) == nil; x.Running {
+	if x.Running = e.ReadStatus(ctx, &status) == nil; x.Running {
 		x.gateway(&status)
 		return x, nil
 	}
@@ -108,7 +111,7 @@ func examine(ctx context.Context, e *env, s *filesCheck) (*examination, error) {
 		name, address := place[0], place[1]
 		l, err := net.Listen("tcp", address)
 		if err != nil {
-			x.fault(exitUnreachable, name, err.Error(), "end the program that has the port, or choose another port")
+			x.fault(command.ExitUnreachable, name, err.Error(), "end the program that has the port, or choose another port")
 			continue
 		}
 		_ = l.Close() // nothing was accepted
@@ -118,7 +121,7 @@ func examine(ctx context.Context, e *env, s *filesCheck) (*examination, error) {
 		return x, nil
 	}
 	began := time.Now()
-	return x, e.withUpstreams(ctx, liveBound, s.cfg, func(a *app.App) {
+	return x, e.WithUpstreams(ctx, command.LiveBound, s.cfg, func(a *app.App) {
 		for _, u := range a.Upstreams().Status() {
 			server := console.Upstream(u)
 			x.server(&server, fmt.Sprintf(" after %.1f s", u.Since.Sub(began).Seconds()))
@@ -144,7 +147,7 @@ func (x *examination) disk(cfg *config.Config) {
 			continue
 		}
 		if err := files.Probe(existing(dir)); err != nil {
-			x.fault(exitUsage, name, "writing to "+dir+": "+err.Error(), "let the user that runs toolgate write there, or name another directory")
+			x.fault(command.ExitUsage, name, "writing to "+dir+": "+err.Error(), "let the user that runs toolgate write there, or name another directory")
 			continue
 		}
 		x.ok(name, dir+" can be written")
@@ -152,18 +155,18 @@ func (x *examination) disk(cfg *config.Config) {
 	const where = "toolgate.audit.reserve_mib"
 	switch s := audit.ReadSpace(existing(cfg.State), int64(cfg.Audit.ReserveMiB)<<20); {
 	case s.Err != nil:
-		x.add(levelWarning, where, "no reserve is kept: reading the free space: "+s.Err.Error(), "")
+		x.add(command.LevelWarning, where, "no reserve is kept: reading the free space: "+s.Err.Error(), "")
 	case s.Reserve == 0:
 		x.ok(where, "no reserve is configured")
 	case s.Low():
-		x.fault(exitUsage, where, s.String(), "make room on the disk, move toolgate.state to another one, or keep a smaller reserve")
+		x.fault(command.ExitUsage, where, s.String(), "make room on the disk, move toolgate.state to another one, or keep a smaller reserve")
 	case s.Scarce():
-		x.add(levelWarning, where, s.String(), "make room on the disk")
+		x.add(command.LevelWarning, where, s.String(), "make room on the disk")
 	default:
 		x.ok(where, s.String())
 	}
 	for _, file := range crash.Files(crash.Dir(cfg.State)) {
-		x.add(levelWarning, "toolgate.state", "toolgate has crashed: its stacks are in "+file, "report them, and delete the file")
+		x.add(command.LevelWarning, "toolgate.state", "toolgate has crashed: its stacks are in "+file, "report them, and delete the file")
 	}
 }
 
@@ -172,8 +175,8 @@ func (x *examination) disk(cfg *config.Config) {
 func (x *examination) databases(ctx context.Context, cfg *config.Config) {
 	if cfg.Store != "" {
 		if err := store.CheckPostgres(ctx, cfg.Store); err != nil {
-			message, hint, _ := strings.Cut(err.Error(), hintMark)
-			x.fault(exitUnreachable, "toolgate.store", message, hint)
+			message, hint, _ := strings.Cut(err.Error(), command.HintMark)
+			x.fault(command.ExitUnreachable, "toolgate.store", message, hint)
 		} else {
 			x.ok("toolgate.store", store.Redact(cfg.Store)+" answers")
 		}
@@ -184,9 +187,9 @@ func (x *examination) databases(ctx context.Context, cfg *config.Config) {
 	const where = "toolgate.shared"
 	switch replicas, took, err := app.TryShared(ctx, cfg.Shared); {
 	case err != nil:
-		x.fault(exitUnreachable, where, err.Error(), "start the server, or correct its URL and password")
+		x.fault(command.ExitUnreachable, where, err.Error(), "start the server, or correct its URL and password")
 	case took > fleet.DefaultPatience:
-		x.add(levelWarning, where, fmt.Sprintf("the server answers after %s, and calls wait for it, for %s at most", took.Round(time.Millisecond), fleet.LongestPatience), "move the server closer to its replicas")
+		x.add(command.LevelWarning, where, fmt.Sprintf("the server answers after %s, and calls wait for it, for %s at most", took.Round(time.Millisecond), fleet.LongestPatience), "move the server closer to its replicas")
 	default:
 		x.ok(where, fmt.Sprintf("the server answers; %s", text.Count(replicas, "replica")))
 	}
@@ -196,17 +199,17 @@ func (x *examination) databases(ctx context.Context, cfg *config.Config) {
 func (x *examination) gateway(s *console.Status) {
 	const where = "running toolgate"
 	if s.Ready && len(s.Degraded) > 0 {
-		x.add(levelWarning, where, "degraded: not ready are "+strings.Join(s.Degraded, ", "), "")
+		x.add(command.LevelWarning, where, "degraded: not ready are "+strings.Join(s.Degraded, ", "), "")
 	} else if s.Ready {
-		x.ok(where, "ready, policy "+short(s.Revision))
+		x.ok(where, "ready, policy "+report.Short(s.Revision))
 	} else {
-		x.fault(exitUnreachable, where, "not ready", "its log says why")
+		x.fault(command.ExitUnreachable, where, "not ready", "its log says why")
 	}
 	for i := range s.Upstreams {
 		x.server(&s.Upstreams[i], "")
 	}
 	for _, w := range s.Warnings {
-		x.add(levelWarning, where, w, "")
+		x.add(command.LevelWarning, where, w, "")
 	}
 }
 
@@ -217,35 +220,35 @@ func (x *examination) server(u *console.Upstream, after string) {
 	case string(upstream.StateReady):
 		x.ok(where, text.Count(u.Tools, "tool")+after)
 	default:
-		x.fault(exitUnreachable, where, u.State+": "+u.Error, "toolgate server show "+u.Name+"; the server's own messages are in the log")
+		x.fault(command.ExitUnreachable, where, u.State+": "+u.Error, "toolgate server show "+u.Name+"; the server's own messages are in the log")
 	}
 	for _, w := range u.Warnings {
-		x.add(levelWarning, where, w, "")
+		x.add(command.LevelWarning, where, w, "")
 	}
 }
 
 // clients reports for each client's file on this machine whether the client reaches this
 // toolgate, and which servers of the configuration it also reaches by itself: such calls
 // meet no policy and leave no record.
-func (x *examination) clients(e *env, cfg *config.Config) error {
-	files, err := e.clientFiles(".")
+func (x *examination) clients(e *command.Env, cfg *config.Config) error {
+	files, err := connect.ClientFiles(e, ".")
 	for _, f := range files {
-		flags, where := f.ID+e.configFlag(), "client "+f.ID
+		flags, where := f.ID+e.ConfigFlag(), "client "+f.ID
 		if f.Scope == "project" {
 			flags += " --project ."
 		}
-		connected, past := f.reaches(cfg)
+		connected, past := reaches(&f, cfg)
 		switch {
-		case f.err != nil:
-			fault, _, _ := strings.Cut(f.err.Error(), "\n")
-			x.add(levelNote, where, fault, "toolgate connect "+flags+" adds it")
+		case f.Err != nil:
+			fault, _, _ := strings.Cut(f.Err.Error(), "\n")
+			x.add(command.LevelNote, where, fault, "toolgate connect "+flags+" adds it")
 		case len(past) > 0:
-			x.add(levelWarning, where, fmt.Sprintf("%s reaches %s without toolgate: these calls meet no policy and leave no record", f.Path, strings.Join(past, ", ")),
+			x.add(command.LevelWarning, where, fmt.Sprintf("%s reaches %s without toolgate: these calls meet no policy and leave no record", f.Path, strings.Join(past, ", ")),
 				"toolgate adopt "+flags+" moves these servers behind toolgate; toolgate connect "+flags+" only adds toolgate")
 		case connected:
 			x.ok(where, f.Path+" connects to toolgate")
 		default:
-			x.add(levelNote, where, f.Path+" does not connect to toolgate", "toolgate connect "+flags+" adds it")
+			x.add(command.LevelNote, where, f.Path+" does not connect to toolgate", "toolgate connect "+flags+" adds it")
 		}
 	}
 	return err
@@ -253,15 +256,15 @@ func (x *examination) clients(e *env, cfg *config.Config) error {
 
 // reaches reports whether a client's file has an entry for toolgate, and names its servers
 // that reach one of cfg.
-func (f *clientOnDisk) reaches(cfg *config.Config) (connected bool, past []string) {
-	if f.err != nil {
+func reaches(f *connect.ClientOnDisk, cfg *config.Config) (connected bool, past []string) {
+	if f.Err != nil {
 		return false, nil
 	}
-	own := ownServers{url: app.AgentsURL(cfg) + "/mcp"}
-	for _, s := range f.read.Servers {
+	own := connect.OwnServers{URL: app.AgentsURL(cfg) + "/mcp"}
+	for _, s := range f.Read.Servers {
 		switch {
 		case s.Disabled:
-		case own.isToolgate(s.Server):
+		case own.IsToolgate(s.Server):
 			connected = true
 		default:
 			// In the same way, or under its name with the same command or address, since arguments may hold secrets that were moved.

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/registry/credential"
@@ -32,9 +34,9 @@ var errStopped = errors.New("a client stops")
 // examineSignIn makes the steps that a client makes before it asks a person, up to the first at
 // which it stops: challenge, metadata, issuer, registration, pkce, resource. It registers
 // nothing and gets no token. address is that of /mcp, "" = of the configured toolgate.
-func examineSignIn(ctx context.Context, e *env, address string) (*signIn, error) {
+func examineSignIn(ctx context.Context, e *command.Env, address string) (*signIn, error) {
 	if address == "" {
-		cfg, err := e.load()
+		cfg, err := e.Load()
 		if err != nil {
 			return nil, err
 		}
@@ -42,9 +44,9 @@ func examineSignIn(ctx context.Context, e *env, address string) (*signIn, error)
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, usage(fmt.Errorf("%q is no http or https address\nhint: toolgate doctor --client https://gate.example/mcp", address))
+		return nil, command.Usage(fmt.Errorf("%q is no http or https address\nhint: toolgate doctor --client https://gate.example/mcp", address))
 	}
-	secure, err := e.trust("", nil)
+	secure, err := e.Trust("", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -153,6 +155,6 @@ var metadataPlace = regexp.MustCompile(`(?i)\bBearer\b.*\bresource_metadata="([^
 
 // stops reports at which step a client stops, and what to change.
 func (s *signIn) stops(message, hint string) error {
-	s.fault(exitUnreachable, s.step, message, hint)
+	s.fault(command.ExitUnreachable, s.step, message, hint)
 	return errStopped
 }

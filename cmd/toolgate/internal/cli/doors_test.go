@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -139,7 +141,7 @@ func TestDoorsWithoutConnection(t *testing.T) {
 	program.Await(t, "the definition is accepted", func() bool {
 		connected(t, c)
 		code, _ := toolgate(t, dir, "tool", "accept", "own", "look")
-		return code == exitOK
+		return code == command.ExitOK
 	})
 	for name, call := range map[string]door{
 		"rest": throughREST(agents), "rpc": throughRPC(agents), "cli": throughCLI(dir, agents), "stdio": throughStdio(t, dir), "ndjson": throughNDJSON(t, dir),
@@ -226,8 +228,8 @@ func doorFiles() map[string]string {
 }
 
 func throughHTTP(t *testing.T, agents string) door {
-	e := &env{addr: "http://" + agents, token: doorToken("http")}
-	a, err := e.agent(t.Context())
+	e := &command.Env{Addr: "http://" + agents, Token: doorToken("http")}
+	a, err := e.Agent(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +287,7 @@ func throughCLI(dir, agents string) door {
 		if err == nil {
 			return ""
 		}
-		if cmd.ProcessState.ExitCode() == exitApproval {
+		if cmd.ProcessState.ExitCode() == command.ExitApproval {
 			return "APPROVAL_PENDING"
 		}
 		if bytes.Contains(out, []byte(`"isError"`)) {
@@ -428,7 +430,7 @@ type doorRecord struct {
 func doorRecords(t *testing.T, dir string) map[string][]doorRecord {
 	t.Helper()
 	code, out := toolgate(t, dir, "audit", "tail", "-n", "1000", "-o", "json")
-	if code != exitOK {
+	if code != command.ExitOK {
 		t.Fatalf("exit %d: %s", code, out)
 	}
 	found := map[string][]doorRecord{}

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
@@ -238,7 +240,7 @@ func TestDrainAnswers(t *testing.T) {
 	if got := <-events; !strings.Contains(got, `"id":7,"error"`) || !strings.Contains(got, unknownEffect) || strings.Contains(got, "cut:") {
 		t.Errorf("HTTP+SSE: %s", got)
 	}
-	p.ends(exitOK)
+	p.ends(command.ExitOK)
 	checkDrained(t, dir, sent)
 }
 
@@ -261,7 +263,7 @@ func awaitInFlight(t *testing.T, admin string, n int) {
 // ended.
 func checkDrained(t *testing.T, dir string, n int) {
 	t.Helper()
-	if code, out := toolgate(t, dir, "audit", "verify"); code != exitOK || strings.Contains(out, "unfinished") {
+	if code, out := toolgate(t, dir, "audit", "verify"); code != command.ExitOK || strings.Contains(out, "unfinished") {
 		t.Errorf("exit %d: %s", code, out)
 	}
 	_, out := toolgate(t, dir, "audit", "tail", "-n", "1000", "-o", "json")
@@ -316,7 +318,7 @@ func TestDrainAnswersOnStreams(t *testing.T) {
 			await(t, filepath.Join(dir, "record"), "tools/call")
 			p.signal(syscall.SIGTERM)
 			p.says(`^\{.*"id":"?7.*` + unknownEffect + `.*\}$`)
-			p.ends(exitOK)
+			p.ends(command.ExitOK)
 			checkDrained(t, dir, 1)
 		})
 	}
@@ -338,7 +340,7 @@ func TestShutdownDelay(t *testing.T) {
 	if status, body, err := visit("http://"+admin+"/livez", ""); err != nil || status != http.StatusOK {
 		t.Errorf("/livez: %d %s %v", status, body, err)
 	}
-	if code, out := toolgate(t, dir, "tool", "call", "up__say", "--addr", "http://"+agents); code != exitOK {
+	if code, out := toolgate(t, dir, "tool", "call", "up__say", "--addr", "http://"+agents); code != command.ExitOK {
 		t.Errorf("a call during the delay: exit %d\n%s", code, out)
 	}
 	p.signal(syscall.SIGTERM)
@@ -348,5 +350,5 @@ func TestShutdownDelay(t *testing.T) {
 	ready(t, admin)
 	p.signal(syscall.SIGTERM)
 	p.says("draining: seconds=1")
-	p.ends(exitOK)
+	p.ends(command.ExitOK)
 }

@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/toolgate/toolgate/internal/testkit/program"
@@ -30,8 +32,8 @@ func (f *cluster) ends(t *testing.T) {
 		r.signal(syscall.SIGTERM)
 	}
 	for n, r := range f.replicas {
-		r.process.ends(exitOK)
-		if code, out := toolgate(t, f.dir, "audit", "verify", "--config", r.config, "--state", fmt.Sprintf("state%d", n), "--trail-only"); code != exitOK {
+		r.process.ends(command.ExitOK)
+		if code, out := toolgate(t, f.dir, "audit", "verify", "--config", r.config, "--state", fmt.Sprintf("state%d", n), "--trail-only"); code != command.ExitOK {
 			t.Errorf("the trail of replica %d: exit code %d\n%s", n, code, out)
 		}
 	}
@@ -338,7 +340,7 @@ func TestFleetUnderFaults(t *testing.T) {
 	}
 	c.reach(t, "every kind of client is answered after a restart of the database")
 	f.replicas[0].signal(syscall.SIGTERM)
-	f.replicas[0].process.ends(exitOK)
+	f.replicas[0].process.ends(command.ExitOK)
 	c.reach(t, "every kind of client is answered after a replica has ended")
 	f.replicas[0].start(t)
 	stop()

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/testkit/program"
@@ -56,7 +58,7 @@ func measured(t *testing.T, dir, log string) (g growth) {
 // calling returns a function that calls tools as one principal; its answer is the result, or the error's data.
 func calling(t *testing.T, base, token string) func(tool, arguments string) json.RawMessage {
 	t.Helper()
-	a, err := (&env{addr: base, token: token}).agent(t.Context())
+	a, err := (&command.Env{Addr: base, Token: token}).Agent(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +133,7 @@ func TestGrowth(t *testing.T) {
 		t.Logf("%-28s trail %6d  state.db %6d  artifacts %7d  log %4d", kind.name, per(before.trail, after.trail), per(before.state, after.state), per(before.artifacts, after.artifacts), per(before.log, after.log))
 	}
 	p.signal(syscall.SIGTERM)
-	p.ends(exitOK)
+	p.ends(command.ExitOK)
 }
 
 // put writes what a process has printed so far to a file.

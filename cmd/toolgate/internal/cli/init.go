@@ -15,6 +15,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/connect"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/policies"
+
 	strict "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
@@ -40,20 +44,20 @@ type initFlags struct {
 	service bool // start at login
 }
 
-func initCommand(e *env) (c *cobra.Command) {
+func initCommand(e *command.Env) (c *cobra.Command) {
 	f := &initFlags{}
-	c = command("init [DIR]", "set toolgate up for your own servers", func(ctx context.Context, args []string) error {
+	c = command.New("init [DIR]", "set toolgate up for your own servers", func(ctx context.Context, args []string) error {
 		if !c.Flags().Changed("log-level") {
-			e.logLevel = "error" // what matters is in the report
+			e.LogLevel = "error" // what matters is in the report
 		}
 		if c.Flags().Changed("config") || c.Flags().Changed("overlay") {
-			return usage(errors.New("init writes mcp.json into a directory\nhint: toolgate init DIR"))
+			return command.Usage(errors.New("init writes mcp.json into a directory\nhint: toolgate init DIR"))
 		}
 		return setUp(ctx, e, cmp.Or(strings.Join(args, ""), "."), f)
 	})
 	c.Flags().StringSliceVar(&f.clients, "client", nil, "`CLIENT` whose servers to offer, as toolgate import names it; may be repeated (default: all)")
 	c.Flags().StringVar(&f.project, "project", "", "`DIR` of a project: take the servers of its files too")
-	addInputs(c, &f.set)
+	connect.AddInputs(c, &f.set)
 	c.Flags().BoolVar(&f.yes, "yes", false, "take the defaults, and ask nothing")
 	c.Flags().BoolVar(&f.service, "service", false, "start toolgate at login, as toolgate service install does")
 	return c
@@ -61,32 +65,32 @@ func initCommand(e *env) (c *cobra.Command) {
 
 // A setup is what init is going to do, or has done.
 type setup struct {
-	Dir      string         `json:"dir"`
-	Servers  []*offer       `json:"servers"`
-	Notes    []string       `json:"notes,omitempty"`
-	Files    []plannedFile  `json:"files"`
-	Written  bool           `json:"written"`
-	Tools    []draftedTool  `json:"tools,omitempty"`
-	Tokens   []app.NewToken `json:"tokens,omitempty"`
-	Findings []finding      `json:"findings,omitempty"`
-	Call     *firstCall     `json:"call,omitempty"`
-	Next     []string       `json:"next,omitempty"` // commands
+	Dir      string            `json:"dir"`
+	Servers  []*offer          `json:"servers"`
+	Notes    []string          `json:"notes,omitempty"`
+	Files    []plannedFile     `json:"files"`
+	Written  bool              `json:"written"`
+	Tools    []draftedTool     `json:"tools,omitempty"`
+	Tokens   []app.NewToken    `json:"tokens,omitempty"`
+	Findings []command.Finding `json:"findings,omitempty"`
+	Call     *firstCall        `json:"call,omitempty"`
+	Next     []string          `json:"next,omitempty"` // commands
 
-	e       *env
+	e       *command.Env
 	lock    *lock.File
-	secrets *secretFile // every secret of the servers, a file for each
+	secrets *connect.SecretFile // every secret of the servers, a file for each
 }
 
 // setUp makes a configuration, a policy and a lock for the servers that a person has, and
 // ends with a first call. Nothing is started or written before the person agrees, and no
 // file is overwritten.
-func setUp(ctx context.Context, e *env, dir string, f *initFlags) (err error) {
+func setUp(ctx context.Context, e *command.Env, dir string, f *initFlags) (err error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return err
 	}
-	e.config = filepath.Join(dir, defaultConfig)
-	s := &setup{Dir: dir, e: e, lock: &lock.File{}, secrets: newSecrets(&clientfile.Change{}, "${file:secrets/%s}")}
-	if s.Servers, s.Notes, err = e.offers(f); err != nil {
+	e.Config = filepath.Join(dir, command.DefaultConfig)
+	s := &setup{Dir: dir, e: e, lock: &lock.File{}, secrets: connect.NewSecrets(&clientfile.Change{}, "${file:secrets/%s}")}
+	if s.Servers, s.Notes, err = offers(e, f); err != nil {
 		return err
 	}
 	agreed, err := s.agree(f)
@@ -111,23 +115,23 @@ func setUp(ctx context.Context, e *env, dir string, f *initFlags) (err error) {
 	if err := errors.Join(e.Print(report.Of(s, setupText)), failed); err != nil {
 		return err
 	}
-	return e.offerService(ctx, f.service, !f.yes && !e.Structured() && e.terminal())
+	return connect.OfferService(ctx, e, f.service, !f.yes && !e.Structured() && e.Terminal())
 }
 
 // agree completes the plan, and reports whether it is to be carried out. Without --yes a
 // person is asked; where there is nobody to ask, the plan is printed.
 func (s *setup) agree(f *initFlags) (bool, error) {
 	e := s.e
-	asks := !f.yes && !e.Structured() && e.terminal()
+	asks := !f.yes && !e.Structured() && e.Terminal()
 	if asks && len(s.Servers) > 0 {
 		if err := e.Write(report.Of(s, offersText).Text(report.Table)); err != nil {
 			return false, err
 		}
-		if !e.choose(s.Servers) {
+		if !choose(e, s.Servers) {
 			return false, nil
 		}
 	}
-	if err := e.fillOffers(s, f); err != nil {
+	if err := fillOffers(e, s, f); err != nil {
 		return false, err
 	}
 	if len(s.taken()) == 0 {
@@ -140,10 +144,10 @@ func (s *setup) agree(f *initFlags) (bool, error) {
 		return false, err
 	}
 	if !asks {
-		fmt.Fprintln(e.err, "nothing is started or written\nhint: --yes does both")
+		fmt.Fprintln(e.Stderr, "nothing is started or written\nhint: --yes does both")
 		return false, nil
 	}
-	return e.confirm(fmt.Sprintf("start %s, and write these files?", text.Count(len(s.taken()), "server"))), nil
+	return e.Confirm(fmt.Sprintf("start %s, and write these files?", text.Count(len(s.taken()), "server"))), nil
 }
 
 // Count returns how many tools a role has of its own that are held, or are not.
@@ -172,22 +176,22 @@ const startBound = time.Minute
 // for their tools. A server that does not answer is not taken.
 func (s *setup) discover(ctx context.Context) error {
 	e := s.e
-	cfg, err := e.loadPlanned(s.Files)
+	cfg, err := loadPlanned(e, s.Files)
 	if err != nil {
-		return e.unservable(err, "")
+		return e.Unservable(err, "")
 	}
 	alone := whole(cfg, cfg.Servers)
 	alone.Policy.Path = "" // it is drafted from what the servers list
 	var failed map[string]error
 	var unread error
-	fmt.Fprintf(e.err, "starting %s\n", text.Count(len(cfg.Servers), "server"))
-	err = e.withUpstreams(ctx, startBound, alone, func(a *app.App) {
+	fmt.Fprintf(e.Stderr, "starting %s\n", text.Count(len(cfg.Servers), "server"))
+	err = e.WithUpstreams(ctx, startBound, alone, func(a *app.App) {
 		s.lock.Servers, failed = listed(ctx, a, cfg.Servers)
 		var pins []registry.Pin
 		pins, unread = a.Upstreams().Pins().List(ctx)
 		refused := a.Upstreams().Catalogue().Quarantined()
 		for i := range pins { // those included that only some clients see
-			t, server := pinned(cfg, &pins[i])
+			t, server := policies.Pinned(cfg, &pins[i])
 			if server != nil && pins[i].Accepted != "" && !slices.ContainsFunc(refused, func(r *registry.Tool) bool { return r.Exposed == t.Exposed }) {
 				s.Tools = append(s.Tools, draftTool(t, pins[i].Definition()))
 			}
@@ -195,11 +199,11 @@ func (s *setup) discover(ctx context.Context) error {
 	})
 	switch {
 	case ctx.Err() != nil:
-		return errInterrupted
+		return command.ErrInterrupted
 	case err != nil || unread != nil:
 		return errors.Join(err, unread)
 	case len(s.lock.Servers) == 0:
-		return &exit{code: exitUnreachable, err: fmt.Errorf("%w\nhint: nothing is written; take other servers, or none for the standard tools", joined(failed))}
+		return &command.Exit{Code: command.ExitUnreachable, Err: fmt.Errorf("%w\nhint: nothing is written; take other servers, or none for the standard tools", joined(failed))}
 	}
 	for _, o := range s.taken() {
 		if cause := failed[o.Name]; cause != nil {
@@ -219,7 +223,7 @@ type firstCall struct {
 // tryOut checks what was written, as check does, and makes a first call through it: it serves
 // the configuration on free ports until every upstream has answered, failed or had its time.
 func (s *setup) tryOut(ctx context.Context) error {
-	files, err := s.e.checkFiles(ctx)
+	files, err := checkFiles(ctx, s.e)
 	if err != nil {
 		return err
 	}
@@ -233,7 +237,7 @@ func (s *setup) tryOut(ctx context.Context) error {
 		return err
 	}
 	defer listeners.Close()
-	a, err := app.Open(ctx, listeners.Bound(&aside), s.e.appOptions())
+	a, err := app.Open(ctx, listeners.Bound(&aside), s.e.AppOptions())
 	if err != nil {
 		return err
 	}
@@ -256,8 +260,8 @@ func (s *setup) tryOut(ctx context.Context) error {
 // one that answers among the first three, it lists the tools.
 func (s *setup) callFirst(ctx context.Context, base string) (*firstCall, error) {
 	as := *s.e
-	as.addr, as.token = base, s.Tokens[0].Token
-	a, err := as.agent(ctx)
+	as.Addr, as.Token = base, s.Tokens[0].Token
+	a, err := as.Agent(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +272,7 @@ func (s *setup) callFirst(ctx context.Context, base string) (*firstCall, error) 
 			continue
 		}
 		tried++
-		result, err := a.call(ctx, t.Name, json.RawMessage("{}"))
+		result, err := callTool(ctx, a, t.Name, json.RawMessage("{}"))
 		if err == nil {
 			err = verdictOf(result)
 		}
@@ -279,13 +283,13 @@ func (s *setup) callFirst(ctx context.Context, base string) (*firstCall, error) 
 		}
 		s.Notes = append(s.Notes, fmt.Sprintf("%s does not answer a call without arguments: %v", t.Name, err))
 	}
-	tools, err := a.list(ctx)
-	return &firstCall{Tools: textsOf(tools, func(t listedTool) string { return t.Name })}, err
+	tools, err := listTools(ctx, a)
+	return &firstCall{Tools: command.TextsOf(tools, func(t listedTool) string { return t.Name })}, err
 }
 
 // nextSteps returns the commands that follow.
 func (s *setup) nextSteps() (commands []string) {
-	program, flags := os.Args[0], s.e.configFlag()
+	program, flags := os.Args[0], s.e.ConfigFlag()
 	call := "tool list"
 	if s.Call != nil && s.Call.Tool != "" {
 		call = "tool call " + s.Call.Tool
@@ -323,7 +327,7 @@ func (s *setup) plan() error {
 	var entries []*offer
 	for _, o := range s.taken() {
 		written := *o
-		written.entry.Server = s.secrets.move(o.Name, o.entry.Server)
+		written.entry.Server = s.secrets.Move(o.Name, o.entry.Server)
 		entries = append(entries, &written)
 	}
 	tokens := []config.Token{}
@@ -339,9 +343,9 @@ func (s *setup) plan() error {
 		return err
 	}
 	moved := 0
-	for _, name := range slices.Sorted(maps.Keys(s.secrets.values)) {
-		if bytes.Contains(text, quoted(fmt.Sprintf(s.secrets.form, name))) { // its server is taken
-			files = append(files, plannedFile{"secrets/" + name, 0o600, []byte(s.secrets.values[name] + "\n")})
+	for _, name := range slices.Sorted(maps.Keys(s.secrets.Values)) {
+		if bytes.Contains(text, connect.Quoted(fmt.Sprintf(s.secrets.Form, name))) { // its server is taken
+			files = append(files, plannedFile{"secrets/" + name, 0o600, []byte(s.secrets.Values[name] + "\n")})
 			moved++
 		}
 	}
@@ -351,12 +355,12 @@ func (s *setup) plan() error {
 	if _, err := os.Lstat(filepath.Join(s.Dir, ".toolgate")); errors.Is(err, fs.ErrNotExist) { // the state of an earlier one stays
 		files = append(files, plannedFile{".toolgate/.gitignore", 0o600, []byte("*\n")})
 	}
-	files = append(files, plannedFile{lock.Name, 0o644, s.lock.Bytes()}, plannedFile{defaultConfig, 0o600, text})
+	files = append(files, plannedFile{lock.Name, 0o644, s.lock.Bytes()}, plannedFile{command.DefaultConfig, 0o600, text})
 	s.Files = nil
 	for _, f := range files {
 		top, _, _ := strings.Cut(f.Path, "/")
 		if _, err := os.Lstat(filepath.Join(s.Dir, top)); !errors.Is(err, fs.ErrNotExist) {
-			return usage(fmt.Errorf("%s has a %s, and nothing is overwritten\nhint: toolgate init DIR writes to another directory; toolgate import adds servers to an mcp.json", s.Dir, top))
+			return command.Usage(fmt.Errorf("%s has a %s, and nothing is overwritten\nhint: toolgate init DIR writes to another directory; toolgate import adds servers to an mcp.json", s.Dir, top))
 		}
 		f.Path = filepath.Join(s.Dir, filepath.FromSlash(f.Path))
 		s.Files = append(s.Files, f)
@@ -389,8 +393,8 @@ func document(v any) ([]byte, error) {
 }
 
 // loadPlanned reads the configuration as if the planned files were on the disk.
-func (e *env) loadPlanned(files []plannedFile) (*config.Config, error) {
-	return config.Load(clients.Options(config.Options{Path: e.config, Getenv: e.lookup, State: e.state, Keys: e.keys, ReadFile: func(path string) ([]byte, error) {
+func loadPlanned(e *command.Env, files []plannedFile) (*config.Config, error) {
+	return config.Load(clients.Options(config.Options{Path: e.Config, Getenv: e.Lookup, State: e.State, Keys: e.Keys, ReadFile: func(path string) ([]byte, error) {
 		if i := slices.IndexFunc(files, func(f plannedFile) bool { return f.Path == path }); i >= 0 {
 			return files[i].data, nil
 		}
@@ -492,7 +496,7 @@ func policyFiles(tools []draftedTool) (files []plannedFile, err error) {
 		{"policy/README.md", 0o644, []byte(report.Of(tools, draftedPolicyText).Text(report.Table))},
 		{"policy/data.json", 0o644, data}, {"policy/roles_test.json", 0o644, table},
 	}
-	rules, unread := bundled()
+	rules, unread := policies.Bundled()
 	for _, name := range slices.Sorted(maps.Keys(rules)) {
 		if strings.HasSuffix(name, ".rego") && !strings.HasSuffix(name, "_test.rego") {
 			files = append(files, plannedFile{"policy/" + name, 0o644, rules[name]})

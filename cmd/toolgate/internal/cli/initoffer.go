@@ -11,6 +11,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/connect"
+
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -42,42 +45,42 @@ func standardTools() *offer {
 // left out or read in another form. Those that can run are taken. A project's files may
 // come from others and name any command, so their servers are taken only where the person
 // names the project.
-func (e *env) offers(f *initFlags) (offers []*offer, notes []string, err error) {
+func offers(e *command.Env, f *initFlags) (offers []*offer, notes []string, err error) {
 	for _, id := range f.clients {
-		if _, err := lookupClient(id); err != nil {
+		if _, err := connect.LookupClient(id); err != nil {
 			return nil, nil, err
 		}
 	}
-	files, err := e.clientFiles(cmp.Or(f.project, "."))
+	files, err := connect.ClientFiles(e, cmp.Or(f.project, "."))
 	if err != nil {
 		return nil, nil, err
 	}
 	// A project's server takes no name from one of the user's: user, system, project.
-	slices.SortStableFunc(files, func(a, b clientOnDisk) int { return strings.Compare(b.Scope, a.Scope) })
+	slices.SortStableFunc(files, func(a, b connect.ClientOnDisk) int { return strings.Compare(b.Scope, a.Scope) })
 	for _, file := range files {
 		switch {
 		case len(f.clients) > 0 && !slices.Contains(f.clients, file.ID):
-		case file.err != nil:
-			fault, _, _ := strings.Cut(file.err.Error(), "\n")
+		case file.Err != nil:
+			fault, _, _ := strings.Cut(file.Err.Error(), "\n")
 			notes = append(notes, fault)
 		default:
-			for _, n := range file.read.Notes {
+			for _, n := range file.Read.Notes {
 				if n.Hint != "" { // what is only read in another form needs nothing
 					notes = append(notes, n.String())
 				}
 			}
-			for _, s := range file.read.Servers {
+			for _, s := range file.Read.Servers {
 				origin := originOf(s.Server)
 				o := &offer{Name: s.Name, Client: file.ID, Scope: file.Scope, File: file.Path, Target: origin.String(), entry: s}
 				if u, err := url.Parse(origin.URL); err == nil && u.Host != "" {
 					o.Target = u.Host
 				}
-				for _, in := range file.read.Inputs {
-					if bytes.Contains(s.Server, quoted(in.Reference)) {
+				for _, in := range file.Read.Inputs {
+					if bytes.Contains(s.Server, connect.Quoted(in.Reference)) {
 						o.inputs = append(o.inputs, in)
 					}
 				}
-				o.Reason = e.obstacle(o, offers)
+				o.Reason = obstacle(e, o, offers)
 				if o.able = o.Reason == ""; o.able && file.Scope == "project" && f.project == "" {
 					o.Reason = "it is in a file of this project: choose it, or name the project with --project"
 				}
@@ -87,15 +90,15 @@ func (e *env) offers(f *initFlags) (offers []*offer, notes []string, err error) 
 		}
 	}
 	if len(f.clients) > 0 && len(offers) == 0 {
-		return nil, nil, usage(fmt.Errorf("no file of %s on this machine has servers\nhint: toolgate import lists the files that are here", strings.Join(f.clients, ", ")))
+		return nil, nil, command.Usage(fmt.Errorf("no file of %s on this machine has servers\nhint: toolgate import lists the files that are here", strings.Join(f.clients, ", ")))
 	}
 	return offers, notes, nil
 }
 
 // obstacle returns why a server cannot be taken beside earlier ones, "" if it can.
-func (e *env) obstacle(new *offer, earlier []*offer) string {
-	s, own := new.entry, ownServers{url: "http://127.0.0.1:8787/mcp"} // the default of a new mcp.json
-	if s.Name == "toolgate" || own.isToolgate(s.Server) {
+func obstacle(e *command.Env, new *offer, earlier []*offer) string {
+	s, own := new.entry, connect.OwnServers{URL: "http://127.0.0.1:8787/mcp"} // the default of a new mcp.json
+	if s.Name == "toolgate" || own.IsToolgate(s.Server) {
 		return "it is toolgate itself"
 	}
 	if s.Disabled {
@@ -104,7 +107,7 @@ func (e *env) obstacle(new *offer, earlier []*offer) string {
 	for _, o := range earlier {
 		switch {
 		case !o.able || !strings.EqualFold(o.Name, s.Name):
-		case sameFilled(o.entry.Server, s.Server, nil):
+		case connect.SameFilled(o.entry.Server, s.Server, nil):
 			return "it is the same in " + o.Client
 		default:
 			return "another server has its name in " + o.Client + ": import it later, with --as NAME"
@@ -117,9 +120,9 @@ func (e *env) obstacle(new *offer, earlier []*offer) string {
 	if err != nil {
 		return err.Error()
 	}
-	cfg, err := e.loadPlanned([]plannedFile{{Path: e.config, data: text}})
+	cfg, err := loadPlanned(e, []plannedFile{{Path: e.Config, data: text}})
 	if err != nil {
-		return faultsOf(err, "")[0].Message
+		return command.FaultsOf(err, "")[0].Message
 	}
 	if len(cfg.Servers) == 0 {
 		return "its transport is not supported"
@@ -141,23 +144,19 @@ func missingCommand(s *config.Server) string {
 
 // fillOffers gives values to the inputs of the servers that are taken. A server that lacks
 // one is not taken.
-func (e *env) fillOffers(s *setup, f *initFlags) error {
+func fillOffers(e *command.Env, s *setup, f *initFlags) error {
 	var inputs []clients.Input
 	for _, o := range s.Servers {
 		inputs = append(inputs, o.inputs...)
 	}
-	given, err := givenValues(inputs, f.set)
+	given, err := connect.GivenValues(inputs, f.set)
 	if err != nil {
-		return usage(err)
-	}
-	ask := e.askInput
-	if f.yes {
-		ask = func(clients.Input) string { return "" }
+		return command.Usage(err)
 	}
 	for _, o := range s.taken() {
-		_, missing, err := e.fillInputs(o.inputs, []*clients.Entry{&o.entry}, s.secrets, given, ask)
+		_, missing, err := connect.FillInputs(e, o.inputs, []*clients.Entry{&o.entry}, s.secrets, given, !f.yes)
 		if err != nil {
-			return usage(err)
+			return command.Usage(err)
 		}
 		o.Taken, o.Reason = missing == "", missing
 	}
@@ -166,9 +165,9 @@ func (e *env) fillOffers(s *setup, f *initFlags) error {
 
 // choose asks which servers to take until the answer names some, and reports whether there
 // was an answer.
-func (e *env) choose(offers []*offer) bool {
+func choose(e *command.Env, offers []*offer) bool {
 	for {
-		answer, ok := e.ask("servers to take (Enter: those with *; or numbers such as 1,3; or none): ")
+		answer, ok := e.Prompt("servers to take (Enter: those with *; or numbers such as 1,3; or none): ")
 		switch {
 		case !ok:
 			return false
@@ -177,7 +176,7 @@ func (e *env) choose(offers []*offer) bool {
 		}
 		chosen, err := chosenOf(offers, answer)
 		if err != nil {
-			fmt.Fprintln(e.err, err)
+			fmt.Fprintln(e.Stderr, err)
 			continue
 		}
 		for _, o := range offers {

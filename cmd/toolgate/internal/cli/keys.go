@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
@@ -14,13 +16,13 @@ import (
 	"github.com/toolgate/toolgate/policy/identity"
 )
 
-func keysCommand(e *env) *cobra.Command {
-	list := e.printing("list", "list the keys with their IDs and ages", func(context.Context, []string) (*report.Report, error) {
-		found, err := keys.At(e.keysDir()).Versions()
+func keysCommand(e *command.Env) *cobra.Command {
+	list := e.Printing("list", "list the keys with their IDs and ages", func(context.Context, []string) (*report.Report, error) {
+		found, err := keys.At(e.KeysDir()).Versions()
 		return report.Of(append([]keys.Version{}, found...), keysText), err
 	})
-	show := e.printing("show [KEY]", "print the public key that signs checkpoints", func(_ context.Context, args []string) (*report.Report, error) {
-		found, err := keys.At(e.keysDir()).Versions()
+	show := e.Printing("show [KEY]", "print the public key that signs checkpoints", func(_ context.Context, args []string) (*report.Report, error) {
+		found, err := keys.At(e.KeysDir()).Versions()
 		if err != nil {
 			return nil, err
 		}
@@ -28,19 +30,19 @@ func keysCommand(e *env) *cobra.Command {
 			return v.Public == "" || len(args) > 0 && v.ID != args[0] || len(args) == 0 && !v.Newest
 		})
 		if len(found) != 1 {
-			return nil, usage(fmt.Errorf("%s has no such public key\nhint: list the keys with toolgate keys list", e.keysDir()))
+			return nil, command.Usage(fmt.Errorf("%s has no such public key\nhint: list the keys with toolgate keys list", e.KeysDir()))
 		}
 		return report.Of(found[0], keyText), nil
 	})
-	rotate := e.printing("rotate "+strings.Join(keys.Names, "|")+"...", "add a version to keys", func(_ context.Context, names []string) (*report.Report, error) {
-		dir := keys.At(e.keysDir())
+	rotate := e.Printing("rotate "+strings.Join(keys.Names, "|")+"...", "add a version to keys", func(_ context.Context, names []string) (*report.Report, error) {
+		dir := keys.At(e.KeysDir())
 		for _, name := range names {
 			if !dir.Has(name) {
-				return nil, usage(fmt.Errorf("rotating key %s: %w\nhint: toolgate creates its keys when it needs them first", name, keys.ErrUnknown))
+				return nil, command.Usage(fmt.Errorf("rotating key %s: %w\nhint: toolgate creates its keys when it needs them first", name, keys.ErrUnknown))
 			}
 		}
 		// The record is signed by the former key.
-		if err := e.record(&audit.Record{Principal: audit.Principal{Subject: identity.LocalSubject}, Event: &audit.Event{Name: audit.EventKeysRotated, Added: names}}); err != nil {
+		if err := e.Record(&audit.Record{Principal: audit.Principal{Subject: identity.LocalSubject}, Event: &audit.Event{Name: audit.EventKeysRotated, Added: names}}); err != nil {
 			return nil, err
 		}
 		for _, name := range names {
@@ -52,5 +54,5 @@ func keysCommand(e *env) *cobra.Command {
 		made := slices.DeleteFunc(now, func(v keys.Version) bool { return !v.Newest || !slices.Contains(names, v.Name) })
 		return report.Of(made, rotatedText), err
 	})
-	return group("keys", "list and rotate toolgate's own keys", list, show, rotate)
+	return command.Group("keys", "list and rotate toolgate's own keys", list, show, rotate)
 }

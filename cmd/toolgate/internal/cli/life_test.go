@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -43,8 +45,8 @@ func await(t *testing.T, path, text string) {
 // changes.
 func listen(t *testing.T, base string) {
 	t.Helper()
-	e := &env{addr: base}
-	a, err := e.agent(t.Context())
+	e := &command.Env{Addr: base}
+	a, err := e.Agent(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,13 +64,13 @@ func TestDrain(t *testing.T) {
 	await(t, filepath.Join(dir, "record"), "tools/call")
 	p.signal(syscall.SIGTERM)
 	p.says("draining")
-	if code, out := toolgate(t, dir, "tool", "call", "up__slow", "--addr", "http://"+agents); code != exitUnreachable {
-		t.Errorf("a call while draining: exit %d, want %d\n%s", code, exitUnreachable, out)
+	if code, out := toolgate(t, dir, "tool", "call", "up__slow", "--addr", "http://"+agents); code != command.ExitUnreachable {
+		t.Errorf("a call while draining: exit %d, want %d\n%s", code, command.ExitUnreachable, out)
 	}
-	call.ends(exitOK)
+	call.ends(command.ExitOK)
 	call.says(`"n": 1`)
-	p.ends(exitOK)
-	if code, out := toolgate(t, dir, "audit", "verify"); code != exitOK || strings.Contains(out, "unfinished") {
+	p.ends(command.ExitOK)
+	if code, out := toolgate(t, dir, "audit", "verify"); code != command.ExitOK || strings.Contains(out, "unfinished") {
 		t.Errorf("exit %d: %s", code, out)
 	}
 }
@@ -90,7 +92,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 		}
 	}
 	p.ends(-1)
-	call.ends(exitUnreachable)
+	call.ends(command.ExitUnreachable)
 }
 
 // An interrupted call is cancelled, not left to run for nobody.
@@ -100,7 +102,7 @@ func TestInterruptedCallIsCancelled(t *testing.T) {
 	call := start(t, dir, "tool", "call", "up__hang", "--addr", "http://"+agents)
 	await(t, filepath.Join(dir, "record"), "tools/call")
 	call.signal(syscall.SIGINT)
-	call.ends(exitUnexpected)
+	call.ends(command.ExitUnexpected)
 	call.says("interrupted")
 	await(t, filepath.Join(dir, "record"), "notifications/cancelled")
 }
@@ -126,7 +128,7 @@ func TestFollow(t *testing.T) {
 	search := func(query string) {
 		t.Helper()
 		if code, out := toolgate(t, dir, "tool", "call", "search_internet", "--args", `{"query":"`+query+`"}`,
-			"--addr", "http://"+agents, "--token", "demo-researcher"); code != exitOK {
+			"--addr", "http://"+agents, "--token", "demo-researcher"); code != command.ExitOK {
 			t.Fatalf("exit %d: %s", code, out)
 		}
 	}
@@ -142,6 +144,6 @@ func TestFollow(t *testing.T) {
 	for _, f := range followers {
 		f.says(`"arguments":\{"query":"after"\}`)
 		f.signal(syscall.SIGINT)
-		f.ends(exitOK)
+		f.ends(command.ExitOK)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
@@ -116,7 +118,7 @@ func TestNotices(t *testing.T) {
 	}
 
 	p := serve()
-	transfer(exitApproval)
+	transfer(command.ExitApproval)
 	ids, _ := hook.wait("a try", func(ids []string, _ []notice.Body) bool { return len(ids) > 0 })
 	p.says("notice not delivered, it is tried again: channel=json")
 	hook.wait("the mail that nobody takes", func([]string, []notice.Body) bool {
@@ -132,10 +134,10 @@ func TestNotices(t *testing.T) {
 	if asked.Type != notice.Requested || asked.Data.Requester != "demo-treasurer" || asked.Data.URL != "https://gate.example/console/approvals/"+asked.Data.Ticket {
 		t.Errorf("%+v", asked)
 	}
-	if code, out := toolgate(t, dir, "approval", "approve", asked.Data.Ticket, "--token", "demo-approver", "--addr", "http://"+admin); code != exitOK {
+	if code, out := toolgate(t, dir, "approval", "approve", asked.Data.Ticket, "--token", "demo-approver", "--addr", "http://"+admin); code != command.ExitOK {
 		t.Fatalf("exit %d: %s", code, out)
 	}
-	transfer(exitOK)
+	transfer(command.ExitOK)
 	all, taken := hook.wait("the end", func(_ []string, taken []notice.Body) bool { return len(taken) == 3 })
 	if all[len(all)-3] != ids[0] {
 		t.Errorf("the notice of before the kill came again as another: %v", all)

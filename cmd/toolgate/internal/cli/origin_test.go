@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
+
 	"github.com/open-policy-agent/opa/v1/bundle"
 
 	"github.com/toolgate/toolgate/internal/testkit/parts"
@@ -107,7 +110,7 @@ func TestPolicyFromServer(t *testing.T) {
 			t.Errorf("exit %d, want %d: %s", code, want, out)
 		}
 	}
-	call(exitOK)
+	call(command.ExitOK)
 	if kept, err := filepath.Glob(filepath.Join(dir, ".toolgate", "policy", "[0-9a-f]*.tar.gz")); err != nil || len(kept) != 1 {
 		t.Errorf("the start kept %v: %v", kept, err)
 	}
@@ -123,7 +126,7 @@ func TestPolicyFromServer(t *testing.T) {
 	p.Publish(publisher.Pack(t, two))
 	shown(t, admin, "/readyz?verbose", overlaid(two))
 	shown(t, admin, "/metrics", `^toolgate_policy_info\{revision="`+overlaid(two)+`"\} 1`)
-	call(exitDenied)
+	call(command.ExitDenied)
 	gate.says("a new policy serves")
 	if _, body, err := visit("http://"+admin+"/metrics", ""); err != nil || strings.Count(body, "\ntoolgate_policy_info{") != 1 {
 		t.Errorf("not one revision serves: %v", err)
@@ -139,7 +142,7 @@ func TestPolicyFromServer(t *testing.T) {
 		if name == "a clash" {
 			shown(t, admin, "/readyz?verbose", `data.beside is set twice: in data.json:1 and in mcp.json:\d+:\d+`)
 		}
-		call(exitDenied)
+		call(command.ExitDenied)
 		shown(t, admin, "/readyz?verbose", overlaid(two))
 		p.Publish(publisher.Pack(t, two))
 		gone(t, admin, "/readyz?verbose", "may not be what its server has")
@@ -152,9 +155,9 @@ func TestPolicyFromServer(t *testing.T) {
 	gate.says("reloaded: ")
 	shown(t, admin, "/readyz?verbose", overlaid(two))
 	shown(t, admin, "/readyz?verbose", `may not be what its server has: .*503`)
-	call(exitDenied)
+	call(command.ExitDenied)
 	gate.signal(syscall.SIGTERM)
-	gate.ends(exitOK)
+	gate.ends(command.ExitOK)
 	awayAtStart(t, p, dir, overlaid(two))
 }
 
@@ -176,15 +179,15 @@ func awayAtStart(t *testing.T, p *publisher.Publisher, dir, revision string) {
 	gate.says("the last good policy serves")
 	shown(t, admin, "/readyz?verbose", revision)
 	shown(t, admin, "/readyz?verbose", `may not be what its server has: .*503`)
-	if code, out := toolgate(t, dir, "tool", "call", "up__say", "--addr", "http://"+agents); code != exitDenied {
+	if code, out := toolgate(t, dir, "tool", "call", "up__say", "--addr", "http://"+agents); code != command.ExitDenied {
 		t.Errorf("exit %d: %s", code, out)
 	}
 	for _, args := range [][]string{{"check"}, {"check", "--offline"}, {"policy", "check"}} {
-		if code, out := toolgate(t, dir, args...); code != exitOK || !strings.Contains(out, "the last good policy is looked at") || !strings.Contains(out, short(revision)) {
+		if code, out := toolgate(t, dir, args...); code != command.ExitOK || !strings.Contains(out, "the last good policy is looked at") || !strings.Contains(out, report.Short(revision)) {
 			t.Errorf("%v: exit %d: %s", args, code, out)
 		}
 	}
-	if code, out := toolgate(t, dir, "stdio"); code != exitOK || !strings.Contains(out, "the last good policy serves") {
+	if code, out := toolgate(t, dir, "stdio"); code != command.ExitOK || !strings.Contains(out, "the last good policy serves") {
 		t.Errorf("stdio: exit %d: %s", code, out)
 	}
 	p.Publish(publisher.Pack(t, rule("allow", "three")))
@@ -192,12 +195,12 @@ func awayAtStart(t *testing.T, p *publisher.Publisher, dir, revision string) {
 	gate.says("the policy is again what its server has")
 	p.Fail(http.StatusServiceUnavailable)
 	gate.signal(syscall.SIGTERM)
-	gate.ends(exitOK)
+	gate.ends(command.ExitOK)
 	if err := os.RemoveAll(filepath.Join(dir, ".toolgate", "policy")); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"serve", "--listen", agents, "--admin", admin}, {"stdio"}, {"check"}, {"policy", "check"}} {
-		if code, out := toolgate(t, dir, args...); code == exitOK || !strings.Contains(out, "503") {
+		if code, out := toolgate(t, dir, args...); code == command.ExitOK || !strings.Contains(out, "503") {
 			t.Errorf("%v without a last good policy: exit %d: %s", args, code, out)
 		}
 	}
@@ -262,8 +265,8 @@ func TestSignedPolicyFromServer(t *testing.T) {
 	write(t, dir, map[string]string{"key": "a new secret of more than 24 bytes"})
 	shown(t, admin, "/readyz?verbose", "the last reload failed and changed nothing: .*verif")
 	gate.signal(syscall.SIGTERM)
-	gate.ends(exitOK)
-	if code, out := toolgate(t, dir, "serve", "--listen", agents, "--admin", admin); code != exitUsage || !strings.Contains(out, "verif") {
+	gate.ends(command.ExitOK)
+	if code, out := toolgate(t, dir, "serve", "--listen", agents, "--admin", admin); code != command.ExitUsage || !strings.Contains(out, "verif") {
 		t.Errorf("exit %d: %s", code, out)
 	}
 }
@@ -330,7 +333,7 @@ func TestShadowFromServer(t *testing.T) {
 	ready(t, admin)
 	call := func(shadow string) {
 		t.Helper()
-		if code, out := toolgate(t, dir, "tool", "call", "up__say", "--addr", "http://"+agents); code != exitOK {
+		if code, out := toolgate(t, dir, "tool", "call", "up__say", "--addr", "http://"+agents); code != command.ExitOK {
 			t.Errorf("exit %d: %s", code, out)
 		}
 		shown(t, admin, "/readyz?verbose", shadow)

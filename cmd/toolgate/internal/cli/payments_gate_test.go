@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/toolgate/toolgate/internal/testkit/devchain"
 	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
@@ -93,18 +95,18 @@ func TestPaymentsThroughTheGate(t *testing.T) {
 	})
 	g.restart(t)
 
-	g.transfer(t, 2, "acme", "small", exitOK)
+	g.transfer(t, 2, "acme", "small", command.ExitOK)
 	g.paid(t, "2")
-	held := g.transfer(t, 20, "acme", "large", exitApproval)
+	held := g.transfer(t, 20, "acme", "large", command.ExitApproval)
 	g.paid(t, "2")
 	g.approve(t, held)
-	first := g.transfer(t, 20, "acme", "large", exitOK)
-	if again := g.transfer(t, 20, "acme", "large", exitOK); !strings.Contains(again, `"status": "replayed"`) || strings.Contains(first, "replayed") {
+	first := g.transfer(t, 20, "acme", "large", command.ExitOK)
+	if again := g.transfer(t, 20, "acme", "large", command.ExitOK); !strings.Contains(again, `"status": "replayed"`) || strings.Contains(first, "replayed") {
 		t.Errorf("first %s\nagain %s", first, again)
 	}
 	g.paid(t, "22")
 
-	g.approve(t, g.transfer(t, 30, "acme", "killed", exitApproval))
+	g.approve(t, g.transfer(t, 30, "acme", "killed", command.ExitApproval))
 	g.chain.Break(func(method string) devchain.Outcome {
 		if method != "eth_sendRawTransaction" {
 			return devchain.Works
@@ -112,19 +114,19 @@ func TestPaymentsThroughTheGate(t *testing.T) {
 		_ = g.cmd.Process.Kill() // it may be dead
 		return devchain.Unheard
 	})
-	g.transfer(t, 30, "acme", "killed", exitUnreachable)
+	g.transfer(t, 30, "acme", "killed", command.ExitUnreachable)
 	<-g.done
 	g.chain.Break(nil)
 	g.restart(t)
 	// Whether the call took effect is not known to toolgate. The wallet asks the chain.
-	g.transfer(t, 30, "acme", "killed", exitTool)
+	g.transfer(t, 30, "acme", "killed", command.ExitTool)
 	g.paid(t, "52")
-	if out := g.call(t, `{"action":"reconcile"}`, exitOK); !strings.Contains(out, `"idempotency_key": "killed"`) || !strings.Contains(out, `"status": "confirmed"`) {
+	if out := g.call(t, `{"action":"reconcile"}`, command.ExitOK); !strings.Contains(out, `"idempotency_key": "killed"`) || !strings.Contains(out, `"status": "confirmed"`) {
 		t.Errorf("reconcile: %s", out)
 	}
 	// The same payment, asked for in other words, is another ticket and no other payment.
-	g.approve(t, g.transfer(t, 30, payee, "killed", exitApproval))
-	g.transfer(t, 30, payee, "killed", exitOK)
+	g.approve(t, g.transfer(t, 30, payee, "killed", command.ExitApproval))
+	g.transfer(t, 30, payee, "killed", command.ExitOK)
 	g.paid(t, "52")
 	g.backupHasTheJournal(t)
 }
@@ -133,11 +135,11 @@ func TestPaymentsThroughTheGate(t *testing.T) {
 // the restore says that it knows no later ones.
 func (g *payingGate) backupHasTheJournal(t *testing.T) {
 	t.Helper()
-	if code, out := toolgate(t, g.dir, "backup", "--config", "mcp.json", "saved.tar"); code != exitOK {
+	if code, out := toolgate(t, g.dir, "backup", "--config", "mcp.json", "saved.tar"); code != command.ExitOK {
 		t.Fatalf("exit code %d: %s", code, out)
 	}
 	code, out := toolgate(t, g.dir, "restore", "--config", "mcp.json", "--state", "restored", "saved.tar")
-	if code != exitOK || !strings.Contains(out, "it has forgotten later payments") {
+	if code != command.ExitOK || !strings.Contains(out, "it has forgotten later payments") {
 		t.Fatalf("exit code %d: %s", code, out)
 	}
 	w := startPayer(t, filepath.Join(g.dir, "restored", "tools"), g.chain)

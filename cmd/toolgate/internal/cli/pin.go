@@ -9,11 +9,11 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"os"
-	"os/user"
 	"slices"
 	"strings"
-	"time"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/policies"
 
 	"github.com/spf13/cobra"
 
@@ -21,49 +21,27 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/files"
-	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/lock"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
 
-// withPins opens the pins of the state directory for f. A toolgate that serves
-// from the same directory notices accepted definitions by itself. Those that the user of
-// this program accepts or refuses are in the trail, signed as a serving toolgate signs.
-func (e *env) withPins(ctx context.Context, f func(*registry.Pins) error) error {
-	record := func(all []registry.Acceptance) error { return e.record(app.AcceptedRecord(systemUser(), all)) }
-	err := e.withStore(ctx, func(db *store.DB) error { return f(registry.OpenPins(db, time.Now, record)) })
-	if errors.Is(err, registry.ErrNoPin) || errors.Is(err, registry.ErrNoOffer) || errors.Is(err, registry.ErrOtherOffer) || errors.Is(err, registry.ErrOffers) {
-		err = usage(err)
-	}
-	return err
-}
-
-// pins returns what the state directory has of each tool.
-func (e *env) pins(ctx context.Context) (pins []registry.Pin, err error) {
-	err = e.withPins(ctx, func(p *registry.Pins) error {
-		pins, err = p.List(ctx)
-		return err
-	})
-	return pins, err
-}
-
-// withTool is withPins for one tool: args are its exposed name, or its server and its name
+// withTool is WithPins for one tool: args are its exposed name, or its server and its name
 // there. A name that tools of two servers have is refused. Of a tool that was never seen, the
 // error has the nearest one.
-func withTool(ctx context.Context, e *env, args []string, f func(p *registry.Pins, server, tool string) error) error {
-	return e.withPins(ctx, func(p *registry.Pins) error {
+func withTool(ctx context.Context, e *command.Env, args []string, f func(p *registry.Pins, server, tool string) error) error {
+	return e.WithPins(ctx, func(p *registry.Pins) error {
 		if len(args) == 2 {
 			err := f(p, args[0], args[1])
 			if !errors.Is(err, registry.ErrNoPin) {
 				return err
 			}
 			pins, _ := p.List(ctx) // a failure leaves the message without a suggestion
-			known := textsOf(pins, func(pin registry.Pin) string { return pin.Server + " " + pin.Tool })
-			return fmt.Errorf("%w%s", err, didYouMean(args[0]+" "+args[1], known))
+			known := command.TextsOf(pins, func(pin registry.Pin) string { return pin.Server + " " + pin.Tool })
+			return fmt.Errorf("%w%s", err, command.DidYouMean(args[0]+" "+args[1], known))
 		}
-		cfg, err := e.load()
+		cfg, err := e.Load()
 		if err != nil {
 			return err
 		}
@@ -74,47 +52,39 @@ func withTool(ctx context.Context, e *env, args []string, f func(p *registry.Pin
 		var known []string
 		name, found := args[0], (*registry.Pin)(nil)
 		for i := range pins {
-			t, s := pinned(cfg, &pins[i])
+			t, s := policies.Pinned(cfg, &pins[i])
 			switch {
 			case s == nil:
 			case t.Exposed != name:
 				known = append(known, t.Exposed)
 			case found != nil:
-				return usage(fmt.Errorf("servers %s and %s each have a tool that is exposed as %s\nhint: name the server and its tool", found.Server, t.Server, name))
+				return command.Usage(fmt.Errorf("servers %s and %s each have a tool that is exposed as %s\nhint: name the server and its tool", found.Server, t.Server, name))
 			default:
 				found = &pins[i]
 			}
 		}
 		if found == nil {
-			hint := cmp.Or(didYouMean(name, known), hintMark+"name the tool as agents call it, or its server and its name there")
-			return usage(fmt.Errorf("no definition of a tool %q has been seen%s", name, hint))
+			hint := cmp.Or(command.DidYouMean(name, known), command.HintMark+"name the tool as agents call it, or its server and its name there")
+			return command.Usage(fmt.Errorf("no definition of a tool %q has been seen%s", name, hint))
 		}
 		return f(p, found.Server, found.Tool)
 	})
 }
 
-// systemUser names the user that runs this program, as the system knows it.
-func systemUser() string {
-	if u, err := user.Current(); err == nil {
-		return "system user " + u.Username
-	}
-	return fmt.Sprintf("system user %d", os.Getuid())
-}
-
-func toolDiff(e *env) *cobra.Command {
+func toolDiff(e *command.Env) *cobra.Command {
 	var fingerprint string
-	c := command("diff [TOOL|SERVER [TOOL]]", "show how a tool's definition changed since it was accepted", func(ctx context.Context, args []string) (err error) {
+	c := command.New("diff [TOOL|SERVER [TOOL]]", "show how a tool's definition changed since it was accepted", func(ctx context.Context, args []string) (err error) {
 		var both app.Definitions
 		var differ bool
 		switch {
-		case e.addr != "" && len(args) == 0:
-			waiting, err := e.offeredTools(ctx, url.Values{"state": {console.ToolWithheld}})
+		case e.Addr != "" && len(args) == 0:
+			waiting, err := offeredTools(ctx, e, url.Values{"state": {console.ToolWithheld}})
 			if err != nil {
 				return err
 			}
-			return errors.Join(e.Print(report.Of(waiting, offeredToolsText)), exitIf(len(waiting) > 0, exitDiffer))
-		case e.addr != "":
-			both, differ, err = e.remoteDefinitions(ctx, args, fingerprint)
+			return errors.Join(e.Print(report.Of(waiting, offeredToolsText)), command.ExitIf(len(waiting) > 0, command.ExitDiffer))
+		case e.Addr != "":
+			both, differ, err = remoteDefinitions(ctx, e, args, fingerprint)
 		case len(args) > 0:
 			err = withTool(ctx, e, args, func(p *registry.Pins, server, tool string) (err error) {
 				both.Accepted, both.Offered, err = p.Diff(ctx, server, tool, fingerprint)
@@ -122,17 +92,17 @@ func toolDiff(e *env) *cobra.Command {
 				return err
 			})
 		default:
-			pins, err := e.pins(ctx)
+			pins, err := e.Pins(ctx)
 			if err != nil {
 				return err
 			}
 			changed := append([]registry.Pin{}, slices.DeleteFunc(pins, func(p registry.Pin) bool { return p.Offered == "" })...)
-			return errors.Join(e.Print(report.Of(changed, pinsText)), exitIf(len(changed) > 0, exitDiffer))
+			return errors.Join(e.Print(report.Of(changed, pinsText)), command.ExitIf(len(changed) > 0, command.ExitDiffer))
 		}
 		if err != nil {
 			return err
 		}
-		return errors.Join(e.Print(report.Of(both, definitionsText)), exitIf(differ, exitDiffer))
+		return errors.Join(e.Print(report.Of(both, definitionsText)), command.ExitIf(differ, command.ExitDiffer))
 	})
 	c.Flags().StringVar(&fingerprint, "fingerprint", "", "compare the offered definition with this `DIGEST`, of several that wait")
 	return atToolgate(e, c)
@@ -140,16 +110,16 @@ func toolDiff(e *env) *cobra.Command {
 
 // atToolgate gives c the flag that names a running toolgate, to be asked in place of the state
 // directory.
-func atToolgate(e *env, c *cobra.Command) *cobra.Command {
-	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener to ask (default: the state directory is used)")
+func atToolgate(e *command.Env, c *cobra.Command) *cobra.Command {
+	c.Flags().StringVar(&e.Addr, "addr", "", "`URL` of the admin listener to ask (default: the state directory is used)")
 	return c
 }
 
-func toolAccept(e *env) *cobra.Command {
+func toolAccept(e *command.Env) *cobra.Command {
 	return toolJudge(e, "accept", "accept the definition that a server now offers", "accepted", new(registry.Verdict))
 }
 
-func toolRefuse(e *env) *cobra.Command {
+func toolRefuse(e *command.Env) *cobra.Command {
 	v := &registry.Verdict{Refuse: true}
 	c := toolJudge(e, "refuse", "say why the definition that a server now offers is not accepted", "refused", v)
 	c.Flags().StringVar(&v.Reason, "reason", "", "why, as `TEXT` for people and the audit trail; required")
@@ -157,31 +127,31 @@ func toolRefuse(e *env) *cobra.Command {
 }
 
 // toolJudge returns a command that judges offered definitions.
-func toolJudge(e *env, verb, short, state string, v *registry.Verdict) *cobra.Command {
-	c := command(verb+" TOOL|SERVER [TOOL]", short, func(ctx context.Context, args []string) (err error) {
+func toolJudge(e *command.Env, verb, short, state string, v *registry.Verdict) *cobra.Command {
+	c := command.New(verb+" TOOL|SERVER [TOOL]", short, func(ctx context.Context, args []string) (err error) {
 		if v.Refuse && v.Reason == "" {
-			return usage(errors.New("a reason is needed\nhint: --reason \"it asks for more than it needs\""))
+			return command.Usage(errors.New("a reason is needed\nhint: --reason \"it asks for more than it needs\""))
 		}
 		judge := func(p *registry.Pins, server, tool string) error {
 			v := *v
-			v.Server, v.Tool, v.By = server, tool, systemUser()
+			v.Server, v.Tool, v.By = server, tool, command.SystemUser()
 			// Where the configuration cannot be read, the state directory was named and its word counts.
-			cfg, err := e.stateConfig()
+			cfg, err := e.StateConfig()
 			if err != nil {
 				return err
 			}
 			if s := cfg.Server(server); !v.Refuse && s != nil && s.Pin == config.PinStrict {
-				return usage(fmt.Errorf("server %s is pinned by %s\nhint: toolgate lock %s accepts what it lists now", server, lock.Name, server))
+				return command.Usage(fmt.Errorf("server %s is pinned by %s\nhint: toolgate lock %s accepts what it lists now", server, lock.Name, server))
 			}
 			if err := p.Judge(ctx, v); err != nil {
 				return err
 			}
 			return e.Print(report.Of(map[string]string{"server": server, "tool": tool, "state": state}, judgedText))
 		}
-		if e.addr == "" {
+		if e.Addr == "" {
 			return withTool(ctx, e, args, judge)
 		}
-		t, err := e.remoteTool(ctx, args, v.Fingerprint)
+		t, err := remoteTool(ctx, e, args, v.Fingerprint)
 		if err != nil {
 			return err
 		}
@@ -189,7 +159,7 @@ func toolJudge(e *env, verb, short, state string, v *registry.Verdict) *cobra.Co
 		if v.Refuse {
 			body["reason"] = v.Reason
 		}
-		if err := e.fetch(ctx, peopleListener, http.MethodPost, toolPath(t)+"/"+verb, body, new(console.ToolDetail)); err != nil {
+		if err := e.Fetch(ctx, command.PeopleListener, http.MethodPost, toolPath(t)+"/"+verb, body, new(console.ToolDetail)); err != nil {
 			return err
 		}
 		return e.Print(report.Of(map[string]string{"server": t.Server, "tool": t.Name, "state": state}, judgedText))
@@ -205,19 +175,19 @@ func toolPath(t console.Tool) string {
 
 // offeredTools returns the definitions that the servers of a running toolgate offer, those that a
 // query asks for.
-func (e *env) offeredTools(ctx context.Context, query url.Values) ([]console.Tool, error) {
+func offeredTools(ctx context.Context, e *command.Env, query url.Values) ([]console.Tool, error) {
 	return everyPage[console.Tool](ctx, e, "/v1/tools", "tools", query)
 }
 
 // remoteTool returns a definition at a running toolgate: args are the exposed name of its tool, or
 // its server and its name there. Without a fingerprint it is the one that waits to be accepted, or
 // else the first.
-func (e *env) remoteTool(ctx context.Context, args []string, fingerprint string) (console.Tool, error) {
+func remoteTool(ctx context.Context, e *command.Env, args []string, fingerprint string) (console.Tool, error) {
 	query := url.Values{"text": {args[len(args)-1]}}
 	if len(args) == 2 {
 		query.Set("server", args[0])
 	}
-	all, err := e.offeredTools(ctx, query)
+	all, err := offeredTools(ctx, e, query)
 	if err != nil {
 		return console.Tool{}, err
 	}
@@ -225,14 +195,14 @@ func (e *env) remoteTool(ctx context.Context, args []string, fingerprint string)
 		return len(args) == 1 && t.Exposed != args[0] || len(args) == 2 && t.Name != args[1]
 	})
 	if len(found) == 0 {
-		return console.Tool{}, usage(fmt.Errorf("no server offers a tool %q%stoolgate tool list --all shows them", strings.Join(args, " "), hintMark))
+		return console.Tool{}, command.Usage(fmt.Errorf("no server offers a tool %q%stoolgate tool list --all shows them", strings.Join(args, " "), command.HintMark))
 	}
 	waiting := slices.DeleteFunc(slices.Clone(found), func(t console.Tool) bool { return t.State != console.ToolWithheld })
 	switch {
 	case fingerprint != "":
 		found[0].Digest = fingerprint // toolgate says if it is not offered any longer
 	case len(waiting) > 1:
-		return console.Tool{}, usage(registry.ErrOffers)
+		return console.Tool{}, command.Usage(registry.ErrOffers)
 	case len(waiting) == 1:
 		return waiting[0], nil
 	}
@@ -240,13 +210,13 @@ func (e *env) remoteTool(ctx context.Context, args []string, fingerprint string)
 }
 
 // remoteDefinitions returns the definitions of a tool at a running toolgate, and whether they differ.
-func (e *env) remoteDefinitions(ctx context.Context, args []string, fingerprint string) (both app.Definitions, differ bool, err error) {
-	t, err := e.remoteTool(ctx, args, fingerprint)
+func remoteDefinitions(ctx context.Context, e *command.Env, args []string, fingerprint string) (both app.Definitions, differ bool, err error) {
+	t, err := remoteTool(ctx, e, args, fingerprint)
 	if err != nil {
 		return both, false, err
 	}
 	var whole console.ToolDetail
-	err = e.fetch(ctx, peopleListener, http.MethodGet, toolPath(t)+"?digest="+url.QueryEscape(t.Digest), nil, &whole)
+	err = e.Fetch(ctx, command.PeopleListener, http.MethodGet, toolPath(t)+"?digest="+url.QueryEscape(t.Digest), nil, &whole)
 	both = app.Definitions{Accepted: whole.Accepted, Offered: whole.Definition}
 	if differ = whole.State == console.ToolWithheld; !differ {
 		both.Accepted = both.Offered
@@ -263,10 +233,10 @@ type lockReport struct {
 	Written     bool              `json:"written"`
 }
 
-func lockCommand(e *env) *cobra.Command {
+func lockCommand(e *command.Env) *cobra.Command {
 	var check bool
-	c := e.printing("lock [SERVER...]", "write the tools that servers list to "+lock.Name, func(ctx context.Context, servers []string) (*report.Report, error) {
-		cfg, err := e.load()
+	c := e.Printing("lock [SERVER...]", "write the tools that servers list to "+lock.Name, func(ctx context.Context, servers []string) (*report.Report, error) {
+		cfg, err := e.Load()
 		if err != nil {
 			return nil, err
 		}
@@ -281,7 +251,7 @@ func lockCommand(e *env) *cobra.Command {
 				return nil, fmt.Errorf("writing %s: %w", cfg.LockPath, err)
 			}
 		}
-		return report.Of(lockReport{found, cfg.LockPath, written}, lockText), exitIf(check && len(found) > 0, exitDiffer)
+		return report.Of(lockReport{found, cfg.LockPath, written}, lockText), command.ExitIf(check && len(found) > 0, command.ExitDiffer)
 	})
 	c.Flags().BoolVar(&check, "check", false, "write nothing; exit 12 when the file and the servers differ")
 	return c
@@ -290,10 +260,10 @@ func lockCommand(e *env) *cobra.Command {
 // listLock returns the lock for what the servers list now. What it has of a server
 // that is disabled or not asked for is what the present lock has. A server that does
 // not answer is an error.
-func listLock(ctx context.Context, e *env, cfg *config.Config, servers []string) (*lock.File, error) {
+func listLock(ctx context.Context, e *command.Env, cfg *config.Config, servers []string) (*lock.File, error) {
 	now := &lock.File{Servers: make(map[string]lock.Server)}
 	var asked []config.Server
-	known := textsOf(cfg.Servers, func(s config.Server) string { return s.Name })
+	known := command.TextsOf(cfg.Servers, func(s config.Server) string { return s.Name })
 	for _, s := range cfg.Servers {
 		if !s.Disabled && (len(servers) == 0 || slices.Contains(servers, s.Name)) {
 			asked = append(asked, s)
@@ -303,17 +273,17 @@ func listLock(ctx context.Context, e *env, cfg *config.Config, servers []string)
 	}
 	for _, name := range servers {
 		if !slices.Contains(known, name) {
-			return nil, unknown("server", name, known)
+			return nil, command.Unknown("server", name, known)
 		}
 	}
 	var failed map[string]error
-	err := e.withUpstreams(ctx, liveBound, whole(cfg, asked), func(a *app.App) {
+	err := e.WithUpstreams(ctx, command.LiveBound, whole(cfg, asked), func(a *app.App) {
 		var found map[string]lock.Server
 		found, failed = listed(ctx, a, asked)
 		maps.Copy(now.Servers, found)
 	})
 	if err == nil && len(failed) > 0 {
-		err = &exit{code: exitUnreachable, err: fmt.Errorf("%w\nhint: nothing is written; name the servers to look at, or disable this one", joined(failed))}
+		err = &command.Exit{Code: command.ExitUnreachable, Err: fmt.Errorf("%w\nhint: nothing is written; name the servers to look at, or disable this one", joined(failed))}
 	}
 	return now, err
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 	"github.com/toolgate/toolgate/internal/store"
@@ -176,7 +178,7 @@ func TestUsageThatCannotBeRead(t *testing.T) {
 	}
 	code, out := toolgate(t, dir, "audit", "tail", "-n", "1", "-o", "json")
 	r, err := audit.Parse([]byte(strings.TrimSpace(out)))
-	if code != exitOK || err != nil || r.Outcome != audit.Failed || r.Stage != "decide" || r.Code != signal.CodeInternal || string(r.Arguments) != `{"second":true}` {
+	if code != command.ExitOK || err != nil || r.Outcome != audit.Failed || r.Stage != "decide" || r.Code != signal.CodeInternal || string(r.Arguments) != `{"second":true}` {
 		t.Errorf("the trail ends with %s, %v", out, err)
 	}
 }
@@ -185,7 +187,7 @@ func TestUsageThatCannotBeRead(t *testing.T) {
 func outcomes(t testing.TB, dir string) (found []*audit.Record) {
 	t.Helper()
 	code, out := toolgate(t, dir, "audit", "tail", "-n", "1000", "-o", "json")
-	if code != exitOK {
+	if code != command.ExitOK {
 		t.Fatalf("exit %d: %s", code, out)
 	}
 	for line := range strings.Lines(out) {
@@ -235,7 +237,7 @@ func TestForbiddenBuiltins(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			write(t, dir, map[string]string{"policy/p.rego": "package toolgate\n\nimport rego.v2\n\ndecision := {\"effect\": \"allow\"} if {\n\t" + body + "\n}\n"})
-			if code, out := toolgate(t, dir, "policy", "check", "--path", "policy"); code != exitUsage || !strings.Contains(out, "undefined function") {
+			if code, out := toolgate(t, dir, "policy", "check", "--path", "policy"); code != command.ExitUsage || !strings.Contains(out, "undefined function") {
 				t.Errorf("exit %d: %s", code, out)
 			}
 		})

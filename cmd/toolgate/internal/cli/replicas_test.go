@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/redis"
 )
@@ -93,7 +95,7 @@ func TestReplicasShareLimits(t *testing.T) {
 	}
 	late := one.alone(t)
 	one.signal(syscall.SIGTERM)
-	one.ends(exitOK)
+	one.ends(command.ExitOK)
 	two.shows(t, "/metrics", "toolgate_shared_replicas 1\n")
 	one.start(t)
 	if n := one.calls(t, 2); n != 2 {
@@ -110,7 +112,7 @@ func TestReplicasShareLimits(t *testing.T) {
 		t.Errorf("%d calls were answered without the server, want 1 of 2 that were left", n)
 	}
 	code, found := toolgate(t, one.dir, "doctor")
-	if code != exitUnreachable || !strings.Contains(found, "toolgate.shared") {
+	if code != command.ExitUnreachable || !strings.Contains(found, "toolgate.shared") {
 		t.Errorf("doctor: exit code %d\n%s", code, found)
 	}
 	server.Restart()
@@ -128,7 +130,7 @@ func TestReplicasShareLimits(t *testing.T) {
 	}
 	for _, r := range replicas {
 		r.signal(syscall.SIGTERM)
-		r.ends(exitOK)
+		r.ends(command.ExitOK)
 		for _, line := range []string{"is away", "is back"} {
 			if n := strings.Count(r.out.String(), "the server of toolgate.shared "+line); n != 1 {
 				t.Errorf("the log says %d times that the server %s, want once", n, line)

@@ -11,13 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolgate/toolgate/audit/index"
-	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/loginitem"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/text"
@@ -75,28 +71,28 @@ func streamticketsText(qw422016 *qt422016.Writer, v *ticketList, form report.For
 			qw422016.N().S(`, tool error`)
 		}
 		qw422016.N().S(`	`)
-		qw422016.N().S(line(t.Requester))
+		qw422016.N().S(report.OneLine(t.Requester))
 		qw422016.N().S(`	`)
-		qw422016.N().S(line(t.Exposed))
+		qw422016.N().S(report.OneLine(t.Exposed))
 		qw422016.N().S(`	`)
-		qw422016.N().S(line(t.ArgumentsText))
+		qw422016.N().S(report.OneLine(t.ArgumentsText))
 		qw422016.N().S(`	`)
 		qw422016.N().S(t.Expires.Local().Format("15:04:05"))
 		if form.Wide() {
 			qw422016.N().S(`	`)
-			qw422016.N().S(clock(t.Created))
+			qw422016.N().S(report.Clock(t.Created))
 			qw422016.N().S(`	`)
-			qw422016.N().S(line(t.Server))
+			qw422016.N().S(report.OneLine(t.Server))
 			qw422016.N().S(`	`)
-			qw422016.N().S(line(t.Rule))
+			qw422016.N().S(report.OneLine(t.Rule))
 			qw422016.N().S(`	`)
 			qw422016.N().D(t.Approvals)
 			qw422016.N().S(` of `)
 			qw422016.N().D(t.Quorum)
 			qw422016.N().S(`	`)
-			qw422016.N().S(line(strings.Join(t.Roles, ",")))
+			qw422016.N().S(report.OneLine(strings.Join(t.Roles, ",")))
 			qw422016.N().S(`	`)
-			qw422016.N().S(dash(t.DecidedBy))
+			qw422016.N().S(report.Dash(t.DecidedBy))
 		}
 		qw422016.N().S(`
 `)
@@ -126,17 +122,17 @@ func streamticketText(qw422016 *qt422016.Writer, t *console.Ticket, form report.
 	}
 	qw422016.N().S(`
 requester	`)
-	qw422016.N().S(line(t.Requester))
+	qw422016.N().S(report.OneLine(t.Requester))
 	qw422016.N().S(`
 tool	`)
-	qw422016.N().S(line(t.Exposed))
+	qw422016.N().S(report.OneLine(t.Exposed))
 	qw422016.N().S(` (`)
-	qw422016.N().S(line(t.Server))
+	qw422016.N().S(report.OneLine(t.Server))
 	qw422016.N().S(`/`)
-	qw422016.N().S(line(t.Tool))
+	qw422016.N().S(report.OneLine(t.Tool))
 	qw422016.N().S(`)
 arguments	`)
-	qw422016.N().S(line(t.ArgumentsText))
+	qw422016.N().S(report.OneLine(t.ArgumentsText))
 	qw422016.N().S(`
 digest	`)
 	qw422016.N().S(t.Digest)
@@ -149,12 +145,12 @@ runs	`)
 	}
 	qw422016.N().S(`
 rule	`)
-	qw422016.N().S(line(t.Rule))
+	qw422016.N().S(report.OneLine(t.Rule))
 	qw422016.N().S(`: `)
-	qw422016.N().S(line(t.Reason))
+	qw422016.N().S(report.OneLine(t.Reason))
 	qw422016.N().S(`
 approver roles	`)
-	qw422016.N().S(line(strings.Join(t.Roles, ", ")))
+	qw422016.N().S(report.OneLine(strings.Join(t.Roles, ", ")))
 	qw422016.N().S(`
 approvals	`)
 	qw422016.N().D(t.Approvals)
@@ -162,7 +158,7 @@ approvals	`)
 	qw422016.N().D(t.Quorum)
 	for _, role := range slices.Sorted(maps.Keys(t.Each)) {
 		qw422016.N().S(`, `)
-		qw422016.N().S(line(role))
+		qw422016.N().S(report.OneLine(role))
 		qw422016.N().S(` `)
 		qw422016.N().D(t.Given[role])
 		qw422016.N().S(` of `)
@@ -176,15 +172,15 @@ expires	`)
 	qw422016.N().S(t.Expires.Local().Format(time.RFC3339))
 	qw422016.N().S(`
 decided by	`)
-	qw422016.N().S(dash(t.DecidedBy))
+	qw422016.N().S(report.Dash(t.DecidedBy))
 	qw422016.N().S(`
 note	`)
-	qw422016.N().S(line(t.Note))
+	qw422016.N().S(report.OneLine(t.Note))
 	qw422016.N().S(`
 `)
 	for _, v := range t.Votes {
 		qw422016.N().S(`vote	`)
-		qw422016.N().S(line(v.Subject))
+		qw422016.N().S(report.OneLine(v.Subject))
 		qw422016.N().S(` `)
 		if v.Approve {
 			qw422016.N().S(`approved`)
@@ -193,35 +189,35 @@ note	`)
 		}
 		if v.Reason != "" {
 			qw422016.N().S(`: `)
-			qw422016.N().S(line(v.Reason))
+			qw422016.N().S(report.OneLine(v.Reason))
 		}
 		qw422016.N().S(`
 `)
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.Tags)) {
 		qw422016.N().S(`claims	`)
-		qw422016.N().S(line(name))
+		qw422016.N().S(report.OneLine(name))
 		qw422016.N().S(` `)
-		qw422016.N().S(line(t.Tags[name]))
+		qw422016.N().S(report.OneLine(t.Tags[name]))
 		qw422016.N().S(`
 `)
 	}
 	if b := t.Briefing; b != nil {
 		if b.Notice != "" {
 			qw422016.N().S(`notice	`)
-			qw422016.N().S(line(b.Notice))
+			qw422016.N().S(report.OneLine(b.Notice))
 			qw422016.N().S(`
 `)
 		}
 		if b.Risk != "" {
 			qw422016.N().S(`risk	`)
-			qw422016.N().S(line(b.Risk))
+			qw422016.N().S(report.OneLine(b.Risk))
 			qw422016.N().S(`
 `)
 		}
 		qw422016.N().S(`description	`)
 		if b.Offered {
-			qw422016.N().S(dash(b.Description))
+			qw422016.N().S(report.Dash(b.Description))
 		} else {
 			qw422016.N().S(`the server does not offer this definition now`)
 		}
@@ -229,7 +225,7 @@ note	`)
 `)
 		for _, budget := range b.Budgets {
 			qw422016.N().S(`budget	`)
-			qw422016.N().S(line(budget.String()))
+			qw422016.N().S(report.OneLine(budget.String()))
 			qw422016.N().S(`
 `)
 		}
@@ -239,7 +235,7 @@ note	`)
 		if r.Withheld {
 			qw422016.N().S(`the policy does not let you read results of others`)
 		} else {
-			qw422016.N().S(line(r.Text))
+			qw422016.N().S(report.OneLine(r.Text))
 		}
 		if r.Cut != 0 {
 			qw422016.N().S(` (`)
@@ -298,14 +294,14 @@ func streamchangeText(qw422016 *qt422016.Writer, e console.TicketEvent, form rep
 	}
 	qw422016.N().V(e.Change.To)
 	qw422016.N().S(`  `)
-	qw422016.N().S(line(e.Ticket.Exposed))
+	qw422016.N().S(report.OneLine(e.Ticket.Exposed))
 	qw422016.N().S(` for `)
-	qw422016.N().S(line(e.Ticket.Requester))
+	qw422016.N().S(report.OneLine(e.Ticket.Requester))
 	qw422016.N().S(`, by `)
-	qw422016.N().S(line(e.Change.Who))
+	qw422016.N().S(report.OneLine(e.Change.Who))
 	if e.Change.Reason != "" {
 		qw422016.N().S(`: `)
-		qw422016.N().S(line(e.Change.Reason))
+		qw422016.N().S(report.OneLine(e.Change.Reason))
 	}
 	qw422016.N().S(`
 `)
@@ -335,22 +331,22 @@ func streamconnectionsText(qw422016 *qt422016.Writer, v *connectionList, form re
 	for _, c := range v.Connections {
 		qw422016.N().S(c.ID)
 		qw422016.N().S(`	`)
-		qw422016.N().S(line(c.Server))
+		qw422016.N().S(report.OneLine(c.Server))
 		qw422016.N().S(`	`)
-		qw422016.N().S(dash(c.Account))
+		qw422016.N().S(report.Dash(c.Account))
 		qw422016.N().S(`	`)
-		qw422016.N().S(line(cmp.Or(c.Person.Subject, "toolgate")))
+		qw422016.N().S(report.OneLine(cmp.Or(c.Person.Subject, "toolgate")))
 		qw422016.N().S(`	`)
 		qw422016.N().S(c.State)
 		qw422016.N().S(`	`)
-		qw422016.N().S(clock(c.Created))
+		qw422016.N().S(report.Clock(c.Created))
 		if form.Wide() {
 			qw422016.N().S(`	`)
-			qw422016.N().S(clockOrDash(c.Until))
+			qw422016.N().S(report.ClockOrDash(c.Until))
 			qw422016.N().S(`	`)
-			qw422016.N().S(dash(strings.Join(c.Scopes, " ")))
+			qw422016.N().S(report.Dash(strings.Join(c.Scopes, " ")))
 			qw422016.N().S(`	`)
-			qw422016.N().S(line(c.Issuer))
+			qw422016.N().S(report.OneLine(c.Issuer))
 		}
 		qw422016.N().S(`
 `)
@@ -377,34 +373,34 @@ func streamconnectionText(qw422016 *qt422016.Writer, c *console.Connection, form
 	qw422016.N().S(c.State)
 	qw422016.N().S(`
 server	`)
-	qw422016.N().S(line(c.Server))
+	qw422016.N().S(report.OneLine(c.Server))
 	qw422016.N().S(`
 account	`)
-	qw422016.N().S(dash(c.Account))
+	qw422016.N().S(report.Dash(c.Account))
 	qw422016.N().S(`
 of	`)
-	qw422016.N().S(line(cmp.Or(c.Person.Subject, "toolgate")))
+	qw422016.N().S(report.OneLine(cmp.Or(c.Person.Subject, "toolgate")))
 	if c.Person.Issuer != "" {
 		qw422016.N().S(`, whom `)
-		qw422016.N().S(line(c.Person.Issuer))
+		qw422016.N().S(report.OneLine(c.Person.Issuer))
 		qw422016.N().S(` names`)
 	}
 	if c.Person.Tenant != "" {
 		qw422016.N().S(`, tenant `)
-		qw422016.N().S(line(c.Person.Tenant))
+		qw422016.N().S(report.OneLine(c.Person.Tenant))
 	}
 	qw422016.N().S(`
 scopes	`)
-	qw422016.N().S(dash(strings.Join(c.Scopes, " ")))
+	qw422016.N().S(report.Dash(strings.Join(c.Scopes, " ")))
 	qw422016.N().S(`
 authorization server	`)
-	qw422016.N().S(line(c.Issuer))
+	qw422016.N().S(report.OneLine(c.Issuer))
 	qw422016.N().S(`
 since	`)
-	qw422016.N().S(clock(c.Created))
+	qw422016.N().S(report.Clock(c.Created))
 	qw422016.N().S(`
 until	`)
-	qw422016.N().S(clockOrDash(c.Until))
+	qw422016.N().S(report.ClockOrDash(c.Until))
 	qw422016.N().S(`
 `)
 }
@@ -426,7 +422,7 @@ func connectionText(c *console.Connection, form report.Form) string {
 func streamconnectionRevokedText(qw422016 *qt422016.Writer, c console.Connection, form report.Form) {
 	qw422016.N().S(c.ID)
 	qw422016.N().S(` at `)
-	qw422016.N().S(line(c.Server))
+	qw422016.N().S(report.OneLine(c.Server))
 	qw422016.N().S(` is `)
 	qw422016.N().S(c.State)
 	qw422016.N().S(`
@@ -481,15 +477,15 @@ func streamsessionsText(qw422016 *qt422016.Writer, all []console.ClientSession, 
 	for _, s := range all {
 		qw422016.N().S(s.ID)
 		qw422016.N().S(`	`)
-		qw422016.N().S(line(s.Principal))
+		qw422016.N().S(report.OneLine(s.Principal))
 		qw422016.N().S(`	`)
-		qw422016.N().S(dash(s.Client))
+		qw422016.N().S(report.Dash(s.Client))
 		qw422016.N().S(`	`)
 		qw422016.N().S(s.Revision)
 		qw422016.N().S(`	`)
-		qw422016.N().S(clock(s.Since))
+		qw422016.N().S(report.Clock(s.Since))
 		qw422016.N().S(`	`)
-		qw422016.N().S(clock(s.Used))
+		qw422016.N().S(report.Clock(s.Used))
 		qw422016.N().S(`	`)
 		qw422016.N().D(s.Calls)
 		qw422016.N().S(`	`)
@@ -497,7 +493,7 @@ func streamsessionsText(qw422016 *qt422016.Writer, all []console.ClientSession, 
 			if i > 0 {
 				qw422016.N().S(`, `)
 			}
-			qw422016.N().S(line(c.Server))
+			qw422016.N().S(report.OneLine(c.Server))
 			if c.PID != 0 {
 				qw422016.N().S(` (`)
 				qw422016.N().D(c.PID)
@@ -511,7 +507,7 @@ func streamsessionsText(qw422016 *qt422016.Writer, all []console.ClientSession, 
 			qw422016.N().S(`	`)
 			qw422016.N().S(s.Transport)
 			qw422016.N().S(`	`)
-			qw422016.N().S(line(cmp.Or(s.Server, "all")))
+			qw422016.N().S(report.OneLine(cmp.Or(s.Server, "all")))
 		}
 		qw422016.N().S(`
 `)
@@ -542,11 +538,11 @@ func streamlimitsText(qw422016 *qt422016.Writer, all []console.Limit, form repor
 	for _, l := range all {
 		qw422016.N().S(l.Kind)
 		qw422016.N().S(`	`)
-		qw422016.N().S(line(l.Rule))
+		qw422016.N().S(report.OneLine(l.Rule))
 		qw422016.N().S(`	`)
-		qw422016.N().S(line(l.Principal))
+		qw422016.N().S(report.OneLine(l.Principal))
 		qw422016.N().S(`	`)
-		qw422016.N().S(dash(l.Tool))
+		qw422016.N().S(report.Dash(l.Tool))
 		qw422016.N().S(`	`)
 		qw422016.N().V(l.Used)
 		qw422016.N().S(`	`)
@@ -564,7 +560,7 @@ func streamlimitsText(qw422016 *qt422016.Writer, all []console.Limit, form repor
 			qw422016.N().S(`	`)
 			qw422016.N().S(cmp.Or(l.Window, "-"))
 			qw422016.N().S(`	`)
-			qw422016.N().S(dash(string(l.Per)))
+			qw422016.N().S(report.Dash(string(l.Per)))
 			qw422016.N().S(`	`)
 			qw422016.N().S(l.Known)
 		}
@@ -590,7 +586,7 @@ func limitsText(all []console.Limit, form report.Form) string {
 func streamsessionEndedText(qw422016 *qt422016.Writer, s console.ClientSession, form report.Form) {
 	qw422016.N().S(s.ID)
 	qw422016.N().S(` of `)
-	qw422016.N().S(line(s.Principal))
+	qw422016.N().S(report.OneLine(s.Principal))
 	qw422016.N().S(` has ended
 `)
 }
@@ -615,22 +611,22 @@ func streamstopsText(qw422016 *qt422016.Writer, v *stopList, form report.Form) {
 	for _, s := range v.Stops {
 		qw422016.N().S(s.ID)
 		qw422016.N().S(`	`)
-		qw422016.N().S(line(s.About()))
+		qw422016.N().S(report.OneLine(s.About()))
 		if s.Unknown {
 			qw422016.N().S(` (not known)`)
 		}
 		qw422016.N().S(`	`)
-		qw422016.N().S(line(s.Reason))
+		qw422016.N().S(report.OneLine(s.Reason))
 		qw422016.N().S(`	`)
-		qw422016.N().S(line(s.By))
+		qw422016.N().S(report.OneLine(s.By))
 		qw422016.N().S(`	`)
-		qw422016.N().S(clock(s.At))
+		qw422016.N().S(report.Clock(s.At))
 		qw422016.N().S(`	`)
-		qw422016.N().S(clockOrDash(s.Until))
+		qw422016.N().S(report.ClockOrDash(s.Until))
 		qw422016.N().S(`	`)
 		qw422016.N().D(len(s.Confirmed))
 		qw422016.N().S(`	`)
-		qw422016.N().S(dash(strings.Join(s.Waiting, ", ")))
+		qw422016.N().S(report.Dash(strings.Join(s.Waiting, ", ")))
 		qw422016.N().S(`
 `)
 	}
@@ -653,11 +649,11 @@ func stopsText(v *stopList, form report.Form) string {
 func streamstoppedText(qw422016 *qt422016.Writer, s *console.StopState, form report.Form) {
 	qw422016.N().S(s.ID)
 	qw422016.N().S(`: `)
-	qw422016.N().S(line(s.About()))
+	qw422016.N().S(report.OneLine(s.About()))
 	qw422016.N().S(` is stopped`)
 	if !s.Until.IsZero() {
 		qw422016.N().S(` until `)
-		qw422016.N().S(clock(s.Until))
+		qw422016.N().S(report.Clock(s.Until))
 	}
 	qw422016.N().S(`
 `)
@@ -669,13 +665,13 @@ func streamstoppedText(qw422016 *qt422016.Writer, s *console.StopState, form rep
 	}
 	for _, who := range s.Confirmed {
 		qw422016.N().S(`enforced by `)
-		qw422016.N().S(line(who))
+		qw422016.N().S(report.OneLine(who))
 		qw422016.N().S(`
 `)
 	}
 	for _, who := range s.Waiting {
 		qw422016.N().S(`not confirmed by `)
-		qw422016.N().S(line(who))
+		qw422016.N().S(report.OneLine(who))
 		qw422016.N().S(`
 `)
 	}
@@ -698,7 +694,7 @@ func stoppedText(s *console.StopState, form report.Form) string {
 func streamresumedText(qw422016 *qt422016.Writer, s *stop.Stop, form report.Form) {
 	qw422016.N().S(s.ID)
 	qw422016.N().S(`: `)
-	qw422016.N().S(line(s.About()))
+	qw422016.N().S(report.OneLine(s.About()))
 	qw422016.N().S(` is resumed
 `)
 }
@@ -757,13 +753,13 @@ func streamtokensText(qw422016 *qt422016.Writer, all []app.ListedToken, form rep
 	qw422016.N().S(`
 `)
 	for _, t := range all {
-		qw422016.N().S(line(t.Subject))
+		qw422016.N().S(report.OneLine(t.Subject))
 		qw422016.N().S(`	`)
-		qw422016.N().S(line(strings.Join(t.Roles, ",")))
+		qw422016.N().S(report.OneLine(strings.Join(t.Roles, ",")))
 		qw422016.N().S(`	`)
 		qw422016.N().S(form.Cut(t.SHA256, 13))
 		qw422016.N().S(`	`)
-		qw422016.N().S(line(t.Person))
+		qw422016.N().S(report.OneLine(t.Person))
 		qw422016.N().S(`	`)
 		if !t.Expires.IsZero() {
 			qw422016.N().S(t.Expires.UTC().Format("2006-01-02T15:04:05Z"))
@@ -772,7 +768,7 @@ func streamtokensText(qw422016 *qt422016.Writer, all []app.ListedToken, form rep
 		qw422016.N().S(t.State)
 		if form.Wide() {
 			qw422016.N().S(`	`)
-			qw422016.N().S(line(t.Tenant))
+			qw422016.N().S(report.OneLine(t.Tenant))
 		}
 		qw422016.N().S(`
 `)
@@ -878,7 +874,7 @@ func streamrevokedText(qw422016 *qt422016.Writer, all []identity.Revocation, for
 		qw422016.N().S(`…`)
 		if r.Subject != "" {
 			qw422016.N().S(` of `)
-			qw422016.N().S(line(r.Subject))
+			qw422016.N().S(report.OneLine(r.Subject))
 		}
 		qw422016.N().S(`
 `)
@@ -906,37 +902,37 @@ func streaminspectionText(qw422016 *qt422016.Writer, v *inspection, form report.
 `)
 	if t := v.JWT; t != nil {
 		qw422016.N().S(`alg	`)
-		qw422016.N().S(line(t.Algorithm))
+		qw422016.N().S(report.OneLine(t.Algorithm))
 		qw422016.N().S(`
 typ	`)
-		qw422016.N().S(line(t.Type))
+		qw422016.N().S(report.OneLine(t.Type))
 		qw422016.N().S(`
 kid	`)
-		qw422016.N().S(line(t.KeyID))
+		qw422016.N().S(report.OneLine(t.KeyID))
 		qw422016.N().S(`
 iss	`)
-		qw422016.N().S(line(t.Issuer))
+		qw422016.N().S(report.OneLine(t.Issuer))
 		qw422016.N().S(`
 sub	`)
-		qw422016.N().S(line(t.Subject))
+		qw422016.N().S(report.OneLine(t.Subject))
 		qw422016.N().S(`
 aud	`)
-		qw422016.N().S(line(string(t.Audience)))
+		qw422016.N().S(report.OneLine(string(t.Audience)))
 		qw422016.N().S(`
 exp	`)
-		qw422016.N().S(line(string(t.Expires)))
+		qw422016.N().S(report.OneLine(string(t.Expires)))
 		qw422016.N().S(`
 `)
 	}
 	if v.Accepted {
 		qw422016.N().S(`accepted	as `)
-		qw422016.N().S(line(v.Principal.Subject))
+		qw422016.N().S(report.OneLine(v.Principal.Subject))
 		if v.Principal.Person != "" {
 			qw422016.N().S(`, a credential of `)
-			qw422016.N().S(line(v.Principal.Person))
+			qw422016.N().S(report.OneLine(v.Principal.Person))
 		}
 		qw422016.N().S(`, with roles `)
-		qw422016.N().S(line(strings.Join(v.Principal.Roles, ",")))
+		qw422016.N().S(report.OneLine(strings.Join(v.Principal.Roles, ",")))
 		qw422016.N().S(`
 `)
 		if v.Resource != "" {
@@ -947,7 +943,7 @@ exp	`)
 		}
 		if len(v.Principal.Actors) > 0 {
 			qw422016.N().S(`acting	`)
-			qw422016.N().S(line(strings.Join(v.Principal.Actors, ", then ")))
+			qw422016.N().S(report.OneLine(strings.Join(v.Principal.Actors, ", then ")))
 			qw422016.N().S(`
 `)
 		}
@@ -955,7 +951,7 @@ exp	`)
 		qw422016.N().S(`refused	`)
 		qw422016.N().V(v.Kind)
 		qw422016.N().S(`: `)
-		qw422016.N().S(line(v.Reason))
+		qw422016.N().S(report.OneLine(v.Reason))
 		qw422016.N().S(`
 `)
 	}
@@ -983,17 +979,17 @@ func streamtoolsText(qw422016 *qt422016.Writer, all []listedTool, form report.Fo
 	qw422016.N().S(`	DESCRIPTION
 `)
 	for _, t := range all {
-		qw422016.N().S(line(t.Name))
+		qw422016.N().S(report.OneLine(t.Name))
 		if form.Wide() {
 			qw422016.N().S(`	`)
-			qw422016.N().S(line(t.Title))
+			qw422016.N().S(report.OneLine(t.Title))
 			qw422016.N().S(`	`)
-			qw422016.N().S(line(t.Arguments()))
+			qw422016.N().S(report.OneLine(t.Arguments()))
 			qw422016.N().S(`	`)
-			qw422016.N().S(line(t.Hints()))
+			qw422016.N().S(report.OneLine(t.Hints()))
 		}
 		qw422016.N().S(`	`)
-		qw422016.N().S(form.Cut(line(t.Description), 80))
+		qw422016.N().S(form.Cut(report.OneLine(t.Description), 80))
 		if len(t.Hidden) > 0 {
 			qw422016.N().S(` (hidden characters: `)
 			qw422016.N().S(strings.Join(t.Hidden, ", "))
@@ -1028,12 +1024,12 @@ func streamofferedToolsText(qw422016 *qt422016.Writer, all []console.Tool, form 
 	for _, t := range all {
 		pin := cmp.Or(t.Pin, new(console.Pin))
 
-		qw422016.N().S(line(t.Server))
+		qw422016.N().S(report.OneLine(t.Server))
 		qw422016.N().S(`	`)
-		qw422016.N().S(line(t.Name))
+		qw422016.N().S(report.OneLine(t.Name))
 		if t.For != "" {
 			qw422016.N().S(` (`)
-			qw422016.N().S(line(t.For))
+			qw422016.N().S(report.OneLine(t.For))
 			qw422016.N().S(`)`)
 		}
 		qw422016.N().S(`	`)
@@ -1042,21 +1038,21 @@ func streamofferedToolsText(qw422016 *qt422016.Writer, all []console.Tool, form 
 			qw422016.N().S(`, refused`)
 		}
 		qw422016.N().S(`	`)
-		qw422016.N().S(short(t.Digest))
+		qw422016.N().S(report.Short(t.Digest))
 		if form.Wide() {
 			qw422016.N().S(`	`)
-			qw422016.N().S(line(t.Exposed))
+			qw422016.N().S(report.OneLine(t.Exposed))
 			qw422016.N().S(`	`)
-			qw422016.N().S(dash(pin.By))
+			qw422016.N().S(report.Dash(pin.By))
 		}
 		qw422016.N().S(`	`)
 		if r := pin.Refused; r != nil {
-			qw422016.N().S(line(r.By))
+			qw422016.N().S(report.OneLine(r.By))
 			qw422016.N().S(`: `)
-			qw422016.N().S(line(r.Reason))
+			qw422016.N().S(report.OneLine(r.Reason))
 			qw422016.N().S(`; `)
 		}
-		qw422016.N().S(form.Cut(line(firstLine(t.Reason)), 80))
+		qw422016.N().S(form.Cut(report.OneLine(report.FirstLine(t.Reason)), 80))
 		qw422016.N().S(`
 `)
 	}
@@ -1080,13 +1076,13 @@ func streamcontractsText(qw422016 *qt422016.Writer, all []toolContract, form rep
 	qw422016.N().S(`TOOL	ARGUMENTS	FACTS	DESCRIPTION
 `)
 	for _, c := range all {
-		qw422016.N().S(line(c.Tool.Name))
+		qw422016.N().S(report.OneLine(c.Tool.Name))
 		qw422016.N().S(`	`)
-		qw422016.N().S(line(c.Tool.Arguments()))
+		qw422016.N().S(report.OneLine(c.Tool.Arguments()))
 		qw422016.N().S(`	`)
 		qw422016.N().S(cmp.Or(c.FactNames(), "-"))
 		qw422016.N().S(`	`)
-		qw422016.N().S(form.Cut(line(c.Tool.Description), 60))
+		qw422016.N().S(form.Cut(report.OneLine(c.Tool.Description), 60))
 		qw422016.N().S(`
 `)
 	}
@@ -1108,13 +1104,13 @@ func contractsText(all []toolContract, form report.Form) string {
 
 func streamtoolText(qw422016 *qt422016.Writer, t *shownTool, form report.Form) {
 	qw422016.N().S(`tool	`)
-	qw422016.N().S(line(t.Name))
+	qw422016.N().S(report.OneLine(t.Name))
 	qw422016.N().S(`
 server	`)
-	qw422016.N().S(line(t.Server))
+	qw422016.N().S(report.OneLine(t.Server))
 	qw422016.N().S(`
 its name there	`)
-	qw422016.N().S(line(t.Tool))
+	qw422016.N().S(report.OneLine(t.Tool))
 	qw422016.N().S(`
 pin	`)
 	qw422016.N().S(t.State)
@@ -1134,12 +1130,12 @@ pin	`)
 	}
 	if t.Differs != "" {
 		qw422016.N().S(`differs first in	`)
-		qw422016.N().S(line(t.Differs))
+		qw422016.N().S(report.OneLine(t.Differs))
 		qw422016.N().S(`
 `)
 	}
 	for _, p := range t.Variants {
-		qw422016.N().S(line(p.Condition.Words()))
+		qw422016.N().S(report.OneLine(p.Condition.Words()))
 		qw422016.N().S(`	`)
 		if p.Accepted != "" {
 			qw422016.N().S(`accepted `)
@@ -1154,7 +1150,7 @@ pin	`)
 	}
 	for _, r := range t.Roles {
 		qw422016.N().S(`role `)
-		qw422016.N().S(line(r.Role))
+		qw422016.N().S(report.OneLine(r.Role))
 		qw422016.N().S(`	`)
 		if r.Visible {
 			qw422016.N().S(`sees it`)
@@ -1165,18 +1161,18 @@ pin	`)
 		qw422016.N().V(r.Effect)
 		if r.Rule != "" {
 			qw422016.N().S(` by `)
-			qw422016.N().S(line(r.Rule))
+			qw422016.N().S(report.OneLine(r.Rule))
 		}
 		if r.Reason != "" {
 			qw422016.N().S(`: `)
-			qw422016.N().S(line(r.Reason))
+			qw422016.N().S(report.OneLine(r.Reason))
 		}
 		qw422016.N().S(`
 `)
 	}
 	qw422016.N().S(`definition
 `)
-	qw422016.N().S(indent(t.Layout()))
+	qw422016.N().S(report.Indented(t.Layout()))
 	qw422016.N().S(`
 `)
 }
@@ -1203,7 +1199,7 @@ func streamserversText(qw422016 *qt422016.Writer, all []console.Upstream, form r
 	qw422016.N().S(`	ERROR
 `)
 	for _, s := range all {
-		qw422016.N().S(line(s.Name))
+		qw422016.N().S(report.OneLine(s.Name))
 		qw422016.N().S(`	`)
 		qw422016.N().S(s.State)
 		qw422016.N().S(`	`)
@@ -1216,16 +1212,16 @@ func streamserversText(qw422016 *qt422016.Writer, all []console.Upstream, form r
 		qw422016.N().D(s.Sessions)
 		if form.Wide() {
 			qw422016.N().S(`	`)
-			qw422016.N().S(clockOrDash(s.Since))
+			qw422016.N().S(report.ClockOrDash(s.Since))
 			qw422016.N().S(`	`)
 			qw422016.N().D(s.Quarantined)
 			qw422016.N().S(`	`)
 			qw422016.N().D(len(s.Warnings))
 			qw422016.N().S(`	`)
-			qw422016.N().S(dash(s.Sandbox))
+			qw422016.N().S(report.Dash(s.Sandbox))
 		}
 		qw422016.N().S(`	`)
-		qw422016.N().S(form.Cut(line(firstLine(s.Error)), 80))
+		qw422016.N().S(form.Cut(report.OneLine(report.FirstLine(s.Error)), 80))
 		qw422016.N().S(`
 `)
 	}
@@ -1247,13 +1243,13 @@ func serversText(all []console.Upstream, form report.Form) string {
 
 func streamserverText(qw422016 *qt422016.Writer, s console.Server, form report.Form) {
 	qw422016.N().S(`server	`)
-	qw422016.N().S(line(s.Name))
+	qw422016.N().S(report.OneLine(s.Name))
 	qw422016.N().S(`
 state	`)
 	qw422016.N().S(s.State)
 	if !s.Since.IsZero() {
 		qw422016.N().S(` since `)
-		qw422016.N().S(clock(s.Since))
+		qw422016.N().S(report.Clock(s.Since))
 	}
 	qw422016.N().S(`
 transport	`)
@@ -1283,13 +1279,13 @@ tools	`)
 `)
 	if s.Sandbox != "" {
 		qw422016.N().S(`sandbox	`)
-		qw422016.N().S(line(s.Sandbox))
+		qw422016.N().S(report.OneLine(s.Sandbox))
 		qw422016.N().S(`
 `)
 	}
 	if s.Error != "" {
 		qw422016.N().S(`error	`)
-		qw422016.N().S(line(s.Error))
+		qw422016.N().S(report.OneLine(s.Error))
 		qw422016.N().S(`
 `)
 	}
@@ -1301,13 +1297,13 @@ tools	`)
 	}
 	for _, w := range s.Warnings {
 		qw422016.N().S(`warning	`)
-		qw422016.N().S(line(w))
+		qw422016.N().S(report.OneLine(w))
 		qw422016.N().S(`
 `)
 	}
 	for _, l := range s.Stderr {
 		qw422016.N().S(`stderr	`)
-		qw422016.N().S(line(l))
+		qw422016.N().S(report.OneLine(l))
 		qw422016.N().S(`
 `)
 	}
@@ -1331,22 +1327,22 @@ func streampinsText(qw422016 *qt422016.Writer, all []registry.Pin, form report.F
 	qw422016.N().S(`SERVER	TOOL	ACCEPTED	OFFERED	SINCE	DIFFERS FIRST IN
 `)
 	for _, p := range all {
-		qw422016.N().S(line(p.Server))
+		qw422016.N().S(report.OneLine(p.Server))
 		qw422016.N().S(`	`)
-		qw422016.N().S(line(p.Label()))
+		qw422016.N().S(report.OneLine(p.Label()))
 		qw422016.N().S(`	`)
-		qw422016.N().S(cmp.Or(short(p.Accepted), "-"))
+		qw422016.N().S(cmp.Or(report.Short(p.Accepted), "-"))
 		qw422016.N().S(`	`)
-		qw422016.N().S(short(p.Offered))
+		qw422016.N().S(report.Short(p.Offered))
 		qw422016.N().S(`	`)
 		qw422016.N().S(p.OfferedAt.Local().Format(time.DateTime))
 		qw422016.N().S(`	`)
-		qw422016.N().S(dash(p.Differs))
+		qw422016.N().S(report.Dash(p.Differs))
 		if r := p.Refused; r != nil {
 			qw422016.N().S(`; refused by `)
-			qw422016.N().S(line(r.By))
+			qw422016.N().S(report.OneLine(r.By))
 			qw422016.N().S(`: `)
-			qw422016.N().S(line(r.Reason))
+			qw422016.N().S(report.OneLine(r.Reason))
 		}
 		qw422016.N().S(`
 `)
@@ -1387,35 +1383,35 @@ func definitionsText(d app.Definitions, form report.Form) string {
 
 func streamlockText(qw422016 *qt422016.Writer, v lockReport, form report.Form) {
 	for _, d := range v.Differences {
-		qw422016.N().S(line(d.Server))
+		qw422016.N().S(report.OneLine(d.Server))
 		if d.Tool != "" {
 			qw422016.N().S(` `)
-			qw422016.N().S(line(d.Tool))
+			qw422016.N().S(report.OneLine(d.Tool))
 		}
 		if d.Condition != "" {
 			qw422016.N().S(` `)
-			qw422016.N().S(line(d.Condition))
+			qw422016.N().S(report.OneLine(d.Condition))
 		}
 		qw422016.N().S(`	`)
 		qw422016.N().S(d.What)
 		qw422016.N().S(`	`)
-		qw422016.N().S(dash(short(d.Was)))
+		qw422016.N().S(report.Dash(report.Short(d.Was)))
 		qw422016.N().S(`	`)
-		qw422016.N().S(dash(short(d.Now)))
+		qw422016.N().S(report.Dash(report.Short(d.Now)))
 		qw422016.N().S(`
 `)
 	}
 	if v.Written {
 		qw422016.N().S(`wrote `)
-		qw422016.N().S(line(v.File))
+		qw422016.N().S(report.OneLine(v.File))
 		qw422016.N().S(`
 `)
 	} else if len(v.Differences) > 0 {
-		qw422016.N().S(line(v.File))
+		qw422016.N().S(report.OneLine(v.File))
 		qw422016.N().S(` differs from what the servers list
 `)
 	} else {
-		qw422016.N().S(line(v.File))
+		qw422016.N().S(report.OneLine(v.File))
 		qw422016.N().S(` holds what the servers list
 `)
 	}
@@ -1436,9 +1432,9 @@ func lockText(v lockReport, form report.Form) string {
 }
 
 func streamjudgedText(qw422016 *qt422016.Writer, v map[string]string, form report.Form) {
-	qw422016.N().S(line(v["tool"]))
+	qw422016.N().S(report.OneLine(v["tool"]))
 	qw422016.N().S(` of `)
-	qw422016.N().S(line(v["server"]))
+	qw422016.N().S(report.OneLine(v["server"]))
 	qw422016.N().S(` is `)
 	qw422016.N().S(v["state"])
 	qw422016.N().S(`
@@ -1459,413 +1455,15 @@ func judgedText(v map[string]string, form report.Form) string {
 	return qs422016
 }
 
-func streamverifiedText(qw422016 *qt422016.Writer, v notary.Verified, form report.Form) {
-	for _, p := range v.Problems {
-		qw422016.N().S(`broken: `)
-		qw422016.N().S(p.String())
-		qw422016.N().S(`
-`)
-	}
-	for _, p := range v.Unproven {
-		qw422016.N().S(`unproven: `)
-		qw422016.N().S(p.String())
-		qw422016.N().S(`
-`)
-	}
-	for _, fault := range v.State {
-		qw422016.N().S(`broken: `)
-		qw422016.N().S(fault)
-		qw422016.N().S(`
-`)
-	}
-	for _, c := range v.Chains {
-		for _, p := range c.Problems {
-			qw422016.N().S(`broken: `)
-			qw422016.N().S(p.String())
-			qw422016.N().S(`
-`)
-		}
-		for _, p := range c.Torn {
-			qw422016.N().S(`torn: `)
-			qw422016.N().S(p.String())
-			qw422016.N().S(`: an unfinished last line, never acknowledged
-`)
-		}
-		for _, u := range c.Unfinished {
-			qw422016.N().S(`unfinished: decision `)
-			qw422016.N().V(u.Seq)
-			qw422016.N().S(` of `)
-			qw422016.N().S(c.Instance)
-			qw422016.N().S(` has no outcome: running, or its process died
-`)
-		}
-		if (c.Signed != 0 || v.Verdicts.Content == "ok") && c.Seq > c.Signed {
-			qw422016.N().S(`unsigned: `)
-			qw422016.N().S(c.Instance)
-			qw422016.N().S(`: no checkpoint covers the records after `)
-			qw422016.N().V(c.Signed)
-			qw422016.N().S(` yet
-`)
-		}
-	}
-	qw422016.N().S(`chain	`)
-	qw422016.N().V(v.Verdicts.Chain)
-	qw422016.N().S(`
-content	`)
-	qw422016.N().V(v.Verdicts.Content)
-	if v.Verdicts.Content == "unproven" {
-		qw422016.N().S(`: `)
-		if len(v.Unproven) > 0 {
-			qw422016.N().S(`no checkpoint covers some records`)
-		} else {
-			qw422016.N().S(`no public key says who signed the records`)
-		}
-	}
-	qw422016.N().S(`
-independence	`)
-	qw422016.N().V(v.Verdicts.Independence)
-	if v.Verdicts.Independence == "unproven" {
-		qw422016.N().S(`: no place outside the state directory has seen every chain`)
-	}
-	qw422016.N().S(`
-`)
-	if n := len(v.Elsewhere); n > 0 {
-		qw422016.N().S(`elsewhere	`)
-		qw422016.N().S(text.Count(n, "chain"))
-		qw422016.N().S(` that other replicas hold (-o json names them): verify them there
-`)
-	}
-	if n := len(v.Retired); n > 0 {
-		qw422016.N().S(`retired	`)
-		qw422016.N().S(text.Count(n, "chain"))
-		qw422016.N().S(` of replicas that are gone for good (-o json has their last records)
-`)
-	}
-	if n := len(v.Removed); n > 0 {
-		qw422016.N().S(`archived	`)
-		qw422016.N().S(text.Count(n, "chain"))
-		qw422016.N().S(` removed from the trail: verify them with --archive (-o json has their last records)
-`)
-	}
-	if v.OK {
-		qw422016.N().S(`ok: `)
-		qw422016.N().S(text.Count(v.Records(), "record"))
-		qw422016.N().S(` in `)
-		qw422016.N().S(text.Count(len(v.Chains), "chain"))
-		qw422016.N().S(`
-`)
-	}
-}
-
-func writeverifiedText(qq422016 qtio422016.Writer, v notary.Verified, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streamverifiedText(qw422016, v, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func verifiedText(v notary.Verified, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writeverifiedText(qb422016, v, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
-func streamrecordsText(qw422016 *qt422016.Writer, all []trail.Row, form report.Form) {
-	qw422016.N().S(`TIME	KIND	PRINCIPAL	WHAT	RESULT	ID`)
-	if form.Wide() {
-		qw422016.N().S(`	ROLES	SERVER	RULE	STAGE	TRACE	SEQ	ERROR`)
-	}
-	qw422016.N().S(`
-`)
-	for _, r := range all {
-		streamrecordText(qw422016, r, form)
-	}
-}
-
-func writerecordsText(qq422016 qtio422016.Writer, all []trail.Row, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streamrecordsText(qw422016, all, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func recordsText(all []trail.Row, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writerecordsText(qb422016, all, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
-func streamrecordText(qw422016 *qt422016.Writer, r trail.Row, form report.Form) {
-	qw422016.N().S(clock(r.Time))
-	qw422016.N().S(`	`)
-	qw422016.N().V(r.Kind)
-	qw422016.N().S(`	`)
-	qw422016.N().S(line(r.Principal.Subject))
-	qw422016.N().S(`	`)
-	qw422016.N().S(line(r.What()))
-	qw422016.N().S(`	`)
-	qw422016.N().S(form.Cut(line(r.Result()), 60))
-	qw422016.N().S(`	`)
-	qw422016.N().S(line(cmp.Or(r.DecisionID, r.Ticket, r.Instance)))
-	if form.Wide() {
-		qw422016.N().S(`	`)
-		qw422016.N().S(line(strings.Join(r.Principal.Roles, ",")))
-		qw422016.N().S(`	`)
-		qw422016.N().S(line(r.Server))
-		qw422016.N().S(`	`)
-		qw422016.N().S(line(r.Policy.Rule))
-		qw422016.N().S(`	`)
-		qw422016.N().S(r.Stage)
-		qw422016.N().S(`	`)
-		qw422016.N().S(line(r.TraceID))
-		qw422016.N().S(`	`)
-		qw422016.N().V(r.Seq)
-		qw422016.N().S(`	`)
-		qw422016.N().S(line(r.Error))
-	}
-	qw422016.N().S(`
-`)
-}
-
-func writerecordText(qq422016 qtio422016.Writer, r trail.Row, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streamrecordText(qw422016, r, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func recordText(r trail.Row, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writerecordText(qb422016, r, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
-func streamcallsText(qw422016 *qt422016.Writer, all []index.Call, form report.Form) {
-	qw422016.N().S(`TIME	PRINCIPAL	TOOL	OUTCOME	ID`)
-	if form.Wide() {
-		qw422016.N().S(`	PERSON	SERVER	RULE	STAGE	TICKET	MS`)
-	}
-	qw422016.N().S(`
-`)
-	for _, c := range all {
-		qw422016.N().S(clock(c.Time))
-		qw422016.N().S(`	`)
-		qw422016.N().S(line(c.Principal))
-		qw422016.N().S(`	`)
-		qw422016.N().S(line(cmp.Or(c.Tool, c.Method)))
-		qw422016.N().S(`	`)
-		qw422016.N().S(line(c.Outcome))
-		qw422016.N().S(` `)
-		qw422016.N().S(line(c.Code))
-		qw422016.N().S(`	`)
-		qw422016.N().S(line(c.ID))
-		if form.Wide() {
-			qw422016.N().S(`	`)
-			qw422016.N().S(line(c.Person))
-			qw422016.N().S(`	`)
-			qw422016.N().S(line(c.Server))
-			qw422016.N().S(`	`)
-			qw422016.N().S(line(c.Rule))
-			qw422016.N().S(`	`)
-			qw422016.N().S(line(c.Stage))
-			qw422016.N().S(`	`)
-			qw422016.N().S(line(c.Ticket))
-			qw422016.N().S(`	`)
-			qw422016.N().V(c.DurationMS)
-		}
-		qw422016.N().S(`
-`)
-	}
-}
-
-func writecallsText(qq422016 qtio422016.Writer, all []index.Call, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streamcallsText(qw422016, all, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func callsText(all []index.Call, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writecallsText(qb422016, all, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
-func streamindexedText(qw422016 *qt422016.Writer, v *indexed, form report.Form) {
-	qw422016.N().S(text.Count(v.Calls, "call"))
-	qw422016.N().S(` indexed
-`)
-}
-
-func writeindexedText(qq422016 qtio422016.Writer, v *indexed, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streamindexedText(qw422016, v, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func indexedText(v *indexed, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writeindexedText(qb422016, v, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
-func streamarchivedText(qw422016 *qt422016.Writer, a notary.Archived, form report.Form) {
-	qw422016.N().S(text.Count(a.Segments, "segment"))
-	qw422016.N().S(` of `)
-	qw422016.N().S(text.Count(a.Chains, "chain"))
-	qw422016.N().S(` in `)
-	qw422016.N().S(line(a.To))
-	qw422016.N().S(`
-`)
-	if n := len(a.Removed); n > 0 {
-		qw422016.N().S(text.Count(n, "chain"))
-		qw422016.N().S(` archived whole and removed from the trail
-`)
-	}
-}
-
-func writearchivedText(qq422016 qtio422016.Writer, a notary.Archived, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streamarchivedText(qw422016, a, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func archivedText(a notary.Archived, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writearchivedText(qb422016, a, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
-func streamreplicasText(qw422016 *qt422016.Writer, all []fleet.KnownReplica, form report.Form) {
-	qw422016.N().S(`REPLICA	STATE	LAST PROCESS	LAST CHECKPOINT	CHAINS`)
-	if form.Wide() {
-		qw422016.N().S(`	RETIRED	BY`)
-	}
-	qw422016.N().S(`
-`)
-	for _, r := range all {
-		qw422016.N().S(line(r.Name))
-		qw422016.N().S(`	`)
-		qw422016.N().S(r.State)
-		qw422016.N().S(`	`)
-		qw422016.N().S(line(r.Who))
-		qw422016.N().S(`	`)
-		qw422016.N().S(clock(r.Last))
-		qw422016.N().S(`	`)
-		qw422016.N().D(len(r.Chains))
-		if form.Wide() {
-			qw422016.N().S(`	`)
-			if r.By != "" {
-				qw422016.N().S(clock(r.Retired))
-			}
-			qw422016.N().S(`	`)
-			qw422016.N().S(line(r.By))
-		}
-		qw422016.N().S(`
-`)
-	}
-}
-
-func writereplicasText(qq422016 qtio422016.Writer, all []fleet.KnownReplica, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streamreplicasText(qw422016, all, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func replicasText(all []fleet.KnownReplica, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writereplicasText(qb422016, all, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
-func streamretiredText(qw422016 *qt422016.Writer, r fleet.KnownReplica, form report.Form) {
-	qw422016.N().S(`replica `)
-	qw422016.N().S(line(r.Name))
-	qw422016.N().S(` (`)
-	qw422016.N().S(line(r.Who))
-	qw422016.N().S(`) is retired; the store keeps the last record of `)
-	qw422016.N().S(text.Count(len(r.Chains), "chain"))
-	qw422016.N().S(`:
-`)
-	for _, c := range r.Chains {
-		qw422016.N().S(c.Instance)
-		qw422016.N().S(`	`)
-		qw422016.N().V(c.Seq)
-		qw422016.N().S(`	`)
-		qw422016.N().S(c.Hash)
-		qw422016.N().S(`
-`)
-	}
-}
-
-func writeretiredText(qq422016 qtio422016.Writer, r fleet.KnownReplica, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streamretiredText(qw422016, r, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func retiredText(r fleet.KnownReplica, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writeretiredText(qb422016, r, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
-func streambackupText(qw422016 *qt422016.Writer, v map[string]string, form report.Form) {
-	qw422016.N().S(`written to `)
-	qw422016.N().S(v["backup"])
-	qw422016.N().S(`
-`)
-	if at := v["database"]; at != "" {
-		qw422016.N().S(`The backup has the audit trail and the artifacts. The tickets and everything else of the state are in `)
-		qw422016.N().S(at)
-		qw422016.N().S(`.
-hint: back that database up too, with pg_dump --format=custom before or beside this command
-`)
-	}
-	if at := v["elsewhere"]; at != "" {
-		qw422016.N().S(`not copied: `)
-		qw422016.N().S(at)
-		qw422016.N().S(`, where standard tools keep their data
-hint: copy it while toolgate is stopped
-`)
-	}
-}
-
-func writebackupText(qq422016 qtio422016.Writer, v map[string]string, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streambackupText(qw422016, v, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func backupText(v map[string]string, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writebackupText(qb422016, v, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
 func streamsupportBundleText(qw422016 *qt422016.Writer, b *supportBundle, form report.Form) {
 	qw422016.N().S(`FILE	BYTES	MISSING
 `)
 	for _, m := range b.Members {
-		qw422016.N().S(line(m.Name))
+		qw422016.N().S(report.OneLine(m.Name))
 		qw422016.N().S(`	`)
 		qw422016.N().D(m.Bytes)
 		qw422016.N().S(`	`)
-		qw422016.N().S(line(m.Missing))
+		qw422016.N().S(report.OneLine(m.Missing))
 		qw422016.N().S(`
 `)
 	}
@@ -1891,154 +1489,11 @@ func supportBundleText(b *supportBundle, form report.Form) string {
 	return qs422016
 }
 
-func streamstoreMovedText(qw422016 *qt422016.Writer, v storeMoved, form report.Form) {
-	qw422016.N().S(`TABLE	ROWS
-`)
-	for _, table := range slices.Sorted(maps.Keys(v.Rows)) {
-		qw422016.N().S(table)
-		qw422016.N().S(`	`)
-		qw422016.N().D(v.Rows[table])
-		qw422016.N().S(`
-`)
-	}
-	qw422016.N().S(`moved to `)
-	qw422016.N().S(v.Database)
-	qw422016.N().S(`; the file from before is `)
-	qw422016.N().S(v.File)
-	qw422016.N().S(`
-hint: set toolgate.store to this database before you start toolgate. Artifacts and the audit trail stay in the state directory
-`)
-}
-
-func writestoreMovedText(qq422016 qtio422016.Writer, v storeMoved, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streamstoreMovedText(qw422016, v, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func storeMovedText(v storeMoved, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writestoreMovedText(qb422016, v, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
-func streamrestoredText(qw422016 *qt422016.Writer, v map[string]string, form report.Form) {
-	qw422016.N().S(`restored to `)
-	qw422016.N().S(v["state"])
-	qw422016.N().S(`: tickets that were approved or running become unknown at the next start
-Stops and revocations since the backup are gone.
-hint: stop and revoke again what still has to be, before agents come back
-`)
-	if at := v["database"]; at != "" {
-		qw422016.N().S(`These are the tickets in `)
-		qw422016.N().S(at)
-		qw422016.N().S(`, which was not changed otherwise.
-hint: restore that database with pg_restore before you run toolgate restore
-`)
-	}
-	if at := v["journal"]; at != "" {
-		qw422016.N().S(`The journal of payments, `)
-		qw422016.N().S(at)
-		qw422016.N().S(`, is of the time of the backup: it has forgotten later payments and their idempotency keys.
-hint: put the newer file in its place if you have it; otherwise compare the account with the chain before agents come back
-`)
-	}
-}
-
-func writerestoredText(qq422016 qtio422016.Writer, v map[string]string, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streamrestoredText(qw422016, v, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func restoredText(v map[string]string, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writerestoredText(qb422016, v, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
-func streamfindingText(qw422016 *qt422016.Writer, level, where, message, hint string) {
-	qw422016.N().S(level)
-	qw422016.N().S(`: `)
-	if where != "" {
-		qw422016.N().S(where)
-		qw422016.N().S(`: `)
-	}
-	qw422016.N().S(message)
-	if hint != "" {
-		qw422016.N().S(`
-hint: `)
-		qw422016.N().S(hint)
-	}
-	qw422016.N().S(`
-`)
-}
-
-func writefindingText(qq422016 qtio422016.Writer, level, where, message, hint string) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streamfindingText(qw422016, level, where, message, hint)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func findingText(level, where, message, hint string) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writefindingText(qb422016, level, where, message, hint)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
-func streamfindingsText(qw422016 *qt422016.Writer, all []finding) {
-	for _, f := range all {
-		streamfindingText(qw422016, f.Level, f.Where, f.Message, f.Hint)
-	}
-}
-
-func writefindingsText(qq422016 qtio422016.Writer, all []finding) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streamfindingsText(qw422016, all)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func findingsText(all []finding) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writefindingsText(qb422016, all)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
-func streamgithubText(qw422016 *qt422016.Writer, all []finding, form report.Form) {
-	for _, f := range all {
-		qw422016.N().S(annotation(f))
-		qw422016.N().S(`
-`)
-	}
-}
-
-func writegithubText(qq422016 qtio422016.Writer, all []finding, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streamgithubText(qw422016, all, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func githubText(all []finding, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writegithubText(qb422016, all, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
 func streamcheckText(qw422016 *qt422016.Writer, v checkReport, form report.Form) {
-	streamfindingsText(qw422016, v.Findings)
+	qw422016.N().S(command.FindingsText(v.Findings))
 	for _, s := range v.Visible {
 		if !s.Blind() {
-			qw422016.N().S(line(s.String()))
+			qw422016.N().S(report.OneLine(s.String()))
 			qw422016.N().S(`
 `)
 		}
@@ -2048,7 +1503,7 @@ func streamcheckText(qw422016 *qt422016.Writer, v checkReport, form report.Form)
 	}
 	qw422016.N().S(text.Count(v.Servers, "server"))
 	qw422016.N().S(`, policy `)
-	qw422016.N().S(short(v.Policy))
+	qw422016.N().S(report.Short(v.Policy))
 	qw422016.N().S(`
 `)
 }
@@ -2068,7 +1523,7 @@ func checkText(v checkReport, form report.Form) string {
 }
 
 func streamdoctorText(qw422016 *qt422016.Writer, x *examination, form report.Form) {
-	streamfindingsText(qw422016, x.Findings)
+	qw422016.N().S(command.FindingsText(x.Findings))
 }
 
 func writedoctorText(qq422016 qtio422016.Writer, x *examination, form report.Form) {
@@ -2085,92 +1540,9 @@ func doctorText(x *examination, form report.Form) string {
 	return qs422016
 }
 
-func streampolicyCheckText(qw422016 *qt422016.Writer, v checked, form report.Form) {
-	if form == "github" {
-		streamgithubText(qw422016, v.Findings, form)
-		return
-	}
-	for _, f := range v.Findings {
-		if f.Level != levelNote || v.Notes == 0 {
-			streamfindingText(qw422016, f.Level, f.Where, f.Message, f.Hint)
-		}
-	}
-	if v.Notes > 0 {
-		qw422016.N().S(text.Count(v.Notes, "note"))
-		qw422016.N().S(` on style: --notes prints them
-`)
-	}
-	if len(v.Whole) > 0 {
-		qw422016.N().S(`for `)
-		qw422016.N().D(len(v.Whole))
-		qw422016.N().S(` of `)
-		qw422016.N().S(text.Count(v.Pairs, "pair"))
-		qw422016.N().S(` of a role and a tool the conditions cannot be told before a call:
-`)
-		for _, reason := range v.Reasons() {
-			qw422016.N().S(`  `)
-			qw422016.N().S(line(reason))
-			qw422016.N().S(`
-`)
-		}
-	}
-	if !v.Visible {
-		qw422016.N().S(`no rule data.toolgate.visible: a tool is hidden once it is known that every call is denied
-`)
-	}
-	qw422016.N().S(`ok: policy `)
-	qw422016.N().S(short(v.Revision))
-	qw422016.N().S(`, roles `)
-	qw422016.N().S(strings.Join(v.Roles, ", "))
-	qw422016.N().S(`
-`)
-}
-
-func writepolicyCheckText(qq422016 qtio422016.Writer, v checked, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streampolicyCheckText(qw422016, v, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func policyCheckText(v checked, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writepolicyCheckText(qb422016, v, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
-func streampolicyWrittenText(qw422016 *qt422016.Writer, v policyWritten, form report.Form) {
-	qw422016.N().S(`wrote `)
-	qw422016.N().S(text.Count(v.Files, "file"))
-	qw422016.N().S(` to `)
-	qw422016.N().S(v.Directory)
-	qw422016.N().S(`
-next: toolgate policy check `)
-	qw422016.N().S(v.Directory)
-	qw422016.N().S(`; toolgate policy test `)
-	qw422016.N().S(v.Directory)
-	qw422016.N().S(`
-`)
-}
-
-func writepolicyWrittenText(qq422016 qtio422016.Writer, v policyWritten, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streampolicyWrittenText(qw422016, v, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func policyWrittenText(v policyWritten, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writepolicyWrittenText(qb422016, v, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
 func streambannerText(qw422016 *qt422016.Writer, b banner, form report.Form) {
 	qw422016.N().S(`toolgate `)
-	qw422016.N().S(version)
+	qw422016.N().S(command.Version)
 	qw422016.N().S(`
 
   agents connect   `)
@@ -2183,7 +1555,7 @@ func streambannerText(qw422016 *qt422016.Writer, b banner, form report.Form) {
 	qw422016.N().S(b.People)
 	qw422016.N().S(`/console/   (health: /readyz)
   policy           `)
-	qw422016.N().S(short(b.Policy))
+	qw422016.N().S(report.Short(b.Policy))
 	qw422016.N().S(`
   state            `)
 	qw422016.N().S(b.State)
@@ -2228,129 +1600,6 @@ func bannerText(b banner, form report.Form) string {
 	return qs422016
 }
 
-func streamclientPlanText(qw422016 *qt422016.Writer, p *clientPlan, form report.Form) {
-	for _, s := range p.Servers {
-		qw422016.N().S(line(s.Name))
-		qw422016.N().S(`	`)
-		qw422016.N().S(s.Status)
-		if s.As != "" {
-			qw422016.N().S(` as `)
-			qw422016.N().S(line(s.As))
-		}
-		qw422016.N().S(`	`)
-		qw422016.N().S(line(s.Reason))
-		qw422016.N().S(`
-`)
-	}
-	for _, w := range p.Warnings {
-		qw422016.N().S(`WARNING: `)
-		qw422016.N().S(line(w))
-		qw422016.N().S(`
-`)
-	}
-	for _, n := range p.Notes {
-		qw422016.N().S(`note: `)
-		qw422016.N().S(line(n))
-		qw422016.N().S(`
-`)
-	}
-	for _, c := range p.Changes {
-		qw422016.N().S(`
-`)
-		qw422016.N().S(report.Printable(c.Diff))
-		if c.Backup != "" {
-			qw422016.N().S(`backup: `)
-			qw422016.N().S(c.Backup)
-			qw422016.N().S(`
-`)
-		}
-	}
-	if len(p.Changes) == 0 {
-		qw422016.N().S(`nothing to change
-`)
-	}
-	if p.Written {
-		qw422016.N().S(`written; --undo restores the file
-`)
-	} else if len(p.Changes) > 0 {
-		qw422016.N().S(`nothing is written; --write does it
-`)
-	}
-}
-
-func writeclientPlanText(qq422016 qtio422016.Writer, p *clientPlan, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streamclientPlanText(qw422016, p, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func clientPlanText(p *clientPlan, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writeclientPlanText(qb422016, p, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
-func streamundoneText(qw422016 *qt422016.Writer, all []string, form report.Form) {
-	for _, file := range all {
-		qw422016.N().S(`restored `)
-		qw422016.N().S(file)
-		qw422016.N().S(`
-`)
-	}
-}
-
-func writeundoneText(qq422016 qtio422016.Writer, all []string, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streamundoneText(qw422016, all, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func undoneText(all []string, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writeundoneText(qb422016, all, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
-func streamclientsText(qw422016 *qt422016.Writer, all []foundClient, form report.Form) {
-	qw422016.N().S(`CLIENT	SCOPE	FILE	SERVERS	SECRETS	NOTES	PROBLEM
-`)
-	for _, c := range all {
-		qw422016.N().S(c.Client)
-		qw422016.N().S(`	`)
-		qw422016.N().S(c.Scope)
-		qw422016.N().S(`	`)
-		qw422016.N().S(line(c.File))
-		qw422016.N().S(`	`)
-		qw422016.N().S(line(strings.Join(c.Servers, ",")))
-		qw422016.N().S(`	`)
-		qw422016.N().D(c.Secrets)
-		qw422016.N().S(`	`)
-		qw422016.N().D(c.Notes)
-		qw422016.N().S(`	`)
-		qw422016.N().S(line(firstLine(c.Problem)))
-		qw422016.N().S(`
-`)
-	}
-}
-
-func writeclientsText(qq422016 qtio422016.Writer, all []foundClient, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streamclientsText(qw422016, all, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func clientsText(all []foundClient, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writeclientsText(qb422016, all, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
 func streamoffersText(qw422016 *qt422016.Writer, s *setup, form report.Form) {
 	if len(s.Servers) > 0 {
 		qw422016.N().S(`	SERVER	CLIENT	REACHED BY
@@ -2361,13 +1610,13 @@ func streamoffersText(qw422016 *qt422016.Writer, s *setup, form report.Form) {
 				qw422016.N().S(` *`)
 			}
 			qw422016.N().S(`	`)
-			qw422016.N().S(line(o.Name))
+			qw422016.N().S(report.OneLine(o.Name))
 			qw422016.N().S(`	`)
 			qw422016.N().S(o.Client)
 			qw422016.N().S(`	`)
-			qw422016.N().S(form.Cut(line(o.Target), 100))
+			qw422016.N().S(form.Cut(report.OneLine(o.Target), 100))
 			qw422016.N().S(`	`)
-			qw422016.N().S(line(o.Reason))
+			qw422016.N().S(report.OneLine(o.Reason))
 			qw422016.N().S(`
 `)
 		}
@@ -2377,7 +1626,7 @@ func streamoffersText(qw422016 *qt422016.Writer, s *setup, form report.Form) {
 	}
 	for _, n := range s.Notes {
 		qw422016.N().S(`note: `)
-		qw422016.N().S(line(n))
+		qw422016.N().S(report.OneLine(n))
 		qw422016.N().S(`
 `)
 	}
@@ -2439,14 +1688,14 @@ tokens, shown only now:
 		}
 		qw422016.N().S(`
 `)
-		streamfindingsText(qw422016, s.Findings)
+		qw422016.N().S(command.FindingsText(s.Findings))
 		if c := s.Call; c != nil {
 			qw422016.N().S(`first call, as agent: `)
 			if c.Tool != "" {
-				qw422016.N().S(line(c.Tool))
+				qw422016.N().S(report.OneLine(c.Tool))
 				qw422016.N().S(`
 `)
-				qw422016.N().S(indent(c.Text))
+				qw422016.N().S(report.Indented(c.Text))
 				qw422016.N().S(`
 `)
 			} else {
@@ -2454,7 +1703,7 @@ tokens, shown only now:
 `)
 				for _, t := range c.Tools {
 					qw422016.N().S(`  `)
-					qw422016.N().S(line(t))
+					qw422016.N().S(report.OneLine(t))
 					qw422016.N().S(`
 `)
 				}
@@ -2554,10 +1803,10 @@ The token of subject `)
 `)
 	for _, t := range all {
 		qw422016.N().S(`| `)
-		qw422016.N().S(code(t.Name))
+		qw422016.N().S(report.CodeMarkdown(t.Name))
 		qw422016.N().S(` | `)
 		if len(t.Annotations) > 0 {
-			qw422016.N().S(code(form.Cut(string(t.Annotations), 200)))
+			qw422016.N().S(report.CodeMarkdown(form.Cut(string(t.Annotations), 200)))
 		} else {
 			qw422016.N().S(`nothing`)
 		}
@@ -2608,47 +1857,6 @@ func writedraftedPolicyText(qq422016 qtio422016.Writer, all []draftedTool, form 
 func draftedPolicyText(all []draftedTool, form report.Form) string {
 	qb422016 := qt422016.AcquireByteBuffer()
 	writedraftedPolicyText(qb422016, all, form)
-	qs422016 := string(qb422016.B)
-	qt422016.ReleaseByteBuffer(qb422016)
-	return qs422016
-}
-
-func streamserviceText(qw422016 *qt422016.Writer, s loginitem.Status, form report.Form) {
-	qw422016.N().S(`service	`)
-	qw422016.N().S(s.Name)
-	qw422016.N().S(`
-file	`)
-	qw422016.N().S(line(s.File))
-	if !s.Installed {
-		qw422016.N().S(` (not there)`)
-	}
-	qw422016.N().S(`
-at login	`)
-	if s.Enabled {
-		qw422016.N().S(`starts`)
-	} else {
-		qw422016.N().S(`does not start`)
-	}
-	qw422016.N().S(`
-now	`)
-	if s.Running {
-		qw422016.N().S(`runs`)
-	} else {
-		qw422016.N().S(`does not run`)
-	}
-	qw422016.N().S(`
-`)
-}
-
-func writeserviceText(qq422016 qtio422016.Writer, s loginitem.Status, form report.Form) {
-	qw422016 := qt422016.AcquireWriter(qq422016)
-	streamserviceText(qw422016, s, form)
-	qt422016.ReleaseWriter(qw422016)
-}
-
-func serviceText(s loginitem.Status, form report.Form) string {
-	qb422016 := qt422016.AcquireByteBuffer()
-	writeserviceText(qb422016, s, form)
 	qs422016 := string(qb422016.B)
 	qt422016.ReleaseByteBuffer(qb422016)
 	return qs422016

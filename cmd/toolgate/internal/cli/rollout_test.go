@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
@@ -146,7 +148,7 @@ func TestRolloutLosesNoCall(t *testing.T) {
 			of.reach(t, name, of.ended()+100)
 		}
 		r.signal(syscall.SIGTERM)
-		r.process.ends(exitOK)
+		r.process.ends(command.ExitOK)
 		r.start(t)
 	}
 	for name, of := range through {

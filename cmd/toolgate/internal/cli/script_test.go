@@ -21,6 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/toolgate/toolgate/internal/guardian"
@@ -51,7 +53,7 @@ func toolgateMain() {
 	if err := program.TetherSelf(); err != nil {
 		panic(err)
 	}
-	Main(version)
+	Main(command.Version)
 }
 
 // recorderMain is an upstream for scripts: recorder CONFIG RECORD plays what the
@@ -335,7 +337,7 @@ func cmdMistake(ts *testscript.TestScript, neg bool, args []string) {
 	_, last, _ := strings.Cut(ts.ReadFile("stderr"), "toolgate: error: ") // lines before it may say where it looked
 	said, hint, _ := strings.Cut(last, "\nhint: ")
 	switch {
-	case code != exitUsage && code != exitUnreachable || ts.ReadFile("stdout") != "":
+	case code != command.ExitUsage && code != command.ExitUnreachable || ts.ReadFile("stdout") != "":
 		ts.Fatalf("exit code %d, stdout %q: that is no refusal", code, ts.ReadFile("stdout"))
 	case !regexp.MustCompile(args[0]).MatchString(said):
 		ts.Fatalf("the error does not match %q", args[0])

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
@@ -39,12 +41,12 @@ func TestServiceManager(t *testing.T) {
 	serve := exec.Command("env", "NOTIFY_SOCKET="+socket.LocalAddr().String(), "toolgate", "serve", "--listen", agents, "--admin", program.FreeAddress(t))
 	p := startCommand(t, dir, serve)
 	hears("READY=1")
-	if code, out := toolgate(t, dir, "tool", "list", "--addr", "http://"+agents); code != exitOK {
+	if code, out := toolgate(t, dir, "tool", "list", "--addr", "http://"+agents); code != command.ExitOK {
 		t.Errorf("a list once it is ready: exit %d\n%s", code, out)
 	}
 	p.signal(syscall.SIGTERM)
 	hears("STOPPING=1")
-	p.ends(exitOK)
+	p.ends(command.ExitOK)
 }
 
 // A service manager that is gone does not keep toolgate from serving.
@@ -58,5 +60,5 @@ func TestServiceManagerThatIsGone(t *testing.T) {
 	p.says("reaching the service manager")
 	ready(t, admin)
 	p.signal(syscall.SIGTERM)
-	p.ends(exitOK)
+	p.ends(command.ExitOK)
 }

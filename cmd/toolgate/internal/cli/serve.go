@@ -10,15 +10,15 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/crash"
@@ -29,10 +29,10 @@ import (
 	"github.com/toolgate/toolgate/tools"
 )
 
-func serveCommand(e *env) *cobra.Command {
+func serveCommand(e *command.Env) *cobra.Command {
 	var listen, admin string
-	load := func() (*config.Config, error) { return e.loadAs(listen, admin) }
-	c := withForms(command("serve", "serve agents and people", func(ctx context.Context, _ []string) error {
+	load := func() (*config.Config, error) { return e.LoadAs(listen, admin) }
+	c := command.WithForms(command.New("serve", "serve agents and people", func(ctx context.Context, _ []string) error {
 		surviveClosedPipes()
 		begun, err := load()
 		if err != nil {
@@ -47,10 +47,10 @@ func serveCommand(e *env) *cobra.Command {
 		// One that cannot be told is a warning, because toolgate serves without it.
 		tell := func(state string) {
 			if err := tellServiceManager(state); err != nil {
-				e.logger().Warn(err.Error())
+				e.Logger().Warn(err.Error())
 			}
 		}
-		opts := e.appOptions()
+		opts := e.AppOptions()
 		opts.Draining = func() { tell("STOPPING=1") }
 		a, err := app.Open(ctx, cfg, opts)
 		if err != nil {
@@ -65,7 +65,7 @@ func serveCommand(e *env) *cobra.Command {
 		defer signal.Stop(hup)
 		err = a.Run(ctx, listeners, app.Reload{Begun: begun, Asked: hup, Next: load})
 		return errors.Join(err, a.Close())
-	}), noReport)
+	}), command.NoReport)
 	c.Flags().StringVar(&listen, "listen", "", "`ADDRESS` for agents, HOST:PORT (default: as configured)")
 	c.Flags().StringVar(&admin, "admin", "", "`ADDRESS` for people, HOST:PORT (default: as configured)")
 	return withLogCalls(e, c)
@@ -73,13 +73,13 @@ func serveCommand(e *env) *cobra.Command {
 
 // keepCrash logs the crashes of earlier processes on a state directory, and has the stacks of
 // this one kept there until stop. Serving matters more than that they can be.
-func keepCrash(e *env, state string) (stop func()) {
+func keepCrash(e *command.Env, state string) (stop func()) {
 	found, stop, err := crash.Keep(crash.Dir(state))
 	for _, file := range found {
-		e.logger().Error("toolgate has crashed: its stacks are kept", "file", file)
+		e.Logger().Error("toolgate has crashed: its stacks are kept", "file", file)
 	}
 	if err != nil {
-		e.logger().Warn("the stacks of a crash will not be kept", "error", err)
+		e.Logger().Warn("the stacks of a crash will not be kept", "error", err)
 	}
 	return stop
 }
@@ -96,7 +96,7 @@ type banner struct {
 // newBanner returns what serve prints first: where agents connect, where people look, which
 // demo tokens are configured, and a first call to paste if all are. moved says that the
 // agents' address is not the one that the configuration names.
-func newBanner(e *env, a *app.App, moved bool) banner {
+func newBanner(e *command.Env, a *app.App, moved bool) banner {
 	cfg := a.Config()
 	agents, call := app.URL(cfg.Listen, cfg.TLS), ""
 	var demo []config.Token
@@ -106,7 +106,7 @@ func newBanner(e *env, a *app.App, moved bool) banner {
 		}
 	}
 	if len(demo) == len(config.DemoTokens) {
-		at := e.configFlag()
+		at := e.ConfigFlag()
 		if moved {
 			at = " --addr " + agents
 		}
@@ -115,95 +115,87 @@ func newBanner(e *env, a *app.App, moved bool) banner {
 	return banner{agents, app.URL(cfg.Admin, cfg.AdminTLS), a.Revision(), cfg.State, demo, call}
 }
 
-// configFlag returns the flag with which a command finds this configuration, after a
-// space; "" where it needs none.
-func (e *env) configFlag() string {
-	if here, err := filepath.Abs(defaultConfig); e.config == defaultConfig || err == nil && e.config == here {
-		return ""
-	}
-	return " --config " + e.config
-}
-
-func stdioCommand(e *env) (c *cobra.Command) {
+func stdioCommand(e *command.Env) (c *cobra.Command) {
 	var address string
-	c = withForms(command("stdio", "serve one MCP client on stdin and stdout", func(ctx context.Context, _ []string) error {
+	c = command.WithForms(command.New("stdio", "serve one MCP client on stdin and stdout", func(ctx context.Context, _ []string) error {
 		if c.Flags().Changed("connect") {
 			return connectStdio(e, c, address)
 		}
 		return attached(ctx, e, func(a *app.App, who identity.Credential) error {
-			return a.ServeStdio(ctx, who, clientOf(e), e.out)
+			return a.ServeStdio(ctx, who, clientOf(e), e.Stdout)
 		})
-	}), noReport)
+	}), command.NoReport)
 	c.Flags().StringVar(&address, "connect", "", "`URL` of the MCP endpoint to connect the client to")
 	return withLogCalls(e, c)
 }
 
 // connectStdio connects the client on stdin and stdout to a running endpoint.
-func connectStdio(e *env, c *cobra.Command, address string) error {
+func connectStdio(e *command.Env, c *cobra.Command, address string) error {
 	for _, name := range []string{"config", "overlay", "state", "role", "log-calls"} {
 		if c.Flags().Changed(name) {
-			return usage(fmt.Errorf("--%s means nothing with --connect\nhint: the endpoint has its own configuration, and knows the caller by --token", name))
+			return command.Usage(fmt.Errorf("--%s means nothing with --connect\nhint: the endpoint has its own configuration, and knows the caller by --token", name))
 		}
 	}
 	surviveClosedPipes()
-	secure, err := e.trust("", nil)
+	secure, err := e.Trust("", nil)
 	if err != nil {
 		return err
 	}
-	b, err := bridge.New(bridge.Options{URL: address, Token: e.token, TLS: secure, Log: e.logger().Named("bridge")})
+	b, err := bridge.New(bridge.Options{URL: address, Token: e.Token, TLS: secure, Log: e.Logger().Named("bridge")})
 	if err == nil {
-		err = b.Serve(c.Context(), clientOf(e), e.out)
+		err = b.Serve(c.Context(), clientOf(e), e.Stdout)
 	}
 	switch {
 	case errors.Is(err, bridge.ErrAddress):
-		return usage(fmt.Errorf("--connect cannot be used: %w\nhint: --connect http://127.0.0.1:8787", err))
+		return command.Usage(fmt.Errorf("--connect cannot be used: %w\nhint: --connect http://127.0.0.1:8787", err))
 	case errors.Is(err, bridge.ErrToken):
-		return usage(fmt.Errorf("--token cannot be used: %w\nhint: check --token or TOOLGATE_TOKEN for spaces and line ends", err))
+		return command.Usage(fmt.Errorf("--token cannot be used: %w\nhint: check --token or TOOLGATE_TOKEN for spaces and line ends", err))
 	case errors.Is(err, bridge.ErrUnauthorised):
-		return &exit{code: exitUnauthorised, err: fmt.Errorf("%w\nhint: say who asks with --token or TOOLGATE_TOKEN", err)}
+		return &command.Exit{Code: command.ExitUnauthorised, Err: fmt.Errorf("%w\nhint: say who asks with --token or TOOLGATE_TOKEN", err)}
 	case errors.Is(err, bridge.ErrUnreachable):
-		return &exit{code: exitUnreachable, err: fmt.Errorf("%w\nhint: is toolgate serve running, does --connect name its listener for agents, and --ca its authority?", err)}
+		return &command.Exit{Code: command.ExitUnreachable, Err: fmt.Errorf("%w\nhint: is toolgate serve running, does --connect name its listener for agents, and --ca its authority?", err)}
 	}
 	return err
 }
 
 // errLocalOff reports that nobody says who the caller is, and that --role does not.
-var errLocalOff = &exit{code: exitUnauthorised, err: errors.New("identity is configured, so the principal local and --role are off\n" +
+var errLocalOff = &command.Exit{Code: command.ExitUnauthorised, Err: errors.New("identity is configured, so the principal local and --role are off\n" +
+
 	"hint: say who calls with --token or TOOLGATE_TOKEN, or set \"local\": true in toolgate.identity")}
 
 // attached opens an app without listeners, which may share its state with one
 // that serves, for as long as serve takes. The caller is the principal of --token,
 // or else local, where the configuration admits it.
-func attached(ctx context.Context, e *env, serve func(*app.App, identity.Credential) error) error {
+func attached(ctx context.Context, e *command.Env, serve func(*app.App, identity.Credential) error) error {
 	surviveClosedPipes()
-	cfg, err := e.load()
+	cfg, err := e.Load()
 	if err != nil {
 		return err
 	}
-	if e.token == "" && cfg.Identity.Configured && !cfg.Identity.Local {
+	if e.Token == "" && cfg.Identity.Configured && !cfg.Identity.Local {
 		return errLocalOff
 	}
-	a, err := app.Open(ctx, cfg, e.appOptions())
+	a, err := app.Open(ctx, cfg, e.AppOptions())
 	if err != nil {
 		return err
 	}
 	defer keepCrash(e, cfg.State)()
 	a.LogWarnings()
-	return errors.Join(serve(a, identity.Credential{Bearer: e.token, Local: e.token == ""}), a.Close())
+	return errors.Join(serve(a, identity.Credential{Bearer: e.Token, Local: e.Token == ""}), a.Close())
 }
 
 // clientOf returns stdin, from which a client is served. It makes a pipe or a socket
 // non-blocking, so that reads wait in Go's poller: a read that blocks a thread wakes the
 // monitor of Go's scheduler at each line, which costs more than the line. When stdin and
 // stdout are one file, it stays as it is, because the mode would hold for both.
-func clientOf(e *env) io.Reader {
-	if e.in != io.Reader(os.Stdin) || runtime.GOOS == "windows" || os.Stdin.SetReadDeadline(time.Time{}) == nil { // waits there already
-		return e.in
+func clientOf(e *command.Env) io.Reader {
+	if e.Stdin != io.Reader(os.Stdin) || runtime.GOOS == "windows" || os.Stdin.SetReadDeadline(time.Time{}) == nil { // waits there already
+		return e.Stdin
 	}
 	in, err := os.Stdin.Stat()
 	out, failed := os.Stdout.Stat()
 	if errors.Join(err, failed) != nil || in.Mode()&(os.ModeNamedPipe|os.ModeSocket) == 0 || os.SameFile(in, out) || syscall.SetNonblock(0, true) != nil {
-		return e.in
+		return e.Stdin
 	}
 	return os.NewFile(0, "stdin") // of which os.Stdin has no part any longer
 }
@@ -214,33 +206,33 @@ func clientOf(e *env) io.Reader {
 // is caught, not ignored, because children would inherit that.
 func surviveClosedPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
-func ndjsonCommand(e *env) *cobra.Command {
-	return withLogCalls(e, withForms(command("ndjson", "serve the NDJSON action protocol on stdin and stdout", func(ctx context.Context, _ []string) error {
+func ndjsonCommand(e *command.Env) *cobra.Command {
+	return withLogCalls(e, command.WithForms(command.New("ndjson", "serve the NDJSON action protocol on stdin and stdout", func(ctx context.Context, _ []string) error {
 		return attached(ctx, e, func(a *app.App, who identity.Credential) error {
-			return a.ServeNDJSON(ctx, who, clientOf(e), e.out)
+			return a.ServeNDJSON(ctx, who, clientOf(e), e.Stdout)
 		})
-	}), noReport))
+	}), command.NoReport))
 }
 
-func toolsCommand(e *env) *cobra.Command {
-	var flags toolsFlags
+func toolsCommand(e *command.Env) *cobra.Command {
+	var flags command.ToolsFlags
 	c := &cobra.Command{
 		Use: "tools", Short: "serve the standard tools as an MCP server on stdin and stdout, or describe them",
 		RunE: func(c *cobra.Command, _ []string) error {
-			if dir, ok := e.lookup(app.ToolsDir); ok && !c.Flags().Changed("dir") {
+			if dir, ok := e.Lookup(app.ToolsDir); ok && !c.Flags().Changed("dir") {
 				flags.Dir = dir
 			}
-			if flags.backends != "" {
-				if err := config.LoadBackends(config.Options{Path: flags.backends, Getenv: e.lookup}, &flags.Backends); err != nil {
-					return &exit{code: exitUsage, err: err, findings: faultsOf(err, "")}
+			if flags.BackendsFile != "" {
+				if err := config.LoadBackends(config.Options{Path: flags.BackendsFile, Getenv: e.Lookup}, &flags.Backends); err != nil {
+					return &command.Exit{Code: command.ExitUsage, Err: err, Findings: command.FaultsOf(err, "")}
 				}
 			}
-			if !flags.describe {
+			if !flags.Describe {
 				if c.Flags().Changed("output") {
-					return usage(errors.New("toolgate tools serves a protocol on stdout, and has no -o\nhint: with --describe it has"))
+					return command.Usage(errors.New("toolgate tools serves a protocol on stdout, and has no -o\nhint: with --describe it has"))
 				}
-				flags.Version, flags.Log = version, e.err
-				return tools.Serve(c.Context(), flags.Options, e.in, e.out)
+				flags.Version, flags.Log = command.Version, e.Stderr
+				return tools.Serve(c.Context(), flags.Options, e.Stdin, e.Stdout)
 			}
 			contracts := flags.Backends.Contracts()
 			all := make([]toolContract, len(contracts))
@@ -253,7 +245,7 @@ func toolsCommand(e *env) *cobra.Command {
 			return e.Print(report.Of(all, contractsText))
 		},
 	}
-	flags.bind(c.Flags(), ".toolgate/tools")
+	flags.Bind(c.Flags(), ".toolgate/tools")
 	return c
 }
 
@@ -287,34 +279,4 @@ func tellServiceManager(state string) error {
 		return fmt.Errorf("telling the service manager: %w", err)
 	}
 	return nil
-}
-
-// toolsFlags are the flags of toolgate tools.
-type toolsFlags struct {
-	tools.Options
-	backends string // path of the file of backends; "" = offline
-	describe bool
-}
-
-// bind adds the flags to f; dir is the default of --dir.
-func (s *toolsFlags) bind(f *pflag.FlagSet, dir string) {
-	f.StringVar(&s.Dir, "dir", dir, "`DIR` of the paper wallet (or TOOLGATE_TOOLS_DIR)")
-	f.StringVar(&s.backends, "backends", "", "`FILE` that chooses services for search and images and a chain for payments, and allows fetch_page (default: offline)")
-	f.StringVar(&s.Docs, "docs", "", "`DIR` of documents to search (default: the embedded ones)")
-	f.BoolVar(&s.describe, "describe", false, "print the contracts of the tools, and the facts that policies may know of their calls, and serve nothing")
-}
-
-// toolsFlagsOf returns the flags with which a server starts the standard tools. All are
-// empty for another server.
-func toolsFlagsOf(s *config.Server) (started toolsFlags) {
-	if s.Command != "toolgate" {
-		return started
-	}
-	f := pflag.NewFlagSet("", pflag.ContinueOnError)
-	f.ParseErrorsAllowlist.UnknownFlags = true
-	started.bind(f, s.Env[app.ToolsDir])
-	if f.Parse(s.Args) != nil {
-		return toolsFlags{}
-	}
-	return started
 }

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"slices"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
@@ -16,56 +18,56 @@ import (
 	"github.com/toolgate/toolgate/registry/upstream"
 )
 
-func serverCommand(e *env) *cobra.Command {
-	list := e.printing("list", "list the servers with their state", func(ctx context.Context, _ []string) (*report.Report, error) {
+func serverCommand(e *command.Env) *cobra.Command {
+	list := e.Printing("list", "list the servers with their state", func(ctx context.Context, _ []string) (*report.Report, error) {
 		found, err := servers(ctx, e)
 		return report.Of(found, serversText), err
 	})
-	show := e.printing("show SERVER", "show one server", func(ctx context.Context, args []string) (*report.Report, error) {
+	show := e.Printing("show SERVER", "show one server", func(ctx context.Context, args []string) (*report.Report, error) {
 		found, err := servers(ctx, e)
 		if err != nil {
 			return nil, err
 		}
 		i := slices.IndexFunc(found, func(s console.Upstream) bool { return s.Name == args[0] })
 		if i < 0 {
-			return nil, unknown("server", args[0], namesOf(found))
+			return nil, command.Unknown("server", args[0], namesOf(found))
 		}
 		shown := console.Server{Upstream: found[i]}
-		if e.token != "" { // those who operate servers see more; for others the status is all
-			_ = e.fetch(ctx, peopleListener, http.MethodGet, "/v1/servers/"+url.PathEscape(args[0]), nil, &shown)
+		if e.Token != "" { // those who operate servers see more; for others the status is all
+			_ = e.Fetch(ctx, command.PeopleListener, http.MethodGet, "/v1/servers/"+url.PathEscape(args[0]), nil, &shown)
 		}
 		return report.Of(shown, serverText), nil
 	})
-	restart := e.printing("restart SERVER", "end the connections of a server and start it again", func(ctx context.Context, args []string) (*report.Report, error) {
+	restart := e.Printing("restart SERVER", "end the connections of a server and start it again", func(ctx context.Context, args []string) (*report.Report, error) {
 		var after console.Server
-		err := e.fetch(ctx, peopleListener, http.MethodPost, "/v1/servers/"+url.PathEscape(args[0])+"/restart", nil, &after)
-		if refused := (*exit)(nil); errors.As(err, &refused) && refused.word == "NO_SERVER" {
+		err := e.Fetch(ctx, command.PeopleListener, http.MethodPost, "/v1/servers/"+url.PathEscape(args[0])+"/restart", nil, &after)
+		if refused := (*command.Exit)(nil); errors.As(err, &refused) && refused.Word == "NO_SERVER" {
 			found, _ := servers(ctx, e) // a failure leaves the message without a suggestion
-			return nil, refused.withHint(cmp.Or(didYouMean(args[0], namesOf(found)), hintMark+"toolgate server list"))
+			return nil, refused.WithHint(cmp.Or(command.DidYouMean(args[0], namesOf(found)), command.HintMark+"toolgate server list"))
 		}
 		if err != nil {
 			return nil, err
 		}
-		return report.Of(after, serverText), exitIf(after.State != string(upstream.StateReady), exitUnreachable)
+		return report.Of(after, serverText), command.ExitIf(after.State != string(upstream.StateReady), command.ExitUnreachable)
 	})
-	return atAdmin(e, group("server", "see the servers and their state, restart one", list, show, restart))
+	return command.AtAdmin(e, command.Group("server", "see the servers and their state, restart one", list, show, restart))
 }
 
 func namesOf(servers []console.Upstream) []string {
-	return textsOf(servers, func(s console.Upstream) string { return s.Name })
+	return command.TextsOf(servers, func(s console.Upstream) string { return s.Name })
 }
 
 // servers returns the servers of the running toolgate. Where none answers at the
 // configured address, it returns those of the configuration, none of which runs, and
 // stderr says so.
-func servers(ctx context.Context, e *env) ([]console.Upstream, error) {
+func servers(ctx context.Context, e *command.Env) ([]console.Upstream, error) {
 	var s console.Status
-	err := e.readStatus(ctx, &s)
-	if err == nil || e.addr != "" || !errors.Is(err, errNoToolgate) {
+	err := e.ReadStatus(ctx, &s)
+	if err == nil || e.Addr != "" || !errors.Is(err, command.ErrNoToolgate) {
 		return s.Upstreams, err
 	}
-	fmt.Fprintf(e.err, "%v\n", err)
-	cfg, err := e.load()
+	fmt.Fprintf(e.Stderr, "%v\n", err)
+	cfg, err := e.Load()
 	if err != nil {
 		return nil, err
 	}

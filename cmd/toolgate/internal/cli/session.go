@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/url"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
@@ -14,12 +16,12 @@ import (
 )
 
 // everyPage returns what every page of a list of the admin listener has under a name.
-func everyPage[T any](ctx context.Context, e *env, path, name string, query url.Values) ([]T, error) {
+func everyPage[T any](ctx context.Context, e *command.Env, path, name string, query url.Values) ([]T, error) {
 	all, next := []T{}, ""
 	query.Set("limit", "1000")
 	for {
 		var page map[string]json.RawMessage
-		if err := e.fetch(ctx, peopleListener, http.MethodGet, path+"?"+query.Encode(), nil, &page); err != nil {
+		if err := e.Fetch(ctx, command.PeopleListener, http.MethodGet, path+"?"+query.Encode(), nil, &page); err != nil {
 			return nil, err
 		}
 		var part []T
@@ -36,35 +38,35 @@ func everyPage[T any](ctx context.Context, e *env, path, name string, query url.
 	}
 }
 
-func sessionCommand(e *env) *cobra.Command {
+func sessionCommand(e *command.Env) *cobra.Command {
 	var subject, server string
-	list := e.printing("list", "list the sessions of MCP clients", func(ctx context.Context, _ []string) (*report.Report, error) {
+	list := e.Printing("list", "list the sessions of MCP clients", func(ctx context.Context, _ []string) (*report.Report, error) {
 		found, err := everyPage[console.ClientSession](ctx, e, "/v1/sessions", "sessions", url.Values{"principal": {subject}, "server": {server}})
 		return report.Of(found, sessionsText), err
 	})
 	list.Flags().StringVar(&subject, "subject", "", "only those of this `SUBJECT`")
 	list.Flags().StringVar(&server, "server", "", "only those with a connection to this `SERVER`")
-	end := e.printing("end SESSION", "end the session of an MCP client", func(ctx context.Context, args []string) (*report.Report, error) {
+	end := e.Printing("end SESSION", "end the session of an MCP client", func(ctx context.Context, args []string) (*report.Report, error) {
 		var ended console.ClientSession
-		err := e.fetch(ctx, peopleListener, http.MethodDelete, "/v1/sessions/"+url.PathEscape(args[0]), nil, &ended)
+		err := e.Fetch(ctx, command.PeopleListener, http.MethodDelete, "/v1/sessions/"+url.PathEscape(args[0]), nil, &ended)
 		return report.Of(ended, sessionEndedText), err
 	})
-	return atAdmin(e, group("session", "see the sessions of MCP clients, end one", list, end))
+	return command.AtAdmin(e, command.Group("session", "see the sessions of MCP clients, end one", list, end))
 }
 
 // sessionValues are the sessions of the running toolgate.
-func sessionValues(ctx context.Context, e *env, _ *cobra.Command, _ []string) []string {
+func sessionValues(ctx context.Context, e *command.Env, _ *cobra.Command, _ []string) []string {
 	all, _ := everyPage[console.ClientSession](ctx, e, "/v1/sessions", "sessions", url.Values{}) // a source answers every fault with nothing
-	return textsOf(all, func(s console.ClientSession) string { return described(s.ID, s.Principal+" "+s.Client) })
+	return command.TextsOf(all, func(s console.ClientSession) string { return described(s.ID, s.Principal+" "+s.Client) })
 }
 
-func limitsCommand(e *env) *cobra.Command {
+func limitsCommand(e *command.Env) *cobra.Command {
 	var subject, tool string
-	c := e.printing("limits", "show what is used of rate limits and meters", func(ctx context.Context, _ []string) (*report.Report, error) {
+	c := e.Printing("limits", "show what is used of rate limits and meters", func(ctx context.Context, _ []string) (*report.Report, error) {
 		found, err := everyPage[console.Limit](ctx, e, "/v1/limits", "limits", url.Values{"principal": {subject}, "tool": {tool}})
 		return report.Of(found, limitsText), err
 	})
 	c.Flags().StringVar(&subject, "subject", "", "only those of this `SUBJECT`")
 	c.Flags().StringVar(&tool, "tool", "", "only those of this `TOOL`")
-	return atAdmin(e, c)
+	return command.AtAdmin(e, c)
 }

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/toolgate/toolgate/internal/testkit/authority"
 	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/postgres"
@@ -288,7 +290,7 @@ func TestSessionAtAnyReplica(t *testing.T) {
 	f.says(t, "agent", tampered, sessionCall(310, "say"))
 	owner = f.owner(t, 304)
 	f.replicas[owner].signal(syscall.SIGTERM)
-	f.replicas[owner].ends(exitOK)
+	f.replicas[owner].ends(command.ExitOK)
 	f.takenOver(t, session, 321)
 	f.shared.Run(`for _, key in ipairs(redis.call('KEYS', 'toolgate:{sessions}:session:*')) do redis.call('HSET', key, 'record', 'forged') end return {1}`)
 	last := f.owner(t, 324)

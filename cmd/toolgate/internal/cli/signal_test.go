@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
 )
 
 // TERM ends a command that waits for input, where no context reaches it.
@@ -22,5 +24,5 @@ func TestSignalEndsEveryCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.signal(syscall.SIGTERM)
-	p.ends(exitUnexpected)
+	p.ends(command.ExitUnexpected)
 }

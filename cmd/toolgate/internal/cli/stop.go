@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
@@ -17,12 +19,12 @@ import (
 // stopList is the answer of /v1/stop.
 type stopList struct{ Stops []console.StopState }
 
-func stopCommand(e *env) *cobra.Command {
+func stopCommand(e *command.Env) *cobra.Command {
 	var reason string
 	var within time.Duration
-	c := command("stop [principal|role|tool|server|all [NAME]]", "stop calls at once, or list what is stopped", func(ctx context.Context, args []string) error {
+	c := command.New("stop [principal|role|tool|server|all [NAME]]", "stop calls at once, or list what is stopped", func(ctx context.Context, args []string) error {
 		if len(args) == 0 {
-			list, err := admin(ctx, e, "/v1/stop", new(stopList), stopsText)
+			list, err := command.Admin(ctx, e, "/v1/stop", new(stopList), stopsText)
 			if err != nil {
 				return err
 			}
@@ -36,39 +38,33 @@ func stopCommand(e *env) *cobra.Command {
 			order["for"] = within.String()
 		}
 		var state console.StopState
-		if err := e.fetch(ctx, peopleListener, http.MethodPost, "/v1/stop", order, &state); err != nil {
+		if err := e.Fetch(ctx, command.PeopleListener, http.MethodPost, "/v1/stop", order, &state); err != nil {
 			return err
 		}
 		if err := e.Print(report.Of(&state, stoppedText)); err != nil || len(state.Waiting) == 0 {
 			return err
 		}
-		return &exit{code: exitUnreachable, reported: true, err: fmt.Errorf("%d of %d processes did not confirm within 2 s that they enforce the stop%send those, or cut them off",
-			len(state.Waiting), len(state.Waiting)+len(state.Confirmed), hintMark)}
+		return &command.Exit{Code: command.ExitUnreachable, Reported: true, Err: fmt.Errorf("%d of %d processes did not confirm within 2 s that they enforce the stop%send those, or cut them off",
+			len(state.Waiting), len(state.Waiting)+len(state.Confirmed), command.HintMark)}
 	})
 	c.Flags().StringVar(&reason, "reason", "", "why, as `TEXT` for agents and the audit trail; required")
 	c.Flags().DurationVar(&within, "for", 0, "stop for this `DURATION`, such as 1h (default: until somebody resumes)")
-	return atAdmin(e, c)
+	return command.AtAdmin(e, c)
 }
 
-func resumeCommand(e *env) *cobra.Command {
-	return atAdmin(e, e.printing("resume STOP", "end a stop", func(ctx context.Context, args []string) (*report.Report, error) {
+func resumeCommand(e *command.Env) *cobra.Command {
+	return command.AtAdmin(e, e.Printing("resume STOP", "end a stop", func(ctx context.Context, args []string) (*report.Report, error) {
 		var ended stop.Stop
-		err := e.fetch(ctx, peopleListener, http.MethodDelete, "/v1/stop/"+url.PathEscape(args[0]), nil, &ended)
+		err := e.Fetch(ctx, command.PeopleListener, http.MethodDelete, "/v1/stop/"+url.PathEscape(args[0]), nil, &ended)
 		return report.Of(&ended, resumedText), err
 	}))
 }
 
-// atAdmin gives c, and the commands below it, the flag that names the admin listener.
-func atAdmin(e *env, c *cobra.Command) *cobra.Command {
-	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
-	return c
-}
-
 // stopValues are the stops that the running toolgate has in force.
-func stopValues(ctx context.Context, e *env, _ *cobra.Command, _ []string) []string {
+func stopValues(ctx context.Context, e *command.Env, _ *cobra.Command, _ []string) []string {
 	var list stopList
-	if e.fetch(ctx, peopleListener, http.MethodGet, "/v1/stop", nil, &list) != nil {
+	if e.Fetch(ctx, command.PeopleListener, http.MethodGet, "/v1/stop", nil, &list) != nil {
 		return nil
 	}
-	return textsOf(list.Stops, func(s console.StopState) string { return described(s.ID, s.About()) })
+	return command.TextsOf(list.Stops, func(s console.StopState) string { return described(s.ID, s.About()) })
 }

@@ -20,6 +20,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/records"
+
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit/notary"
@@ -35,7 +38,7 @@ import (
 // A supportBundle collects what a report of a fault needs. A part that cannot be read is
 // missing, with the reason; the others are there.
 type supportBundle struct {
-	e       *env
+	e       *command.Env
 	policy  bool   // include the Rego of the policy
 	log     string // file with the log, - = stdin, "" = none
 	files   *filesCheck
@@ -55,14 +58,14 @@ type supportFile struct {
 	text    []byte
 }
 
-func supportBundleCommand(e *env) *cobra.Command {
-	b := &supportBundle{e: e, Version: version}
+func supportBundleCommand(e *command.Env) *cobra.Command {
+	b := &supportBundle{e: e, Version: command.Version}
 	var dry bool
-	c := e.printing("support-bundle [FILE]", "collect what a report of a fault needs, without secrets", func(ctx context.Context, args []string) (*report.Report, error) {
+	c := e.Printing("support-bundle [FILE]", "collect what a report of a fault needs, without secrets", func(ctx context.Context, args []string) (*report.Report, error) {
 		now := time.Now().UTC()
 		file := append(args, "toolgate-support-"+now.Format("20060102T150405Z")+".tar.gz")[0]
 		if _, err := os.Lstat(file); err == nil {
-			return nil, usage(fmt.Errorf("writing the bundle: %s exists\nhint: name a new file", file))
+			return nil, command.Usage(fmt.Errorf("writing the bundle: %s exists\nhint: name a new file", file))
 		}
 		b.Created = now.Format(time.RFC3339)
 		b.collect(ctx)
@@ -84,12 +87,12 @@ func supportBundleCommand(e *env) *cobra.Command {
 // collect reads every part. The configuration comes first, because it says what the secrets
 // are.
 func (b *supportBundle) collect(ctx context.Context) {
-	document, secrets, err := config.Masked(clients.Options(config.Options{Path: b.e.config, Overlay: b.e.overlay, Getenv: b.e.lookup}))
-	if b.e.token != "" {
-		secrets = append(secrets, b.e.token)
+	document, secrets, err := config.Masked(clients.Options(config.Options{Path: b.e.Config, Overlay: b.e.Overlay, Getenv: b.e.Lookup}))
+	if b.e.Token != "" {
+		secrets = append(secrets, b.e.Token)
 	}
 	b.redact = upstream.NewRedactor(secrets)
-	b.files, b.faulty = b.e.checkFiles(ctx)
+	b.files, b.faulty = checkFiles(ctx, b.e)
 	b.add("config.json", document, err)
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease") // elsewhere the system's name has to do
 	modules := map[string]string{}
@@ -98,11 +101,11 @@ func (b *supportBundle) collect(ctx context.Context) {
 			modules[m.Path] = m.Version
 		}
 	}
-	b.add("versions.json", map[string]any{"toolgate": version, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH, "cpus": runtime.NumCPU(),
+	b.add("versions.json", map[string]any{"toolgate": command.Version, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH, "cpus": runtime.NumCPU(),
 		"kernel": strings.TrimSpace(string(kernel)), "modules": modules}, nil)
 	if b.faulty != nil {
 		b.add("policy.json", nil, b.faulty)
-		b.add("doctor.json", failureOf(b.faulty), b.faulty)
+		b.add("doctor.json", command.FailureOf(b.faulty), b.faulty)
 	} else {
 		b.add("policy.json", map[string]any{"revision": b.files.engine.Revision(), "configuration_sha256": b.files.cfg.SHA256}, nil)
 		found, err := examine(ctx, b.e, b.files)
@@ -113,7 +116,7 @@ func (b *supportBundle) collect(ctx context.Context) {
 		read func(context.Context) (any, error)
 	}{
 		{"status.json", b.listener("/readyz?verbose")}, {"metrics.txt", b.listener("/metrics")},
-		{"tickets.json", func(ctx context.Context) (any, error) { return ofStore(ctx, b.e, approval.Counts) }},
+		{"tickets.json", func(ctx context.Context) (any, error) { return command.OfStore(ctx, b.e, approval.Counts) }},
 		{"audit.json", b.verified}, {"log.txt", b.logLines},
 	} {
 		content, err := part.read(ctx)
@@ -169,12 +172,12 @@ func (b *supportBundle) clean(text string) string {
 // listener reads what the admin listener of the running toolgate answers, with any status.
 func (b *supportBundle) listener(path string) func(context.Context) (any, error) {
 	return func(ctx context.Context) (any, error) {
-		res, _, err := b.e.send(ctx, peopleListener, http.MethodGet, path, nil)
+		res, _, err := b.e.Send(ctx, command.PeopleListener, http.MethodGet, path, nil)
 		if err != nil {
 			return nil, err
 		}
 		defer res.Body.Close()
-		text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+		text, err := io.ReadAll(io.LimitReader(res.Body, command.MaxAnswer))
 		if json.Valid(text) {
 			return json.RawMessage(text), err
 		}
@@ -185,17 +188,17 @@ func (b *supportBundle) listener(path string) func(context.Context) (any, error)
 // verified verifies the trail as audit verify does. A report has heads and numbers, and no
 // content of records.
 func (b *supportBundle) verified(ctx context.Context) (any, error) {
-	dir, err := b.e.trail()
+	dir, err := b.e.Trail()
 	if err != nil {
 		return nil, err
 	}
 	var x notary.Evidence
-	rep, err := b.e.verify(&x, nil, dir)
+	rep, err := records.Verify(b.e, &x, nil, dir)
 	if err != nil {
 		return nil, err
 	}
-	faults, err := contradictions(ctx, b.e, []string{dir}, rep, &x)
-	v, _ := verdictOn(rep, string(notary.ByContent), faults...)
+	faults, err := records.Contradictions(ctx, b.e, []string{dir}, rep, &x)
+	v, _ := records.VerdictOn(rep, string(notary.ByContent), faults...)
 	return v, err
 }
 
@@ -211,7 +214,7 @@ var logLevel = regexp.MustCompile(`\[(TRACE|DEBUG|INFO|WARN|ERROR)\s*\]|"@level"
 // logLines returns the last lines of the log. It omits lines that toolgate did not write, and
 // lines of levels at which arguments of calls and the stderr of servers may appear.
 func (b *supportBundle) logLines(context.Context) (any, error) {
-	in := b.e.in
+	in := b.e.Stdin
 	switch b.log {
 	case "":
 		return nil, errors.New("no log was named: --log FILE, or journalctl -u toolgate -o cat | toolgate support-bundle --log -")

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
@@ -24,20 +26,20 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-func tokenCommand(e *env) *cobra.Command {
-	return group("token", "make, list, inspect and revoke bearer tokens", tokenCreate(e), tokenList(e), tokenRevoke(e), tokenInspect(e))
+func tokenCommand(e *command.Env) *cobra.Command {
+	return command.Group("token", "make, list, inspect and revoke bearer tokens", tokenCreate(e), tokenList(e), tokenRevoke(e), tokenInspect(e))
 }
 
-func tokenCreate(e *env) (c *cobra.Command) {
+func tokenCreate(e *command.Env) (c *cobra.Command) {
 	var entry config.Token
 	var expires, overlap time.Duration
-	c = e.printing("create", "make a token", func(ctx context.Context, _ []string) (*report.Report, error) {
-		if e.addr != "" {
-			return e.createAt(ctx, entry, expires, overlap)
+	c = e.Printing("create", "make a token", func(ctx context.Context, _ []string) (*report.Report, error) {
+		if e.Addr != "" {
+			return createAt(ctx, e, entry, expires, overlap)
 		}
 		var old []config.Token
 		if c.Flags().Changed("overlap") {
-			cfg, err := e.load()
+			cfg, err := e.Load()
 			if err != nil {
 				return nil, err
 			}
@@ -52,7 +54,7 @@ func tokenCreate(e *env) (c *cobra.Command) {
 				old = append(old, t)
 			}
 			if len(old) == 0 {
-				return nil, usage(fmt.Errorf("no token of subject %q is configured\nhint: --overlap is for another token of a subject that has one", entry.Subject))
+				return nil, command.Usage(fmt.Errorf("no token of subject %q is configured\nhint: --overlap is for another token of a subject that has one", entry.Subject))
 			}
 			entry.Roles, entry.Person, entry.Tenant = old[0].Roles, old[0].Person, old[0].Tenant
 		}
@@ -60,7 +62,7 @@ func tokenCreate(e *env) (c *cobra.Command) {
 			entry.Expires = time.Now().Add(expires).UTC().Truncate(time.Second)
 		}
 		if err := app.CheckToken(entry); err != nil {
-			return nil, usage(fmt.Errorf("%w%s--subject agent-7 --roles researcher", err, hintMark))
+			return nil, command.Usage(fmt.Errorf("%w%s--subject agent-7 --roles researcher", err, command.HintMark))
 		}
 		made := app.MakeToken(entry)
 		made.Replace = old
@@ -77,22 +79,22 @@ func tokenCreate(e *env) (c *cobra.Command) {
 
 // createAt has a running toolgate make a token. Only the file of its configuration has the entries that
 // --overlap changes.
-func (e *env) createAt(ctx context.Context, entry config.Token, expires, overlap time.Duration) (*report.Report, error) {
+func createAt(ctx context.Context, e *command.Env, entry config.Token, expires, overlap time.Duration) (*report.Report, error) {
 	if overlap != 0 {
-		return nil, usage(errors.New("--overlap changes entries of a configuration\nhint: leave out --addr, and name the configuration with --config"))
+		return nil, command.Usage(errors.New("--overlap changes entries of a configuration\nhint: leave out --addr, and name the configuration with --config"))
 	}
 	asked := map[string]any{"subject": entry.Subject, "person": entry.Person, "roles": entry.Roles}
 	if expires != 0 {
 		asked["for"] = expires.String()
 	}
 	var made app.NewToken
-	err := e.fetch(ctx, peopleListener, http.MethodPost, "/v1/tokens", asked, &made)
+	err := e.Fetch(ctx, command.PeopleListener, http.MethodPost, "/v1/tokens", asked, &made)
 	return report.Of(made, tokenText), err
 }
 
-func tokenList(e *env) *cobra.Command {
-	return atToolgate(e, e.printing("list", "list the configured tokens", func(ctx context.Context, _ []string) (*report.Report, error) {
-		if e.addr != "" {
+func tokenList(e *command.Env) *cobra.Command {
+	return atToolgate(e, e.Printing("list", "list the configured tokens", func(ctx context.Context, _ []string) (*report.Report, error) {
+		if e.Addr != "" {
 			listed := []app.ListedToken{}
 			all, err := everyPage[console.Token](ctx, e, "/v1/tokens", "tokens", url.Values{})
 			for _, t := range all {
@@ -110,8 +112,8 @@ func tokenList(e *env) *cobra.Command {
 }
 
 // revocations reads the configuration, and the list of revoked tokens without changing it.
-func revocations(ctx context.Context, e *env) (*config.Config, *identity.Revocations, error) {
-	cfg, err := e.load()
+func revocations(ctx context.Context, e *command.Env) (*config.Config, *identity.Revocations, error) {
+	cfg, err := e.Load()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -119,27 +121,27 @@ func revocations(ctx context.Context, e *env) (*config.Config, *identity.Revocat
 	return cfg, revoked, err
 }
 
-func tokenRevoke(e *env) *cobra.Command {
+func tokenRevoke(e *command.Env) *cobra.Command {
 	var subject, reason string
-	c := e.printing("revoke [SHA256 | -]", "refuse a token for ever", func(ctx context.Context, args []string) (_ *report.Report, err error) {
-		if e.addr != "" {
-			gone, err := e.revokeAt(ctx, strings.Join(args, ""), reason)
+	c := e.Printing("revoke [SHA256 | -]", "refuse a token for ever", func(ctx context.Context, args []string) (_ *report.Report, err error) {
+		if e.Addr != "" {
+			gone, err := revokeAt(ctx, e, strings.Join(args, ""), reason)
 			return report.Of(gone, revokedText), err
 		}
-		cfg, err := e.load()
+		cfg, err := e.Load()
 		if err != nil {
 			return nil, err
 		}
-		found, err := tokensNamed(e.in, cfg, subject, strings.Join(args, ""))
+		found, err := tokensNamed(e.Stdin, cfg, subject, strings.Join(args, ""))
 		if err != nil {
 			return nil, err
 		}
-		trail, err := e.openTrail()
+		trail, err := e.OpenTrail()
 		if err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, trail.Close()) }()
-		db, err := e.openStore(ctx, cfg)
+		db, err := e.OpenStore(ctx, cfg)
 		if err != nil {
 			return nil, err
 		}
@@ -170,12 +172,12 @@ func tokenRevoke(e *env) *cobra.Command {
 }
 
 // revokeAt revokes the token whose hash begins with name at a running toolgate.
-func (e *env) revokeAt(ctx context.Context, name, reason string) ([]identity.Revocation, error) {
+func revokeAt(ctx context.Context, e *command.Env, name, reason string) ([]identity.Revocation, error) {
 	if len(name) < fewHashDigits {
-		return nil, usage(fmt.Errorf("with --addr, a token goes by at least %d digits of its hash%stoolgate token list shows them", fewHashDigits, hintMark))
+		return nil, command.Usage(fmt.Errorf("with --addr, a token goes by at least %d digits of its hash%stoolgate token list shows them", fewHashDigits, command.HintMark))
 	}
 	var t console.Token
-	err := e.fetch(ctx, peopleListener, http.MethodDelete, "/v1/tokens/"+strings.ToLower(name[:fewHashDigits])+"?"+url.Values{"reason": {reason}}.Encode(), nil, &t)
+	err := e.Fetch(ctx, command.PeopleListener, http.MethodDelete, "/v1/tokens/"+strings.ToLower(name[:fewHashDigits])+"?"+url.Values{"reason": {reason}}.Encode(), nil, &t)
 	return []identity.Revocation{{SHA256: t.ID, Subject: t.Subject, Reason: reason, At: time.Now().UTC()}}, err
 }
 
@@ -186,7 +188,7 @@ const fewHashDigits = app.TokenDigits
 // means, which is "-" for a token on stdin, or a hash or the beginning of one.
 func tokensNamed(stdin io.Reader, cfg *config.Config, subject, name string) (found []identity.Revocation, err error) {
 	if (subject == "") == (name == "") {
-		return nil, usage(errors.New("name a token or a subject\nhint: toolgate token list shows the hashes; - reads the token from stdin"))
+		return nil, command.Usage(errors.New("name a token or a subject\nhint: toolgate token list shows the hashes; - reads the token from stdin"))
 	}
 	var until time.Time
 	if name == "-" {
@@ -207,9 +209,9 @@ func tokensNamed(stdin io.Reader, cfg *config.Config, subject, name string) (fou
 	case len(found) == 0 && err == nil && len(raw) == 32: // a token that is no longer configured, or a JWT
 		found = append(found, identity.Revocation{SHA256: name, Until: until})
 	case len(found) == 0 && subject != "":
-		return nil, unknown("subject", subject, textsOf(cfg.Identity.Tokens, func(t config.Token) string { return t.Subject }))
+		return nil, command.Unknown("subject", subject, command.TextsOf(cfg.Identity.Tokens, func(t config.Token) string { return t.Subject }))
 	case len(found) == 0 || name != "" && len(found) > 1:
-		return nil, usage(fmt.Errorf("%d configured tokens fit\nhint: toolgate token list shows subjects and hashes; give at least %d digits of a hash", len(found), fewHashDigits))
+		return nil, command.Usage(fmt.Errorf("%d configured tokens fit\nhint: toolgate token list shows subjects and hashes; give at least %d digits of a hash", len(found), fewHashDigits))
 	}
 	return found, nil
 }
@@ -234,26 +236,26 @@ type inspection struct {
 	Revoked   *time.Time        `json:"revoked_at,omitempty"`
 }
 
-func tokenInspect(e *env) *cobra.Command {
-	return e.printing("inspect [-]", "show who a token names, or why it is refused", func(ctx context.Context, args []string) (_ *report.Report, err error) {
-		token := e.token
+func tokenInspect(e *command.Env) *cobra.Command {
+	return e.Printing("inspect [-]", "show who a token names, or why it is refused", func(ctx context.Context, args []string) (_ *report.Report, err error) {
+		token := e.Token
 		if len(args) == 1 {
-			if token, err = readToken(e.in); err != nil {
+			if token, err = readToken(e.Stdin); err != nil {
 				return nil, err
 			}
 		}
 		if token == "" {
-			return nil, usage(errors.New("there is no token to inspect\nhint: set TOOLGATE_TOKEN, or write - and send the token to stdin"))
+			return nil, command.Usage(errors.New("there is no token to inspect\nhint: set TOOLGATE_TOKEN, or write - and send the token to stdin"))
 		}
 		cfg, revoked, err := revocations(ctx, e)
 		if err != nil {
 			return nil, err
 		}
-		known := app.IdentityConfig(cfg, e.role)
+		known := app.IdentityConfig(cfg, e.Role)
 		known.Revoked = revoked.Check
 		auth, err := identity.New(known)
 		if err != nil {
-			return nil, usage(err)
+			return nil, command.Usage(err)
 		}
 		seen := &inspection{SHA256: identity.HashToken(token)}
 		if facts, err := identity.ReadJWT(token); err == nil {
@@ -274,7 +276,7 @@ func tokenInspect(e *env) *cobra.Command {
 		}
 		if refusal := (*identity.Refusal)(nil); errors.As(err, &refusal) {
 			seen.Kind, seen.Reason, seen.Resource = refusal.Kind, refusal.Text, ""
-			return report.Of(seen, inspectionText), exitIf(true, exitUnauthorised)
+			return report.Of(seen, inspectionText), command.ExitIf(true, command.ExitUnauthorised)
 		}
 		seen.Accepted, seen.Principal = true, &who
 		return report.Of(seen, inspectionText), err

@@ -7,13 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/policies"
 
 	"github.com/spf13/cobra"
 
@@ -28,26 +29,26 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-func toolCommand(e *env) *cobra.Command {
-	return group("tool", "list, show, call, accept and refuse tools", toolList(e), toolShow(e), toolCall(e), toolDiff(e), toolAccept(e), toolRefuse(e))
+func toolCommand(e *command.Env) *cobra.Command {
+	return command.Group("tool", "list, show, call, accept and refuse tools", toolList(e), toolShow(e), toolCall(e), toolDiff(e), toolAccept(e), toolRefuse(e))
 }
 
-func toolList(e *env) *cobra.Command {
+func toolList(e *command.Env) *cobra.Command {
 	var all bool
-	c := command("list", "list the tools that a principal sees, or that the servers offer", func(ctx context.Context, _ []string) error {
+	c := command.New("list", "list the tools that a principal sees, or that the servers offer", func(ctx context.Context, _ []string) error {
 		if all {
-			found, err := e.offeredTools(ctx, url.Values{})
+			found, err := offeredTools(ctx, e, url.Values{})
 			if err != nil {
 				return err
 			}
 			return e.Print(report.Of(found, offeredToolsText))
 		}
-		a, err := e.agent(ctx)
+		a, err := e.Agent(ctx)
 		if err != nil {
 			return err
 		}
 		defer a.Close()
-		found, err := a.list(ctx)
+		found, err := listTools(ctx, a)
 		if err != nil {
 			return err
 		}
@@ -55,22 +56,22 @@ func toolList(e *env) *cobra.Command {
 		return e.Print(report.Of(found, toolsText))
 	})
 	c.Flags().BoolVar(&all, "all", false, "list what the servers offer, also what does not serve, as the admin listener shows it to operators")
-	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the agents' listener, with --all of the admin listener (default: as configured)")
+	c.Flags().StringVar(&e.Addr, "addr", "", "`URL` of the agents' listener, with --all of the admin listener (default: as configured)")
 	return c
 }
 
 // explainList says on stderr what the admin listener of the configuration knows about a list:
 // why it is empty, and which tools do not serve. One that does not answer is not needed.
-func explainList(ctx context.Context, e *env, empty bool) {
-	if !empty && e.addr != "" {
+func explainList(ctx context.Context, e *command.Env, empty bool) {
+	if !empty && e.Addr != "" {
 		return
 	}
 	at := *e
-	at.addr = ""
+	at.Addr = ""
 	var s console.Status
-	err := at.readStatus(ctx, &s)
+	err := at.ReadStatus(ctx, &s)
 	if empty && err != nil {
-		fmt.Fprintln(e.err, "no tools are visible\nhint: toolgate check says what each role sees")
+		fmt.Fprintln(e.Stderr, "no tools are visible\nhint: toolgate check says what each role sees")
 	}
 	if err != nil {
 		return
@@ -79,7 +80,7 @@ func explainList(ctx context.Context, e *env, empty bool) {
 	var withheld []string
 	for _, u := range s.Upstreams {
 		if total += u.Tools; empty && u.Error != "" {
-			fmt.Fprintf(e.err, "server %s: %s: %s\n", u.Name, u.State, report.Printable(u.Error))
+			fmt.Fprintf(e.Stderr, "server %s: %s: %s\n", u.Name, u.State, report.Printable(u.Error))
 		}
 		for _, tool := range slices.Sorted(maps.Keys(u.Withheld)) {
 			withheld = append(withheld, fmt.Sprintf("tool %s of server %s is quarantined: %s", tool, u.Name, u.Withheld[tool]))
@@ -89,24 +90,24 @@ func explainList(ctx context.Context, e *env, empty bool) {
 		for _, sight := range s.Sights {
 			switch {
 			case sight.Blind():
-				fmt.Fprintf(e.err, "%s\nhint: %s\n", report.Printable(sight.String()), sight.Hint)
+				fmt.Fprintf(e.Stderr, "%s\nhint: %s\n", report.Printable(sight.String()), sight.Hint)
 			case sight.Duty != "":
-				fmt.Fprintln(e.err, report.Printable(sight.String()))
+				fmt.Fprintln(e.Stderr, report.Printable(sight.String()))
 			}
 		}
 		if total == 0 {
-			fmt.Fprintln(e.err, "no server offers a tool\nhint: toolgate check says what each server answers")
+			fmt.Fprintln(e.Stderr, "no server offers a tool\nhint: toolgate check says what each server answers")
 		}
 	}
-	if e.addr != "" { // the list may be of another toolgate
+	if e.Addr != "" { // the list may be of another toolgate
 		return
 	}
 	const most = 10
 	for _, line := range withheld[:min(len(withheld), most)] {
-		fmt.Fprintln(e.err, report.Printable(line))
+		fmt.Fprintln(e.Stderr, report.Printable(line))
 	}
 	if more := len(withheld) - most; more > 0 {
-		fmt.Fprintf(e.err, "%s more in quarantine\nhint: toolgate server show\n", text.Count(more, "tool"))
+		fmt.Fprintf(e.Stderr, "%s more in quarantine\nhint: toolgate server show\n", text.Count(more, "tool"))
 	}
 }
 
@@ -153,11 +154,11 @@ func (t listedTool) Hints() string {
 }
 
 // list reads every page of tools/list.
-func (a *agent) list(ctx context.Context) ([]listedTool, error) {
+func listTools(ctx context.Context, a *command.Agent) ([]listedTool, error) {
 	found := []listedTool{}
 	params := json.RawMessage("{}")
 	for {
-		result, err := a.request(ctx, "tools/list", params)
+		result, err := a.Request(ctx, "tools/list", params)
 		if err != nil {
 			return nil, err
 		}
@@ -176,21 +177,21 @@ func (a *agent) list(ctx context.Context) ([]listedTool, error) {
 	}
 }
 
-func toolCall(e *env) *cobra.Command {
+func toolCall(e *command.Env) *cobra.Command {
 	var args string
-	c := command("call TOOL", "call one tool", func(ctx context.Context, names []string) error {
-		object, err := e.object("args", args)
+	c := command.New("call TOOL", "call one tool", func(ctx context.Context, names []string) error {
+		object, err := e.JSONObject("args", args)
 		if err != nil {
 			return err
 		}
-		a, err := e.agent(ctx)
+		a, err := e.Agent(ctx)
 		if err != nil {
 			return err
 		}
 		defer a.Close()
-		result, err := a.call(ctx, names[0], object)
-		if refused := (*exit)(nil); errors.As(err, &refused) && refused.word == string(wire.ToolNotFound) {
-			return a.withNearestTool(ctx, refused, names[0])
+		result, err := callTool(ctx, a, names[0], object)
+		if refused := (*command.Exit)(nil); errors.As(err, &refused) && refused.Word == string(wire.ToolNotFound) {
+			return withNearestTool(ctx, a, refused, names[0])
 		}
 		if err != nil {
 			return err
@@ -202,35 +203,13 @@ func toolCall(e *env) *cobra.Command {
 		return errors.Join(err, e.Write(text), verdictOf(result))
 	})
 	c.Flags().StringVar(&args, "args", "{}", "arguments as a `JSON` object; @FILE reads a file, - stdin")
-	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the agents' listener (default: as configured)")
+	c.Flags().StringVar(&e.Addr, "addr", "", "`URL` of the agents' listener (default: as configured)")
 	return c
 }
 
 // call calls a tool.
-func (a *agent) call(ctx context.Context, tool string, args json.RawMessage) (json.RawMessage, error) {
-	return a.request(ctx, "tools/call", fmt.Appendf(nil, `{"name":%s,"arguments":%s}`, jsonrpc.Quote(tool), args))
-}
-
-// object reads a flag that is a JSON object, or names where to read one: @FILE, or -
-// for stdin. It is as strict as the server, so that a slip is found without one.
-func (e *env) object(name, flag string) (json.RawMessage, error) {
-	text, err := []byte(flag), error(nil)
-	if file, ok := strings.CutPrefix(flag, "@"); ok {
-		text, err = os.ReadFile(file)
-	} else if flag == "-" {
-		text, err = io.ReadAll(e.in)
-	}
-	if err != nil {
-		return nil, usage(fmt.Errorf("reading --%s: %w\nhint: @FILE reads a file, - stdin", name, err))
-	}
-	object, _, err := jsonrpc.CheckValue(text, jsonrpc.MostLimits())
-	if err == nil && !bytes.HasPrefix(object, []byte("{")) {
-		err = errors.New("a value that is no object")
-	}
-	if err != nil {
-		return nil, usage(fmt.Errorf("--%s is not a JSON object: %w\nhint: --args '{\"query\":\"mcp\"}'", name, err))
-	}
-	return object, nil
+func callTool(ctx context.Context, a *command.Agent, tool string, args json.RawMessage) (json.RawMessage, error) {
+	return a.Request(ctx, "tools/call", fmt.Appendf(nil, `{"name":%s,"arguments":%s}`, jsonrpc.Quote(tool), args))
 }
 
 // contentText returns the text blocks of a result, and names the others.
@@ -267,32 +246,13 @@ func verdictOf(result json.RawMessage) error {
 	}
 	switch {
 	case r.Meta.Approval.Status == "pending":
-		return &exit{code: exitApproval}
+		return &command.Exit{Code: command.ExitApproval}
 	case r.Meta.Error.Code != "":
-		return &exit{code: codeFor(r.Meta.Error.Code)}
+		return &command.Exit{Code: command.CodeFor(r.Meta.Error.Code)}
 	case r.IsError:
-		return &exit{code: exitTool}
+		return &command.Exit{Code: command.ExitTool}
 	}
 	return nil
-}
-
-// codeFor returns the exit code of a refusal.
-func codeFor(code wire.Code) int {
-	switch code {
-	case wire.PolicyDenied, wire.ApprovalDenied, wire.ApprovalExpired, wire.ToolQuarantined, wire.ConnectionRequired, wire.Stopped, wire.RateLimited, wire.Overloaded:
-		return exitDenied
-	case wire.ApprovalPending:
-		return exitApproval
-	case wire.Unauthenticated:
-		return exitUnauthorised
-	case wire.UpstreamUnavailable, wire.SessionLost, wire.StoreUnavailable:
-		return exitUnreachable
-	case wire.ToolFailed, wire.ToolTimeout, wire.OutputInvalid:
-		return exitTool
-	case wire.InvalidToolInput, wire.ToolNotFound, wire.NotFound, wire.MethodNotFound, wire.InvalidEnvelope, wire.ParseError, wire.TooLarge, wire.InvalidParams:
-		return exitUsage
-	}
-	return exitUnexpected
 }
 
 // shownTool is the report of tool show.
@@ -317,19 +277,19 @@ type roleSight struct {
 
 // toolShow shows a tool by its exposed name, from the definitions that the state directory
 // keeps. It keeps none for a server with pin off.
-func toolShow(e *env) *cobra.Command {
-	return e.printing("show TOOL", "show a tool's definition, its pin and the roles that see it", func(ctx context.Context, args []string) (*report.Report, error) {
-		v, err := openPolicy(ctx, e, "")
+func toolShow(e *command.Env) *cobra.Command {
+	return e.Printing("show TOOL", "show a tool's definition, its pin and the roles that see it", func(ctx context.Context, args []string) (*report.Report, error) {
+		v, err := policies.Open(ctx, e, "")
 		if err != nil {
 			return nil, err
 		}
-		pins, err := e.pins(ctx)
+		pins, err := e.Pins(ctx)
 		if err != nil {
 			return nil, err
 		}
 		var names []string
 		for i := range pins {
-			t, s := pinned(v.cfg, &pins[i])
+			t, s := policies.Pinned(v.Config, &pins[i])
 			switch {
 			case s == nil || s.Pin == config.PinOff:
 			case t.Exposed == args[0]:
@@ -345,15 +305,15 @@ func toolShow(e *env) *cobra.Command {
 				names = append(names, t.Exposed)
 			}
 		}
-		hint := cmp.Or(didYouMean(args[0], names), hintMark+"toolgate tool list shows the names; nothing is kept of servers with \"pin\": \"off\"")
-		return nil, usage(fmt.Errorf("no definition of a tool %q is kept%s", args[0], hint))
+		hint := cmp.Or(command.DidYouMean(args[0], names), command.HintMark+"toolgate tool list shows the names; nothing is kept of servers with \"pin\": \"off\"")
+		return nil, command.Usage(fmt.Errorf("no definition of a tool %q is kept%s", args[0], hint))
 	})
 }
 
 // addSights asks the policy about each role and the tool.
-func (t *shownTool) addSights(ctx context.Context, v *policyView, asked policy.Tool) error {
-	for _, role := range app.RolesOf(v.cfg, v.Engine, v.e.role) {
-		who := app.CallerWith(v.cfg, role, v.e.role)
+func (t *shownTool) addSights(ctx context.Context, v *policies.View, asked policy.Tool) error {
+	for _, role := range app.RolesOf(v.Config, v.Engine, v.Env.Role) {
+		who := app.CallerWith(v.Config, role, v.Env.Role)
 		seen, err := v.Seen(ctx, who, []policy.Tool{asked})
 		if err != nil {
 			return err
@@ -373,3 +333,22 @@ func (t *shownTool) addSights(ctx context.Context, v *policyView, asked policy.T
 
 // Layout returns the definition as people read it.
 func (t *shownTool) Layout() string { return string(app.Lines(t.Definition)) }
+
+// withNearestTool replaces the hint of a refused tool name with the name that was probably
+// meant, or with how to find out why the caller does not see the tool.
+func withNearestTool(ctx context.Context, a *command.Agent, refused *command.Exit, name string) error {
+	tools, err := listTools(ctx, a)
+	if err != nil {
+		return refused
+	}
+	names := command.TextsOf(tools, func(t listedTool) string { return t.Name })
+	hint := command.DidYouMean(name, names)
+	// A name without its server's prefix is the usual slip.
+	if i := slices.IndexFunc(names, func(n string) bool { return strings.HasSuffix(n, "__"+name) }); hint == "" && i >= 0 {
+		hint = fmt.Sprintf("\nhint: did you mean %s?", names[i])
+	}
+	if hint == "" {
+		hint = "\nhint: toolgate tool list shows what the caller sees; toolgate policy explain --as ROLE " + name + " says why a role does not"
+	}
+	return refused.WithHint(hint)
+}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/toolgate/toolgate/internal/store"
@@ -78,8 +80,8 @@ func TestAStartUpgradesTheState(t *testing.T) {
 	}
 	p.says("the state was upgraded.*" + found[0])
 	p.signal(syscall.SIGTERM)
-	p.ends(exitOK)
-	if code, out := toolgate(t, dir, "audit", "verify"); code != exitOK {
+	p.ends(command.ExitOK)
+	if code, out := toolgate(t, dir, "audit", "verify"); code != command.ExitOK {
 		t.Errorf("exit %d: %s", code, out)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/chromedp/chromedp"
 
 	"github.com/toolgate/toolgate/internal/testkit/devchain"
@@ -81,7 +83,7 @@ func TestWalletPicture(t *testing.T) {
 		return
 	}
 	g := exampleGate(t)
-	ticket := ticketID.FindString(g.call(t, `{"action":"transfer","asset":"ETH","amount":0.1,"destination":"acme","idempotency_key":"invoice-2"}`, exitApproval))
+	ticket := ticketID.FindString(g.call(t, `{"action":"transfer","asset":"ETH","amount":0.1,"destination":"acme","idempotency_key":"invoice-2"}`, command.ExitApproval))
 	ctx := program.Chromium(t)
 	if err := chromedp.Do(ctx, chromedp.EmulateViewport(900, 600), chromedp.Navigate("http://"+g.admin+"/console/approvals/"+ticket), chromedp.WaitVisible("#token"), chromedp.SendKeys("#token", "demo-approver")); err != nil {
 		t.Fatal(err)

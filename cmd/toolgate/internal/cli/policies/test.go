@@ -1,4 +1,4 @@
-package cli
+package policies
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
@@ -16,11 +18,11 @@ import (
 	"github.com/toolgate/toolgate/policy/workbench"
 )
 
-func policyTest(e *env) *cobra.Command {
+func policyTest(e *command.Env) *cobra.Command {
 	var policyAt, run string
 	var coverage, verbose, trace bool
 	var threshold float64
-	c := withForms(command("test [POLICY [TESTS...]]", "run the tests of a policy", func(ctx context.Context, args []string) error {
+	c := command.WithForms(command.New("test [POLICY [TESTS...]]", "run the tests of a policy", func(ctx context.Context, args []string) error {
 		if policyAt == "" && len(args) > 0 {
 			policyAt, args = args[0], args[1:]
 		}
@@ -30,7 +32,7 @@ func policyTest(e *env) *cobra.Command {
 		}
 		rep, err := workbench.Test(ctx, workbench.TestOptions{Policy: options, Beside: args, Run: run, Coverage: coverage || threshold > 0, Trace: trace})
 		if err != nil {
-			return e.unservable(err, options.Path)
+			return e.Unservable(err, options.Path)
 		}
 		if rep.Coverage != nil {
 			for i, f := range rep.Coverage.Files {
@@ -57,11 +59,11 @@ func testVerdict(rep *workbench.TestReport, threshold float64) error {
 	bad := rep.Count(workbench.Failed) + rep.Count(workbench.Errored)
 	switch {
 	case len(rep.Cases) == 0:
-		return &exit{code: exitDiffer, err: errors.New("no test was found\nhint: rules named test_… in *_test.rego, or tables in *_test.yaml")}
+		return &command.Exit{Code: command.ExitDiffer, Err: errors.New("no test was found\nhint: rules named test_… in *_test.rego, or tables in *_test.yaml")}
 	case bad > 0:
-		return &exit{code: exitDiffer, err: fmt.Errorf("%d of %s did not pass", bad, text.Count(len(rep.Cases), "test"))}
+		return &command.Exit{Code: command.ExitDiffer, Err: fmt.Errorf("%d of %s did not pass", bad, text.Count(len(rep.Cases), "test"))}
 	case rep.Coverage != nil && rep.Coverage.Percent < threshold:
-		return &exit{code: exitDiffer, err: fmt.Errorf("tests reach %.1f%% of the policy, and %.1f%% are wanted", rep.Coverage.Percent, threshold)}
+		return &command.Exit{Code: command.ExitDiffer, Err: fmt.Errorf("tests reach %.1f%% of the policy, and %.1f%% are wanted", rep.Coverage.Percent, threshold)}
 	}
 	return nil
 }
@@ -76,10 +78,10 @@ type tested struct {
 func (t tested) OK() bool { return testVerdict(t.TestReport, 0) == nil }
 
 // Findings are the tests that did not pass and the lines that no test reaches.
-func (t tested) Findings() (found []finding) {
+func (t tested) Findings() (found []command.Finding) {
 	for _, c := range t.Cases {
 		if c.Outcome != workbench.Passed && c.Outcome != workbench.Skipped {
-			found = append(found, finding{Level: levelError, File: c.File, Row: c.Row, Message: c.Name + ": " + c.Message})
+			found = append(found, command.Finding{Level: command.LevelError, File: c.File, Row: c.Row, Message: c.Name + ": " + c.Message})
 		}
 	}
 	if t.Coverage == nil {
@@ -87,7 +89,7 @@ func (t tested) Findings() (found []finding) {
 	}
 	for _, f := range t.Coverage.Files {
 		for _, m := range f.Missing {
-			found = append(found, finding{Level: levelNote, File: f.File, Row: m[0], Message: "no test reaches line " + span(m)})
+			found = append(found, command.Finding{Level: command.LevelNote, File: f.File, Row: m[0], Message: "no test reaches line " + span(m)})
 		}
 	}
 	return found

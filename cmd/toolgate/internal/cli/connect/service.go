@@ -1,4 +1,4 @@
-package cli
+package connect
 
 import (
 	"context"
@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"runtime"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/loginitem"
@@ -18,15 +20,16 @@ import (
 
 // A service is what starts at login.
 type service struct {
-	e       *env
+	e       *command.Env
 	name    string // of the item
 	envFile string
 }
 
-func serviceCommand(e *env) *cobra.Command {
+// ServiceCommand returns the command of the entry that starts toolgate at login.
+func ServiceCommand(e *command.Env) *cobra.Command {
 	s := &service{e: e}
 	show := false
-	install := e.printing("install", "start toolgate serve now, and whenever you log in", func(ctx context.Context, _ []string) (*report.Report, error) {
+	install := e.Printing("install", "start toolgate serve now, and whenever you log in", func(ctx context.Context, _ []string) (*report.Report, error) {
 		if !show {
 			return statusReport(s.install(ctx))
 		}
@@ -36,33 +39,33 @@ func serviceCommand(e *env) *cobra.Command {
 		}
 		text, err := m.Text(item)
 		if err != nil {
-			return nil, usage(err)
+			return nil, command.Usage(err)
 		}
 		return nil, e.Write(text)
 	})
 	install.Flags().StringVar(&s.envFile, "env-file", "", "`FILE` with NAME=VALUE lines, the variables that the configuration names")
 	install.Flags().BoolVar(&show, "print", false, "print the file of the service, and install nothing")
-	uninstall := e.printing("uninstall", "end toolgate serve, and start it no longer at login", func(ctx context.Context, _ []string) (*report.Report, error) {
+	uninstall := e.Printing("uninstall", "end toolgate serve, and start it no longer at login", func(ctx context.Context, _ []string) (*report.Report, error) {
 		m, err := s.manager()
 		if err == nil {
 			err = m.Uninstall(ctx, s.name)
 		}
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil, usage(fmt.Errorf("%w\nhint: toolgate service status names the file", err))
+			return nil, command.Usage(fmt.Errorf("%w\nhint: toolgate service status names the file", err))
 		case err != nil:
 			return nil, err
 		}
 		return statusReport(m.Status(ctx, s.name))
 	})
-	status := e.printing("status", "say whether toolgate starts at login, and runs", func(ctx context.Context, _ []string) (*report.Report, error) {
+	status := e.Printing("status", "say whether toolgate starts at login, and runs", func(ctx context.Context, _ []string) (*report.Report, error) {
 		m, err := s.manager()
 		if err != nil {
 			return nil, err
 		}
 		return statusReport(m.Status(ctx, s.name))
 	})
-	c := group("service", "start toolgate when you log in", install, uninstall, status)
+	c := command.Group("service", "start toolgate when you log in", install, uninstall, status)
 	c.PersistentFlags().StringVar(&s.name, "name", "toolgate", "`NAME` of the service, for several configurations")
 	return c
 }
@@ -73,13 +76,13 @@ var serviceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 // manager returns what starts programs at login here.
 func (s *service) manager() (*loginitem.Manager, error) {
 	if !serviceName.MatchString(s.name) {
-		return nil, usage(fmt.Errorf("--name %q is no NAME\nhint: letters, digits, - and _", s.name))
+		return nil, command.Usage(fmt.Errorf("--name %q is no NAME\nhint: letters, digits, - and _", s.name))
 	}
-	home, _ := s.e.lookup("HOME")
+	home, _ := s.e.Lookup("HOME")
 	if runtime.GOOS == "windows" {
-		home, _ = s.e.lookup("USERPROFILE")
+		home, _ = s.e.Lookup("USERPROFILE")
 	}
-	configHome, _ := s.e.lookup("XDG_CONFIG_HOME")
+	configHome, _ := s.e.Lookup("XDG_CONFIG_HOME")
 	return loginitem.New(runtime.GOOS, home, configHome)
 }
 
@@ -106,7 +109,7 @@ func (s *service) item() (m *loginitem.Manager, i loginitem.Item, err error) {
 	if m, err = s.manager(); err != nil {
 		return nil, i, err
 	}
-	if _, err := e.load(); err != nil {
+	if _, err := e.Load(); err != nil {
 		return nil, i, err
 	}
 	program, err := os.Executable()
@@ -114,7 +117,7 @@ func (s *service) item() (m *loginitem.Manager, i loginitem.Item, err error) {
 		return nil, i, fmt.Errorf("finding toolgate: %w", err)
 	}
 	i = loginitem.Item{Name: s.name, Command: []string{program, "serve"}, Path: os.Getenv("PATH")}
-	for _, flag := range []struct{ name, path string }{{"--config", e.config}, {"--overlay", e.overlay}, {"--state", e.state}, {"--keys", e.keys}} {
+	for _, flag := range []struct{ name, path string }{{"--config", e.Config}, {"--overlay", e.Overlay}, {"--state", e.State}, {"--keys", e.Keys}} {
 		if flag.path == "" {
 			continue
 		}
@@ -134,14 +137,14 @@ func (s *service) item() (m *loginitem.Manager, i loginitem.Item, err error) {
 		_, err = os.Stat(i.EnvFile)
 	}
 	if err != nil {
-		return nil, i, usage(fmt.Errorf("reading --env-file: %w", err))
+		return nil, i, command.Usage(fmt.Errorf("reading --env-file: %w", err))
 	}
 	return m, i, nil
 }
 
-// offerService asks whether toolgate is to start at login, unless the answer is given.
-func (e *env) offerService(ctx context.Context, wanted, asks bool) error {
-	if !wanted && (!asks || !e.confirm("start toolgate now, and whenever you log in?")) {
+// OfferService asks whether toolgate is to start at login, unless the answer is given.
+func OfferService(ctx context.Context, e *command.Env, wanted, asks bool) error {
+	if !wanted && (!asks || !e.Confirm("start toolgate now, and whenever you log in?")) {
 		return nil
 	}
 	status, err := (&service{e: e, name: "toolgate"}).install(ctx)
@@ -152,7 +155,7 @@ func (e *env) offerService(ctx context.Context, wanted, asks bool) error {
 }
 
 // hintService says on stderr how to end what starts at login, if there is anything.
-func (e *env) hintService() {
+func hintService(e *command.Env) {
 	s := &service{e: e, name: "toolgate"}
 	m, err := s.manager()
 	if err != nil {
@@ -160,7 +163,7 @@ func (e *env) hintService() {
 	}
 	if file, err := m.File(s.name); err == nil {
 		if _, err := os.Stat(file); err == nil {
-			fmt.Fprintln(e.err, "hint: toolgate still starts at login; toolgate service uninstall ends that")
+			fmt.Fprintln(e.Stderr, "hint: toolgate still starts at login; toolgate service uninstall ends that")
 		}
 	}
 }

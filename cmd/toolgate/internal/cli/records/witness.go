@@ -1,4 +1,4 @@
-package cli
+package records
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
 
 	"github.com/spf13/cobra"
 
@@ -18,20 +20,20 @@ import (
 // witnessTimeout bounds a request to the witness, and its answer.
 const witnessTimeout = 10 * time.Second
 
-func auditWitness(e *env) *cobra.Command {
+func auditWitness(e *command.Env) *cobra.Command {
 	var listen, dir, name string
 	var trusted []string
 	var insecure bool
-	c := withForms(command("witness", "sign the checkpoints of other machines, and keep them", func(ctx context.Context, _ []string) error {
+	c := command.WithForms(command.New("witness", "sign the checkpoints of other machines, and keep them", func(ctx context.Context, _ []string) error {
 		if dir == "" || len(trusted) == 0 {
-			return usage(errors.New("the witness needs --dir and --trusted\nhint: --dir /var/lib/witness --trusted checkpoints-1.pub"))
+			return command.Usage(errors.New("the witness needs --dir and --trusted\nhint: --dir /var/lib/witness --trusted checkpoints-1.pub"))
 		}
 		host, _, err := net.SplitHostPort(listen)
 		if err != nil {
-			return usage(fmt.Errorf("reading --listen: %w", err))
+			return command.Usage(fmt.Errorf("reading --listen: %w", err))
 		}
 		if !guard.Loopback(host) && !insecure {
-			return usage(fmt.Errorf("%q can be reached from other machines over plain HTTP\nhint: listen on 127.0.0.1 behind a proxy that speaks TLS, or accept it with --insecure", listen))
+			return command.Usage(fmt.Errorf("%q can be reached from other machines over plain HTTP\nhint: listen on 127.0.0.1 behind a proxy that speaks TLS, or accept it with --insecure", listen))
 		}
 		var known notary.Evidence
 		if err := addKeyFiles(&known, trusted); err != nil {
@@ -46,7 +48,7 @@ func auditWitness(e *env) *cobra.Command {
 			return errors.Join(err, l.Close())
 		}
 		return errors.Join(serveWitness(ctx, e, w, l), w.Close())
-	}), noReport)
+	}), command.NoReport)
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:8789", "`ADDRESS` to listen on, HOST:PORT")
 	c.Flags().StringVar(&dir, "dir", "", "`DIR` of the key and of the notes that were signed")
 	c.Flags().StringArrayVar(&trusted, "trusted", nil, "PEM `FILE` of a public key that signs checkpoints; may be repeated")
@@ -56,8 +58,8 @@ func auditWitness(e *env) *cobra.Command {
 }
 
 // serveWitness prints the key of w, and serves until ctx ends.
-func serveWitness(ctx context.Context, e *env, w *notary.Witness, l net.Listener) error {
-	w.OnError = func(err error) { fmt.Fprintf(e.err, "toolgate: error: %s\n", report.Printable(err.Error())) }
+func serveWitness(ctx context.Context, e *command.Env, w *notary.Witness, l net.Listener) error {
+	w.OnError = func(err error) { fmt.Fprintf(e.Stderr, "toolgate: error: %s\n", report.Printable(err.Error())) }
 	s := &http.Server{Handler: w, ReadTimeout: witnessTimeout, WriteTimeout: 2 * witnessTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()

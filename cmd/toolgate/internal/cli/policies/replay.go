@@ -1,4 +1,4 @@
-package cli
+package policies
 
 import (
 	"cmp"
@@ -8,6 +8,8 @@ import (
 	"path"
 	"strings"
 	"time"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
 
 	"github.com/spf13/cobra"
 
@@ -29,9 +31,9 @@ type replayFlags struct {
 	options             replay.Options
 }
 
-func policyReplay(e *env) (c *cobra.Command) {
+func policyReplay(e *command.Env) (c *cobra.Command) {
 	var flags replayFlags
-	c = withForms(command("replay", "judge recorded calls again, by a policy that does not serve yet", func(ctx context.Context, _ []string) error {
+	c = command.WithForms(command.New("replay", "judge recorded calls again, by a policy that does not serve yet", func(ctx context.Context, _ []string) error {
 		if e.Form == "markdown" && !c.Flags().Changed("arguments") {
 			flags.arguments = false // it is for a page that others read
 		}
@@ -46,8 +48,8 @@ func (flags *replayFlags) bind(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&flags.bundle, "bundle", "", "directory or .tar.gz of the `POLICY` that is to judge (default: as configured)")
 	flags.since = time.Now().Add(-24 * time.Hour)
-	f.Var((*moment)(&flags.since), "since", "`TIME` from which on: RFC 3339, or how long ago (default: 24h ago)")
-	f.Var((*moment)(&flags.options.Until), "until", "`TIME` at which to end: RFC 3339, or how long ago (default: now)")
+	f.Var((*command.Moment)(&flags.since), "since", "`TIME` from which on: RFC 3339, or how long ago (default: 24h ago)")
+	f.Var((*command.Moment)(&flags.options.Until), "until", "`TIME` at which to end: RFC 3339, or how long ago (default: now)")
 	f.StringSliceVar(&flags.options.Records.Roles, "role", nil, "only calls of principals with this `ROLE`; may be repeated")
 	f.StringSliceVar(&flags.options.Records.Tools, "tool", nil, "only this `TOOL` as agents call it, or this method; * stands for anything; may be repeated")
 	f.StringSliceVar(&flags.options.Records.Principals, "principal", nil, "only calls of this `SUBJECT`; may be repeated")
@@ -59,10 +61,10 @@ func (flags *replayFlags) bind(c *cobra.Command) {
 
 // replay judges the decisions that flags name by the policy that they name. It prints the
 // report of a name, and returns an error that says what any difference means.
-func (flags *replayFlags) replay(ctx context.Context, e *env, page func(replayPage, report.Form) string, difference string) error {
+func (flags *replayFlags) replay(ctx context.Context, e *command.Env, page func(replayPage, report.Form) string, difference string) error {
 	o := flags.options
 	o.Bare = !flags.arguments
-	dir, err := e.trail()
+	dir, err := e.Trail()
 	if err != nil {
 		return err
 	}
@@ -76,13 +78,13 @@ func (flags *replayFlags) replay(ctx context.Context, e *env, page func(replayPa
 	options.Timeout = 5 * rego.DefaultTimeout // all processors are busy with evaluations, so that the time of serving would be short
 	engine, err := rego.Load(ctx, options)    // unsigned, as it may be work that nobody has signed yet
 	if err != nil {
-		return usage(err)
+		return command.Usage(err)
 	}
 	judge := judgement.Judge(engine)
 	if flags.verify {
 		judge, o.Revision = engine.Reference(), engine.Revision()
 	}
-	bar, end, first := e.progress(flags.progress), cmp.Or(o.Until, time.Now()), time.Time{}
+	bar, end, first := e.Progress(flags.progress), cmp.Or(o.Until, time.Now()), time.Time{}
 	o.Progress = func(at replay.Progress) {
 		first = cmp.Or(first, at.At)
 		bar.Update(int64(at.At.Sub(first)), int64(end.Sub(first)), func() string {
@@ -93,14 +95,14 @@ func (flags *replayFlags) replay(ctx context.Context, e *env, page func(replayPa
 	bar.End()
 	switch {
 	case errors.Is(err, path.ErrBadPattern):
-		return usage(err)
+		return command.Usage(err)
 	case err != nil:
 		return err
 	}
 	if err := e.Print(report.Of(replayPage{Report: rep}, page)); err != nil || !rep.Differs() {
 		return err
 	}
-	return &exit{code: exitDiffer, err: errors.New(difference)}
+	return &command.Exit{Code: command.ExitDiffer, Err: errors.New(difference)}
 }
 
 // replayPage is a report as its texts read it.
@@ -145,9 +147,9 @@ func (p replayPage) Summary() string {
 // Span returns the time that the replay covers, and the policy that judged.
 func (p replayPage) Span() string {
 	if p.First.IsZero() {
-		return "with policy " + short(p.Candidate)
+		return "with policy " + report.Short(p.Candidate)
 	}
-	return fmt.Sprintf("recorded from %s to %s, judged again by policy %s", clock(p.First), clock(p.Last), short(p.Candidate))
+	return fmt.Sprintf("recorded from %s to %s, judged again by policy %s", report.Clock(p.First), report.Clock(p.Last), report.Short(p.Candidate))
 }
 
 // Moved returns how many decisions went from effect was to effect now.

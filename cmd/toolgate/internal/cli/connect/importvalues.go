@@ -1,4 +1,4 @@
-package cli
+package connect
 
 import (
 	"bytes"
@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"golang.org/x/term"
@@ -85,15 +87,15 @@ func replaceSecrets(entry json.RawMessage, with func(name, value string) string)
 	return text
 }
 
-// secretFile is a file of variables to which secrets move.
-type secretFile struct {
+// SecretFile is a file of variables to which secrets move.
+type SecretFile struct {
 	file   *clientfile.Change
-	values map[string]string // that were moved
-	form   string            // of what stands in the place of a secret, with %s for the variable
+	Values map[string]string // that were moved
+	Form   string            // of what stands in the place of a secret, with %s for the variable
 }
 
 // openSecrets reads a file of variables, nil for none.
-func openSecrets(path string) (*secretFile, error) {
+func openSecrets(path string) (*SecretFile, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -102,23 +104,24 @@ func openSecrets(path string) (*secretFile, error) {
 		return nil, fmt.Errorf("reading the file for secrets: %w", err)
 	}
 	c.Mode = 0o600
-	return newSecrets(c, "${%s}"), nil
+	return NewSecrets(c, "${%s}"), nil
 }
 
-func newSecrets(file *clientfile.Change, form string) *secretFile {
-	return &secretFile{file: file, values: map[string]string{}, form: form}
+// NewSecrets returns the secrets of a file, to which form refers by a name.
+func NewSecrets(file *clientfile.Change, form string) *SecretFile {
+	return &SecretFile{file: file, Values: map[string]string{}, Form: form}
 }
 
-// move returns the entry of a server with references in the place of secrets.
-func (f *secretFile) move(server string, entry json.RawMessage) json.RawMessage {
+// Move returns the entry of a server with references in the place of secrets.
+func (f *SecretFile) Move(server string, entry json.RawMessage) json.RawMessage {
 	return replaceSecrets(entry, func(name, value string) string { return f.put(server, name, value) })
 }
 
 // put keeps a secret of a server, and returns a reference to it.
-func (f *secretFile) put(server, name, value string) string {
+func (f *SecretFile) put(server, name, value string) string {
 	variable := variableName(name)
 	free := func() bool { // it has this value, or none yet
-		moved, ok := f.values[variable]
+		moved, ok := f.Values[variable]
 		return ok && moved == value || !ok && (f.has(variable, value) || !f.mentions(variable))
 	}
 	for i := 1; !free(); i++ {
@@ -127,17 +130,17 @@ func (f *secretFile) put(server, name, value string) string {
 			variable += fmt.Sprintf("_%d", i)
 		}
 	}
-	f.values[variable] = value
-	return fmt.Sprintf(f.form, variable)
+	f.Values[variable] = value
+	return fmt.Sprintf(f.Form, variable)
 }
 
 // mentions reports whether the file as it was gives a variable a value.
-func (f *secretFile) mentions(variable string) bool {
+func (f *SecretFile) mentions(variable string) bool {
 	return f != nil && strings.Contains("\n"+string(f.file.Before), "\n"+variable+"=")
 }
 
 // has reports whether the file as it was gives a variable this value.
-func (f *secretFile) has(variable, value string) bool {
+func (f *SecretFile) has(variable, value string) bool {
 	return strings.Contains("\n"+string(f.file.Before)+"\n", "\n"+variable+"="+quoteVariable(value)+"\n")
 }
 
@@ -153,15 +156,15 @@ func variableName(text string) string {
 }
 
 // change returns the planned file.
-func (f *secretFile) change() *clientfile.Change {
+func (f *SecretFile) change() *clientfile.Change {
 	text := string(f.file.Before)
 	if text != "" && !strings.HasSuffix(text, "\n") {
 		text += "\n"
 	}
 	added := false
-	for _, name := range slices.Sorted(maps.Keys(f.values)) {
-		if !f.has(name, f.values[name]) {
-			text += name + "=" + quoteVariable(f.values[name]) + "\n"
+	for _, name := range slices.Sorted(maps.Keys(f.Values)) {
+		if !f.has(name, f.Values[name]) {
+			text += name + "=" + quoteVariable(f.Values[name]) + "\n"
 			added = true
 		}
 	}
@@ -179,24 +182,27 @@ func quoteVariable(value string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `$`, `\$`, "\n", `\n`, "\r", `\r`).Replace(value) + `"`
 }
 
-// fillInputs gives values to the inputs to which servers refer: those given, of the environment
+// FillInputs gives values to the inputs to which servers refer: those given, of the environment
 // or of the file for secrets, or else what ask returns, "" for nothing, or their defaults. A
 // secret goes to the file for secrets, where there is one; any other value takes the place of
-// its references. Values of ask are added to given. fillInputs returns the secrets that it
+// its references. With asks, it asks for values on a terminal, and adds them to given. FillInputs returns the secrets that it
 // wrote, and says which inputs have no value.
-func (e *env) fillInputs(inputs []clients.Input, servers []*clients.Entry, env *secretFile, given map[string]string, ask func(clients.Input) string) (secrets []string, missing string, err error) {
+func FillInputs(e *command.Env, inputs []clients.Input, servers []*clients.Entry, env *SecretFile, given map[string]string, asks bool) (secrets []string, missing string, err error) {
 	var without []string
 	for _, in := range inputs {
-		if !slices.ContainsFunc(servers, func(s *clients.Entry) bool { return bytes.Contains(s.Server, quoted(in.Reference)) }) {
+		if !slices.ContainsFunc(servers, func(s *clients.Entry) bool { return bytes.Contains(s.Server, Quoted(in.Reference)) }) {
 			continue // it is filled in, or its server is not imported
 		}
 		value, ok := given[in.Variable]
-		switch set, _ := e.lookup(in.Variable); {
+		switch set, _ := e.Lookup(in.Variable); {
 		case ok:
 		case set != "" || env.mentions(in.Variable) || strings.Contains(in.Reference, ":-"):
 			continue
 		default:
-			value = cmp.Or(ask(in), in.Default)
+			if asks {
+				value = askInput(e, in)
+			}
+			value = cmp.Or(value, in.Default)
 		}
 		if value == "" {
 			without = append(without, describeInput(in))
@@ -210,13 +216,13 @@ func (e *env) fillInputs(inputs []clients.Input, servers []*clients.Entry, env *
 		case len(in.Choices) > 0 && !slices.Contains(in.Choices, value):
 			return nil, "", fmt.Errorf("%s has an invalid value: want one of %s", in.Variable, strings.Join(in.Choices, ", "))
 		case in.Secret && env != nil:
-			env.values[in.Variable] = value
-			value = fmt.Sprintf(env.form, in.Variable)
+			env.Values[in.Variable] = value
+			value = fmt.Sprintf(env.Form, in.Variable)
 		case strings.Contains(value, "${"):
 			return nil, "", fmt.Errorf("the value of %s has \"${\" in it, which would be expanded\nhint: set the variable %s instead", in.Variable, in.Variable)
 		}
 		for _, s := range servers {
-			s.Server = bytes.ReplaceAll(s.Server, quoted(in.Reference), quoted(value))
+			s.Server = bytes.ReplaceAll(s.Server, Quoted(in.Reference), Quoted(value))
 		}
 	}
 	if len(without) > 0 {
@@ -234,8 +240,8 @@ func setNames(set []string) (names []string) {
 	return names
 }
 
-// givenValues returns the values of --set, by variable.
-func givenValues(inputs []clients.Input, set []string) (map[string]string, error) {
+// GivenValues returns the values of --set, by variable.
+func GivenValues(inputs []clients.Input, set []string) (map[string]string, error) {
 	given := map[string]string{}
 	for _, text := range set {
 		name, value, ok := strings.Cut(text, "=")
@@ -244,7 +250,7 @@ func givenValues(inputs []clients.Input, set []string) (map[string]string, error
 		case !ok || value == "":
 			return nil, fmt.Errorf("--set %s: want NAME=VALUE", name)
 		case i < 0:
-			names := textsOf(inputs, func(in clients.Input) string { return in.Variable })
+			names := command.TextsOf(inputs, func(in clients.Input) string { return in.Variable })
 			return nil, fmt.Errorf("--set %s: there is no input of this name, only %q", name, names)
 		}
 		given[name] = value
@@ -271,8 +277,8 @@ func describeInput(in clients.Input) string {
 }
 
 // askInput asks for a value on a terminal, "" for none. A secret is not shown.
-func (e *env) askInput(in clients.Input) string {
-	if e.Structured() || !e.terminal() {
+func askInput(e *command.Env, in clients.Input) string {
+	if e.Structured() || !e.Terminal() {
 		return ""
 	}
 	question := report.OneLine(describeInput(in))
@@ -280,17 +286,17 @@ func (e *env) askInput(in clients.Input) string {
 		question += " [" + report.OneLine(in.Default) + "]"
 	}
 	if !in.Secret {
-		answer, _ := e.ask(question + ": ") // "" = no value
+		answer, _ := e.Prompt(question + ": ") // "" = no value
 		return answer
 	}
-	fmt.Fprint(e.err, question+": ")
-	answer, _ := term.ReadPassword(int(e.in.(*os.File).Fd())) // a terminal is a file; "" = no value
-	fmt.Fprintln(e.err)
+	fmt.Fprint(e.Stderr, question+": ")
+	answer, _ := term.ReadPassword(int(e.Stdin.(*os.File).Fd())) // a terminal is a file; "" = no value
+	fmt.Fprintln(e.Stderr)
 	return strings.TrimSpace(string(answer))
 }
 
-// sameFilled reports whether a server is that of an entry, whatever values its inputs have.
-func sameFilled(server, entry json.RawMessage, inputs []clients.Input) bool {
+// SameFilled reports whether a server is that of an entry, whatever values its inputs have.
+func SameFilled(server, entry json.RawMessage, inputs []clients.Input) bool {
 	var values [2]any
 	if json.Unmarshal(server, &values[0]) != nil || json.Unmarshal(entry, &values[1]) != nil {
 		return false
@@ -299,14 +305,14 @@ func sameFilled(server, entry json.RawMessage, inputs []clients.Input) bool {
 	want, _ := json.Marshal(values[1]) // of what was JSON
 	pattern := regexp.QuoteMeta(string(want))
 	for _, in := range inputs {
-		pattern = strings.ReplaceAll(pattern, regexp.QuoteMeta(string(quoted(in.Reference))), `(?:[^"\\]|\\.)*`) // any text inside a string of JSON
+		pattern = strings.ReplaceAll(pattern, regexp.QuoteMeta(string(Quoted(in.Reference))), `(?:[^"\\]|\\.)*`) // any text inside a string of JSON
 	}
 	same, err := regexp.MatchString("^"+pattern+"$", string(is))
 	return err == nil && same
 }
 
-// quoted returns a text as it stands inside a string of JSON.
-func quoted(text string) []byte {
+// Quoted returns a text as it stands inside a string of JSON.
+func Quoted(text string) []byte {
 	out, err := jsontext.AppendQuote(nil, text)
 	if err != nil { // a text that is not UTF-8
 		return []byte(text)

@@ -1,4 +1,4 @@
-package cli
+package connect
 
 import (
 	"bytes"
@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
@@ -20,10 +22,11 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-func exportCommand(e *env) *cobra.Command {
+// ExportCommand returns the command that writes servers into the file of a client.
+func ExportCommand(e *command.Env) *cobra.Command {
 	f := &clientFlags{}
-	c := f.add(command("export CLIENT", "write the servers of mcp.json into a client's file", func(_ context.Context, args []string) error {
-		return e.changeClient(args[0], f, e.planExport, f.envFile)
+	c := f.add(command.New("export CLIENT", "write the servers of mcp.json into a client's file", func(_ context.Context, args []string) error {
+		return changeClient(e, args[0], f, planExport, f.envFile)
 	}))
 	addNaming(c, f, "export")
 	c.Flags().StringVar(&f.envFile, "env-file", "", "write secrets to this `FILE` (mode 0600), for the environment of the client")
@@ -32,16 +35,16 @@ func exportCommand(e *env) *cobra.Command {
 }
 
 // planExport plans the merge of the servers of mcp.json into the file of a client.
-func (e *env) planExport(c clients.Client, path string, f *clientFlags) (*clientPlan, error) {
+func planExport(e *command.Env, c clients.Client, path string, f *clientFlags) (*clientPlan, error) {
 	if c.Write == nil {
 		return nil, fmt.Errorf("%s calls no servers: there is nothing to export to", c.Name)
 	}
-	opts := clients.Options(config.Options{Path: e.config, Overlay: e.overlay, Getenv: e.lookup})
+	opts := clients.Options(config.Options{Path: e.Config, Overlay: e.Overlay, Getenv: e.Lookup})
 	own, err := clients.Entries(opts)
 	if err != nil {
 		return nil, err
 	}
-	servers, err := chooseServers(own.Servers, e.config, f)
+	servers, err := chooseServers(own.Servers, e.Config, f)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +52,7 @@ func (e *env) planExport(c clients.Client, path string, f *clientFlags) (*client
 	if err != nil {
 		return nil, err
 	}
-	p := &clientPlan{Client: c.ID, Notes: textsOf(own.Notes, config.Warning.String), changes: []*clientfile.Change{file}, secrets: secretValues(own.Servers)}
+	p := &clientPlan{Client: c.ID, Notes: command.TextsOf(own.Notes, config.Warning.String), changes: []*clientfile.Change{file}, secrets: secretValues(own.Servers)}
 	p.hideSecrets(path, file, c)
 	moved, err := openSecrets(f.envFile)
 	if err != nil {
@@ -57,7 +60,7 @@ func (e *env) planExport(c clients.Client, path string, f *clientFlags) (*client
 	}
 	x := &export{client: c, before: file.Before, plan: p, moved: moved, literal: f.secrets, expand: func(text string) (string, error) { return config.Expand(opts, text) }}
 	if moved == nil && !f.secrets {
-		x.moved = newSecrets(&clientfile.Change{}, "${%s}")
+		x.moved = NewSecrets(&clientfile.Change{}, "${%s}")
 	}
 	for _, s := range servers {
 		if err := x.add(s, cmp.Or(f.as, s.Name)); err != nil {
@@ -71,13 +74,13 @@ func (e *env) planExport(c clients.Client, path string, f *clientFlags) (*client
 		return nil, err
 	}
 	if x.moved != nil { // not those of servers that are not written
-		maps.DeleteFunc(x.moved.values, func(name, _ string) bool { return !bytes.Contains(file.After, []byte(name)) })
+		maps.DeleteFunc(x.moved.Values, func(name, _ string) bool { return !bytes.Contains(file.After, []byte(name)) })
 	}
 	if moved != nil {
 		p.changes = append(p.changes, moved.change())
 	}
-	if x.moved != nil && len(x.moved.values) > 0 {
-		names := strings.Join(slices.Sorted(maps.Keys(x.moved.values)), ", ")
+	if x.moved != nil && len(x.moved.Values) > 0 {
+		names := strings.Join(slices.Sorted(maps.Keys(x.moved.Values)), ", ")
 		if f.envFile == "" {
 			names += "; --env-file FILE writes them to a file, --secrets into the client's file"
 		}
@@ -94,7 +97,7 @@ type export struct {
 	client clients.Client
 	before []byte // the client's file
 	plan   *clientPlan
-	moved  *secretFile // nil = secrets stay in the entries
+	moved  *SecretFile // nil = secrets stay in the entries
 	edits  []clientfile.Edit
 
 	literal bool // values are written in the place of references that the client does not have
@@ -139,7 +142,7 @@ func (x *export) add(s clients.Entry, name string) error {
 	planned := newPlanned(s, name)
 	server := s
 	if x.moved != nil {
-		server.Server = x.moveTexts(s.Name, x.moved.move(s.Name, s.Server))
+		server.Server = x.moveTexts(s.Name, x.moved.Move(s.Name, s.Server))
 	}
 	out := x.client.Export(name, server.Members(), x.value)
 	if x.failed != nil {

@@ -1,4 +1,4 @@
-package cli
+package policies
 
 import (
 	"cmp"
@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
 
 	"github.com/spf13/cobra"
 
@@ -35,7 +37,7 @@ type supposed struct {
 	server, risk            string
 	annotations, input      string
 
-	*policyView // that is asked; nil until call
+	*View // that is asked; nil until call
 }
 
 func (s *supposed) flags(c *cobra.Command) {
@@ -47,7 +49,7 @@ func (s *supposed) flags(c *cobra.Command) {
 	f.StringVar(&s.tenant, "tenant", "", "`TENANT` of whoever calls")
 	f.StringVar(&s.args, "args", noArguments, "arguments as a `JSON` object; @FILE reads a file, - stdin")
 	f.StringVar(&s.usage, "usage", "", "what meters stand at, as `JSON` such as {\"day\":{\"calls\":3,\"sum\":900}} (default: as the state directory has it for --subject, else nothing was used)")
-	f.Var((*moment)(&s.at), "time", "`TIME` of the call: RFC 3339, or how long ago (default: now)")
+	f.Var((*command.Moment)(&s.at), "time", "`TIME` of the call: RFC 3339, or how long ago (default: now)")
 	f.StringVar(&s.server, "server", "", "`SERVER` of the tool (default: as the configuration says)")
 	f.StringVar(&s.risk, "risk", "", "`RISK` of the server (default: as the configuration says)")
 	f.StringVar(&s.annotations, "annotations", "", "annotations of the tool as a `JSON` object (default: as the server said)")
@@ -61,31 +63,31 @@ func (s *supposed) asks() bool { return len(s.roles) > 0 || s.subject != "" || s
 func (s *supposed) call(ctx context.Context, tool string) (*policy.Input, error) {
 	if s.input != "" {
 		if tool != "" {
-			return nil, usage(errors.New("--input has its tool\nhint: leave out the name"))
+			return nil, command.Usage(errors.New("--input has its tool\nhint: leave out the name"))
 		}
-		raw, err := s.e.object("input", s.input)
+		raw, err := s.Env.JSONObject("input", s.input)
 		if err != nil {
 			return nil, err
 		}
 		in := new(policy.Input)
 		if err := json.Unmarshal(raw, in); err != nil {
-			return nil, usage(fmt.Errorf("--input: %w\nhint: docs/schemas/policy-input.json says what it is", err))
+			return nil, command.Usage(fmt.Errorf("--input: %w\nhint: docs/schemas/policy-input.json says what it is", err))
 		}
 		return in, nil
 	}
 	if tool == "" || !s.asks() {
-		return nil, usage(errors.New("name a tool and who calls it\nhint: --as ROLE TOOL --args '{…}'"))
+		return nil, command.Usage(errors.New("name a tool and who calls it\nhint: --as ROLE TOOL --args '{…}'"))
 	}
 	in := &policy.Input{Request: policy.Request{ID: "1", Transport: "cli", TraceID: "trc_supposed", Time: cmp.Or(s.at, time.Now()).UTC()}}
-	in.Principal = advice.Principal(s.cfg, policy.Principal{Subject: s.subject, Roles: s.roles, Client: s.client, Tenant: s.tenant})
+	in.Principal = advice.Principal(s.Config, policy.Principal{Subject: s.subject, Roles: s.roles, Client: s.client, Tenant: s.tenant})
 	for _, role := range s.roles {
-		noteUnknown(s.e, "role", role, knownRoles(s.cfg, s.Engine))
+		command.NoteUnknown(s.Env, "role", role, KnownRoles(s.Config, s.Engine))
 	}
 	var err error
 	if in.Tool, err = s.tool(ctx, tool); err != nil {
 		return nil, err
 	}
-	if in.Arguments, err = s.e.object("args", s.args); err != nil {
+	if in.Arguments, err = s.Env.JSONObject("args", s.args); err != nil {
 		return nil, err
 	}
 	return in, s.fillUsage(ctx, in)
@@ -100,7 +102,7 @@ func (s *supposed) tool(ctx context.Context, name string) (policy.Tool, error) {
 	t := s.named(known, name)[0]
 	t.Server, t.Risk = cmp.Or(s.server, t.Server), cmp.Or(s.risk, t.Risk)
 	if s.annotations != "" {
-		t.Annotations, err = s.e.object("annotations", s.annotations)
+		t.Annotations, err = s.Env.JSONObject("annotations", s.annotations)
 	}
 	return t, err
 }
@@ -111,23 +113,23 @@ func (s *supposed) fillUsage(ctx context.Context, in *policy.Input) error {
 	meters := s.Meters(in.Tool)
 	in.Usage = policy.Unused(meters)
 	if s.usage != "" {
-		raw, err := s.e.object("usage", s.usage)
+		raw, err := s.Env.JSONObject("usage", s.usage)
 		if err != nil {
 			return err
 		}
 		if err := policy.ReadStrict(raw, &in.Usage); err != nil {
-			return usage(fmt.Errorf("--usage: %w\nhint: --usage '{\"day\":{\"calls\":3,\"sum\":900}}'", err))
+			return command.Usage(fmt.Errorf("--usage: %w\nhint: --usage '{\"day\":{\"calls\":3,\"sum\":900}}'", err))
 		}
 		return nil
 	}
-	if s.subject == "" || len(meters) == 0 || !s.e.hasState() {
+	if s.subject == "" || len(meters) == 0 || !s.Env.HasState() {
 		return nil
 	}
 	use, err := limit.Measure(in.Principal, in.Tool.Exposed, "", in.Arguments, meters)
 	if err != nil {
-		return usage(err)
+		return command.Usage(err)
 	}
-	return s.e.withStore(ctx, func(db *store.DB) error {
+	return s.Env.WithStore(ctx, func(db *store.DB) error {
 		in.Usage, err = limit.NewUsage(db, nil).Read(ctx, use)
 		return err
 	})
@@ -142,14 +144,14 @@ type permission struct {
 	Failure  error           `json:"-"`
 }
 
-func policyCanI(e *env) *cobra.Command {
+func policyCanI(e *command.Env) *cobra.Command {
 	var s supposed
-	c := e.printing("can-i [TOOL]", "say whether a call would be allowed", func(ctx context.Context, args []string) (*report.Report, error) {
-		v, err := openPolicy(ctx, e, s.policy)
+	c := e.Printing("can-i [TOOL]", "say whether a call would be allowed", func(ctx context.Context, args []string) (*report.Report, error) {
+		v, err := Open(ctx, e, s.policy)
 		if err != nil {
 			return nil, err
 		}
-		s.policyView = v
+		s.View = v
 		in, err := s.call(ctx, strings.Join(args, ""))
 		if err != nil {
 			return nil, err
@@ -175,10 +177,10 @@ func policyCanI(e *env) *cobra.Command {
 			return report.Of(out, answerText), nil
 		case policy.Hold:
 			out.Answer = "held"
-			return report.Of(out, answerText), exitIf(true, exitApproval)
+			return report.Of(out, answerText), command.ExitIf(true, command.ExitApproval)
 		}
 		out.Answer = "no"
-		return report.Of(out, answerText), exitIf(true, exitDenied)
+		return report.Of(out, answerText), command.ExitIf(true, command.ExitDenied)
 	})
 	s.flags(c)
 	return c
@@ -196,21 +198,21 @@ func approvers(a *policy.Approval) string {
 	return fmt.Sprintf("needs %s by %s", text.Count(max(a.Quorum, 1), "approval"), by)
 }
 
-func policyExplain(e *env) *cobra.Command {
+func policyExplain(e *command.Env) *cobra.Command {
 	var s supposed
 	var trace bool
-	c := e.printing("explain [ID | TOOL]", "say why a call was decided so, and what would be allowed", func(ctx context.Context, args []string) (*report.Report, error) {
-		v, err := openPolicy(ctx, e, s.policy)
+	c := e.Printing("explain [ID | TOOL]", "say why a call was decided so, and what would be allowed", func(ctx context.Context, args []string) (*report.Report, error) {
+		v, err := Open(ctx, e, s.policy)
 		if err != nil {
 			return nil, err
 		}
-		s.policyView = v
+		s.View = v
 		what := strings.Join(args, "")
 		out := &explained{Revision: v.Revision(), engine: v.Engine}
 		if s.asks() {
 			out.Input, err = s.call(ctx, what)
 		} else if out.Input, out.Recorded, err = recall(ctx, e, what); err == nil && out.Recorded.Decision == nil {
-			asked := supposed{policyView: v}
+			asked := supposed{View: v}
 			if out.Input.Tool, err = asked.tool(ctx, out.Input.Tool.Exposed); err == nil {
 				err = asked.fillUsage(ctx, out.Input)
 			}
@@ -222,7 +224,7 @@ func policyExplain(e *env) *cobra.Command {
 			return nil, err
 		}
 		if out.Hopeless() && out.Whole == "" {
-			out.Roles = workbench.WhoMay(ctx, v.Engine, knownRoles(v.cfg, v.Engine), out.Input.Tool)
+			out.Roles = workbench.WhoMay(ctx, v.Engine, KnownRoles(v.Config, v.Engine), out.Input.Tool)
 		}
 		return report.Of(out, explanationText), nil
 	})
@@ -251,11 +253,11 @@ type recorded struct {
 }
 
 // recall finds a call in the trail by the id of its decision, call or trace.
-func recall(ctx context.Context, e *env, id string) (*policy.Input, *recorded, error) {
+func recall(ctx context.Context, e *command.Env, id string) (*policy.Input, *recorded, error) {
 	if id == "" {
-		return nil, nil, usage(errors.New("name the id of a recorded call, or who calls what\nhint: toolgate policy explain --as ROLE TOOL --args '{…}'"))
+		return nil, nil, command.Usage(errors.New("name the id of a recorded call, or who calls what\nhint: toolgate policy explain --as ROLE TOOL --args '{…}'"))
 	}
-	dir, err := e.trail()
+	dir, err := e.Trail()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -299,7 +301,7 @@ func recall(ctx context.Context, e *env, id string) (*policy.Input, *recorded, e
 	case why != nil:
 		return nil, nil, fmt.Errorf("explaining %s: %w", id, why)
 	}
-	return nil, nil, usage(fmt.Errorf("no record has the id %s\nhint: it is error.data.decision_id of a refusal; --state names another trail", id))
+	return nil, nil, command.Usage(fmt.Errorf("no record has the id %s\nhint: it is error.data.decision_id of a refusal; --state names another trail", id))
 }
 
 // Readable returns conditions of a Way as people read them, each alternative on its own line.

@@ -1,4 +1,4 @@
-package cli
+package policies
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
 
 	"github.com/spf13/cobra"
 
@@ -19,11 +21,11 @@ import (
 	"github.com/toolgate/toolgate/policy/workbench"
 )
 
-func policyCheck(e *env) *cobra.Command {
+func policyCheck(e *command.Env) *cobra.Command {
 	var path, subject string
 	var live, notes bool
-	var strict strictness
-	c := withForms(e.printing("check [POLICY]", "compile the policy, try it on samples, and look for mistakes", func(ctx context.Context, args []string) (*report.Report, error) {
+	var strict command.Strictness
+	c := command.WithForms(e.Printing("check [POLICY]", "compile the policy, try it on samples, and look for mistakes", func(ctx context.Context, args []string) (*report.Report, error) {
 		path := append(args, path)[0]
 		options, cfg, err := policySource(ctx, e, path)
 		if err != nil {
@@ -31,9 +33,9 @@ func policyCheck(e *env) *cobra.Command {
 		}
 		engine, slips, err := rego.Check(ctx, options)
 		if err != nil {
-			return nil, e.unservable(err, options.Path)
+			return nil, e.Unservable(err, options.Path)
 		}
-		v := &policyView{engine, e, path, cfg}
+		v := &View{engine, e, path, cfg}
 		tools, err := v.tools(ctx, live)
 		if err != nil {
 			return nil, err
@@ -44,10 +46,10 @@ func policyCheck(e *env) *cobra.Command {
 		defer stop()
 		sight := workbench.SurveyOf(surveying, engine, callers, tools, progress)
 		end()
-		found := append(placed(slips, options.Path), advice.Doubts(sight)...)
+		found := append(command.Placed(slips, options.Path), advice.Doubts(sight)...)
 		// A configuration is about the policy at path if somebody named the configuration, or that policy serves.
 		absolute, err := filepath.Abs(path)
-		if concerns := path == "" || e.config != defaultConfig || err == nil && absolute == cfg.Policy.Path; !concerns {
+		if concerns := path == "" || e.Config != command.DefaultConfig || err == nil && absolute == cfg.Policy.Path; !concerns {
 			cfg = nil
 		}
 		found = append(found, app.UnknownRoles(cfg, engine)...)
@@ -55,10 +57,10 @@ func policyCheck(e *env) *cobra.Command {
 			tools = slices.DeleteFunc(tools, func(t policy.Tool) bool { return !live || t.Fingerprint == "" }) // not listed by a server
 			found = append(found, app.UnknownTools(cfg, engine, tools)...)
 		}
-		failed := strict.refuse(found)
+		failed := strict.Refuse(found)
 		out := checked{OK: failed == nil, Revision: engine.Revision(), Roles: engine.Roles(), Findings: found, Survey: sight, Visible: engine.DefinesVisible()}
 		for _, f := range found {
-			if f.Level == levelNote && !notes {
+			if f.Level == command.LevelNote && !notes {
 				out.Notes++
 			}
 		}
@@ -67,7 +69,7 @@ func policyCheck(e *env) *cobra.Command {
 	policyPath(c, &path)
 	c.Flags().StringVar(&subject, "subject", "", "look at the tools as this `SUBJECT` with the roles of its token (default: each role, subject unknown)")
 	c.Flags().BoolVar(&live, "live", false, "start the upstreams and ask them for their tools")
-	strict.bind(c)
+	strict.Bind(c)
 	c.Flags().BoolVar(&notes, "notes", false, "print notes on style, and not only their number")
 	return c
 }
@@ -77,22 +79,22 @@ const surveyTime = 20 * time.Second
 
 // checked is the report of policy check.
 type checked struct {
-	OK       bool      `json:"ok"`
-	Revision string    `json:"revision"`
-	Roles    []string  `json:"roles"`
-	Findings []finding `json:"findings"`
+	OK       bool              `json:"ok"`
+	Revision string            `json:"revision"`
+	Roles    []string          `json:"roles"`
+	Findings []command.Finding `json:"findings"`
 	workbench.Survey
 	Visible bool `json:"visible"`
 
 	Notes int `json:"-"` // that the table leaves out
 }
 
-func policyMatrix(e *env) *cobra.Command {
+func policyMatrix(e *command.Env) *cobra.Command {
 	var path, subject string
 	var roles, names []string
 	var live bool
-	c := withForms(e.printing("matrix", "show which role may call which tool, and when", func(ctx context.Context, _ []string) (*report.Report, error) {
-		v, err := openPolicy(ctx, e, path)
+	c := command.WithForms(e.Printing("matrix", "show which role may call which tool, and when", func(ctx context.Context, _ []string) (*report.Report, error) {
+		v, err := Open(ctx, e, path)
 		if err != nil {
 			return nil, err
 		}
@@ -104,11 +106,11 @@ func policyMatrix(e *env) *cobra.Command {
 			tools = v.named(tools, names...)
 		}
 		for _, role := range roles {
-			noteUnknown(e, "role", role, knownRoles(v.cfg, v.Engine))
+			command.NoteUnknown(e, "role", role, KnownRoles(v.Config, v.Engine))
 		}
 		callers := v.callers(subject, roles)
 		if len(callers) == 0 || len(tools) == 0 {
-			return nil, usage(fmt.Errorf("the policy names %s and %s: there is nothing to show\nhint: --roles and --tools name some", text.Count(len(callers), "role"), text.Count(len(tools), "tool")))
+			return nil, command.Usage(fmt.Errorf("the policy names %s and %s: there is nothing to show\nhint: --roles and --tools name some", text.Count(len(callers), "role"), text.Count(len(tools), "tool")))
 		}
 		progress, end := pairsProgress(e, len(callers)*len(tools))
 		defer end()
@@ -161,8 +163,8 @@ const widestRow = 60
 
 // pairsProgress returns what shows how many of all pairs of a role and a tool were looked at, and what
 // ends it.
-func pairsProgress(e *env, all int) (progress func(done int), end func()) {
-	bar := e.progress(false)
+func pairsProgress(e *command.Env, all int) (progress func(done int), end func()) {
+	bar := e.Progress(false)
 	return func(done int) {
 		bar.Update(int64(done), int64(all), func() string { return fmt.Sprintf("%d of %s of a role and a tool", done, text.Count(all, "pair")) })
 	}, bar.End

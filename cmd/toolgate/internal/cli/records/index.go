@@ -1,4 +1,4 @@
-package cli
+package records
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
 
 	"github.com/spf13/cobra"
 
@@ -21,8 +23,9 @@ import (
 	"github.com/toolgate/toolgate/internal/store"
 )
 
-func indexCommand(e *env) *cobra.Command {
-	return group("index", "make the search index of calls again", e.printing("rebuild", "empty the index of calls and fill it from the trail", func(ctx context.Context, _ []string) (*report.Report, error) {
+// IndexCommand returns the command of the index of calls.
+func IndexCommand(e *command.Env) *cobra.Command {
+	return command.Group("index", "make the search index of calls again", e.Printing("rebuild", "empty the index of calls and fill it from the trail", func(ctx context.Context, _ []string) (*report.Report, error) {
 		return rebuildIndex(ctx, e)
 	}))
 }
@@ -35,34 +38,34 @@ type indexed struct {
 }
 
 // rebuildIndex fills the index of the trail in the state directory again.
-func rebuildIndex(ctx context.Context, e *env) (*report.Report, error) {
-	dir, err := e.trail()
+func rebuildIndex(ctx context.Context, e *command.Env) (*report.Report, error) {
+	dir, err := e.Trail()
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := e.stateConfig()
+	cfg, err := e.StateConfig()
 	if err != nil {
 		return nil, err
 	}
-	ledger, err := notary.FindLedger(keys.At(e.keysDir()).Path(), dir)
+	ledger, err := notary.FindLedger(keys.At(e.KeysDir()).Path(), dir)
 	if err == nil && ledger.Trail == "" {
-		err = usage(fmt.Errorf("%w: %s\nhint: name the key directory of the trail with --keys", notary.ErrOtherKeys, e.keysDir()))
+		err = command.Usage(fmt.Errorf("%w: %s\nhint: name the key directory of the trail with --keys", notary.ErrOtherKeys, e.KeysDir()))
 	}
 	if err != nil {
 		return nil, err
 	}
-	bar, begun, done := e.progress(true), time.Now(), indexed{Bytes: progress.Size(dir)}
+	bar, begun, done := e.Progress(true), time.Now(), indexed{Bytes: progress.Size(dir)}
 	defer bar.End()
 	read := bar.Count("indexing", done.Bytes)
 	fill := func(db *store.DB) error {
 		done.Calls, err = index.New(trail.Index(cfg, ledger.Trail, db)).Rebuild(ctx, read)
 		if errors.Is(err, index.ErrWriting) {
-			return usage(fmt.Errorf("%w\nhint: it keeps the index up to date; stop it first", err))
+			return command.Usage(fmt.Errorf("%w\nhint: it keeps the index up to date; stop it first", err))
 		}
 		return err
 	}
 	if cfg.Store != "" {
-		err = e.withStore(ctx, fill)
+		err = e.WithStore(ctx, fill)
 	} else {
 		err = fill(nil)
 	}
@@ -71,14 +74,14 @@ func rebuildIndex(ctx context.Context, e *env) (*report.Report, error) {
 }
 
 // searchIndex prints the calls that the index of a running toolgate has of f, the newest first.
-func (f *recordFilter) searchIndex(ctx context.Context, e *env) error {
+func (f *recordFilter) searchIndex(ctx context.Context, e *command.Env) error {
 	query := url.Values{}
 	for name, values := range map[string][]string{
 		"principal": f.Principals, "person": f.Persons, "server": f.Servers, "tool": f.Tools, "outcome": f.Outcomes, "rule": f.Rules, "code": f.Codes, "ticket": f.Tickets,
 		"id": {f.ID}, "argument": {f.Argument}, "text": {f.Text},
 	} {
 		if len(values) > 1 {
-			return usage(fmt.Errorf("--%s is there twice\nhint: the index of calls takes one of each; without --addr, search reads the trail", name))
+			return command.Usage(fmt.Errorf("--%s is there twice\nhint: the index of calls takes one of each; without --addr, search reads the trail", name))
 		}
 		for _, value := range values {
 			if value != "" {
@@ -92,7 +95,7 @@ func (f *recordFilter) searchIndex(ctx context.Context, e *env) error {
 		}
 	}
 	if len(f.Kinds)+len(f.Roles) > 0 {
-		return usage(errors.New("the index has calls, and no kinds of records and no roles\nhint: without --addr, search reads the trail"))
+		return command.Usage(errors.New("the index has calls, and no kinds of records and no roles\nhint: without --addr, search reads the trail"))
 	}
 	var rows []index.Call
 	found := 0
@@ -102,12 +105,12 @@ func (f *recordFilter) searchIndex(ctx context.Context, e *env) error {
 			query.Set("limit", strconv.Itoa(min(left, index.MaxLimit)))
 		}
 		var page index.Page
-		if err := e.fetch(ctx, peopleListener, http.MethodGet, "/v1/calls?"+query.Encode(), nil, &page); err != nil {
+		if err := e.Fetch(ctx, command.PeopleListener, http.MethodGet, "/v1/calls?"+query.Encode(), nil, &page); err != nil {
 			return err
 		}
 		found += len(page.Calls)
 		if more = page.Next != "" && (f.Most == 0 || found < f.Most); !more {
-			fmt.Fprintf(e.err, "toolgate: this is the index, which is no evidence, %s behind the trail\n", time.Duration(page.BehindMS)*time.Millisecond)
+			fmt.Fprintf(e.Stderr, "toolgate: this is the index, which is no evidence, %s behind the trail\n", time.Duration(page.BehindMS)*time.Millisecond)
 		}
 		if query.Set("cursor", page.Next); !e.Structured() {
 			rows = append(rows, page.Calls...)

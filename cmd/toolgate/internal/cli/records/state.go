@@ -1,4 +1,4 @@
-package cli
+package records
 
 import (
 	"archive/tar"
@@ -14,187 +14,31 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/progress"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
-	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/proxy/artifact"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-// stateConfig is the configuration, or what --state and --keys say in place of one that
-// cannot be read.
-func (e *env) stateConfig() (*config.Config, error) {
-	cfg, err := e.load()
-	if err != nil && e.state != "" {
-		return &config.Config{State: e.state, Keys: e.keysDir(), Audit: config.Audit{Durability: "sync"}}, nil
-	}
-	return cfg, err
-}
-
-// keysDir is the key directory: --keys, or else the configured one. A state directory
-// can be looked at without a configuration, and then it is the user's.
-func (e *env) keysDir() string {
-	if e.keys != "" {
-		return e.keys
-	}
-	if cfg, err := e.load(); err == nil {
-		return cfg.Keys
-	}
-	return config.DefaultKeys(e.lookup)
-}
-
-// trail returns the audit directory, which exists.
-func (e *env) trail() (string, error) {
-	cfg, err := e.stateConfig()
-	if err != nil {
-		return "", err
-	}
-	dir := trail.Dir(cfg.State)
-	if _, err := os.Stat(dir); err != nil {
-		return "", missing(fmt.Errorf("reading the trail: %w", err))
-	}
-	return dir, nil
-}
-
-// openTrail begins a chain of the trail for this command. Without a configuration, the
-// flags --state and --keys name the directories.
-func (e *env) openTrail() (*notary.Log, error) {
-	cfg, err := e.stateConfig()
-	if err != nil {
-		return nil, err
-	}
-	k, err := keys.Open(cfg.Keys)
-	if err != nil {
-		return nil, usage(err)
-	}
-	return trail.Open(cfg, k, nil, audit.Options{Version: version})
-}
-
-// recordReading records that this command read records from the files of the trail, or
-// says that it cannot: on a copy, without the key directory of the trail, or where it
-// cannot write. Whoever can read the files can read them without this program.
-func recordReading(e *env, trail string) {
-	k := keys.At(e.keysDir())
-	ledger, err := notary.FindLedger(k.Path(), trail)
-	if err == nil && (ledger.Trail == "" || !k.Has(keys.Checkpoints)) {
-		err = notary.ErrOtherKeys
-	}
-	if err == nil {
-		err = e.record(&audit.Record{Principal: audit.Principal{Subject: systemUser()}, Event: &audit.Event{Name: audit.EventTrailRead, Credential: "files"}})
-	}
-	if err != nil {
-		fmt.Fprintf(e.err, "toolgate: this reading of the trail is not recorded: %s\n", report.Printable(err.Error()))
-	}
-}
-
-// record records an act of this command.
-func (e *env) record(r *audit.Record) error {
-	trail, err := e.openTrail()
-	if err != nil {
-		return err
-	}
-	return errors.Join(trail.Write(audit.KindEvent, r), trail.Close())
-}
-
-// withStore opens the store for f, and never makes one in the state directory.
-func (e *env) withStore(ctx context.Context, f func(*store.DB) error) error {
-	cfg, err := e.stateConfig()
-	if err != nil {
-		return err
-	}
-	if err := app.MissingStore(cfg); err != nil {
-		return missing(fmt.Errorf("opening the state: %w", err))
-	}
-	db, err := e.openStore(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f(db), db.Close())
-}
-
-// ofStore returns what read finds in the store.
-func ofStore[T any](ctx context.Context, e *env, read func(context.Context, *store.DB) (T, error)) (found T, err error) {
-	err = e.withStore(ctx, func(db *store.DB) error {
-		found, err = read(ctx, db)
-		return err
-	})
-	return found, err
-}
-
-// hasState reports whether there is a state: a command that only looks must not make it.
-func (e *env) hasState() bool {
-	cfg, err := e.stateConfig()
-	return err == nil && app.MissingStore(cfg) == nil
-}
-
-// openStore opens the store, and says when that upgraded it.
-func (e *env) openStore(ctx context.Context, cfg *config.Config) (*store.DB, error) {
-	db, err := app.OpenStore(ctx, cfg)
-	if err == nil && db.Copy != "" {
-		fmt.Fprintf(e.err, "toolgate: the state was upgraded; a copy of the state before is %s\n", db.Copy)
-	}
-	return db, err
-}
-
-// missing adds a hint to the error of a file that does not exist.
-func missing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return usage(fmt.Errorf("%w\nhint: name the state directory with --state, or the configuration with --config", err))
-	}
-	return err
-}
-
-// fetchRemotePolicy replaces a policy of cfg at a URL with a copy on this machine:
-// what the server has now, or else the last good one, which is logged.
-func (e *env) fetchRemotePolicy(ctx context.Context, cfg *config.Config) error {
-	s := &cfg.Policy.PolicySource
-	if !s.Remote() {
-		return nil
-	}
-	dir, err := e.scratch()
-	if err != nil {
-		return err
-	}
-	c, away, err := app.FetchPolicy(ctx, cfg, dir)
-	if err != nil {
-		return &exit{code: exitUnreachable, err: fmt.Errorf("%w\nhint: is the server up, and is toolgate.policy right? there is no last good copy either", away)}
-	}
-	if away != nil {
-		e.logger().Warn("the last good policy is looked at", "fetched", c.Fetched, "error", away)
-	}
-	s.Path, s.Headers = c.Path, nil
-	return nil
-}
-
-// scratch makes a directory that is removed when the program ends.
-func (e *env) scratch() (string, error) {
-	if e.temporary == "" {
-		dir, err := os.MkdirTemp("", "toolgate-")
-		if err != nil {
-			return "", fmt.Errorf("making a directory: %w", err)
-		}
-		e.temporary = dir
-	}
-	return e.temporary, nil
-}
-
-func backupCommand(e *env) *cobra.Command {
-	return e.printing("backup FILE|DIR", "copy the state and the audit trail of a running toolgate", func(ctx context.Context, args []string) (*report.Report, error) {
-		cfg, err := e.stateConfig()
+// BackupCommand returns the command that copies the state.
+func BackupCommand(e *command.Env) *cobra.Command {
+	return e.Printing("backup FILE|DIR", "copy the state and the audit trail of a running toolgate", func(ctx context.Context, args []string) (*report.Report, error) {
+		cfg, err := e.StateConfig()
 		if err != nil {
 			return nil, err
 		}
 		to := args[0]
 		if _, err := os.Lstat(to); err == nil {
-			return nil, usage(fmt.Errorf("writing backup: %s exists\nhint: name a new file or directory", to))
+			return nil, command.Usage(fmt.Errorf("writing backup: %s exists\nhint: name a new file or directory", to))
 		}
 		if err := backup(ctx, e, cfg, to); err != nil {
 			return nil, fmt.Errorf("writing backup: %w", err)
@@ -202,7 +46,7 @@ func backupCommand(e *env) *cobra.Command {
 		done := withDatabase(cfg, map[string]string{"backup": to})
 		var elsewhere []string // outside the state directory, where standard tools keep data
 		for i := range cfg.Servers {
-			if dir := toolsFlagsOf(&cfg.Servers[i]).Dir; dir != "" {
+			if dir := command.ToolsFlagsOf(&cfg.Servers[i]).Dir; dir != "" {
 				elsewhere = append(elsewhere, dir)
 			}
 		}
@@ -220,7 +64,7 @@ func isArchive(name string) bool { return strings.HasSuffix(name, ".tar") }
 // without stopping anything: the store is one snapshot, and the trail, copied after it,
 // has every record of what the snapshot contains. Snapshots of the standard tools' data come
 // last. Keys are never in it, and neither is the database of toolgate.store.
-func backup(ctx context.Context, e *env, cfg *config.Config, to string) (err error) {
+func backup(ctx context.Context, e *command.Env, cfg *config.Config, to string) (err error) {
 	draft, err := os.MkdirTemp(filepath.Dir(filepath.Clean(to)), ".backup-*")
 	if err != nil {
 		return err
@@ -228,9 +72,9 @@ func backup(ctx context.Context, e *env, cfg *config.Config, to string) (err err
 	defer func() { err = errors.Join(err, os.RemoveAll(draft)) }() // nothing is left when it got its name
 	content := filepath.Join(draft, "state")
 	if err = os.Mkdir(content, 0o700); err == nil && cfg.Store == "" {
-		err = e.withStore(ctx, func(db *store.DB) error { return db.Snapshot(ctx, filepath.Join(content, "state.db")) })
+		err = e.WithStore(ctx, func(db *store.DB) error { return db.Snapshot(ctx, filepath.Join(content, "state.db")) })
 	}
-	bar := e.progress(false)
+	bar := e.Progress(false)
 	defer bar.End()
 	records, artifacts := trail.Dir(cfg.State), filepath.Join(cfg.State, "artifacts")
 	copied := bar.Count("copying", progress.Size(records, artifacts))
@@ -285,23 +129,23 @@ func withDatabase(cfg *config.Config, report map[string]string) map[string]strin
 	return report
 }
 
-// restoreCommand makes the state directory of a backup. Calls that were approved or running in
+// RestoreCommand makes the state directory of a backup. Calls that were approved or running in
 // the backup may have run since: the next start makes their tickets unknown. With
 // toolgate.store, those are the tickets of the database, which its own tools restored.
-func restoreCommand(e *env) *cobra.Command {
-	return e.printing("restore FILE|DIR", "make a state directory of a backup", func(ctx context.Context, args []string) (*report.Report, error) {
-		cfg, err := e.stateConfig()
+func RestoreCommand(e *command.Env) *cobra.Command {
+	return e.Printing("restore FILE|DIR", "make a state directory of a backup", func(ctx context.Context, args []string) (*report.Report, error) {
+		cfg, err := e.StateConfig()
 		if err != nil {
 			return nil, err
 		}
 		from, state := args[0], cfg.State
 		if left, err := os.ReadDir(state); len(left) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, usage(errors.Join(fmt.Errorf("restoring: %s is not empty\nhint: stop toolgate and move the directory away first", state), err))
+			return nil, command.Usage(errors.Join(fmt.Errorf("restoring: %s is not empty\nhint: stop toolgate and move the directory away first", state), err))
 		}
 		if err := os.MkdirAll(state, 0o700); err != nil {
 			return nil, fmt.Errorf("restoring: %w", err)
 		}
-		bar := e.progress(false)
+		bar := e.Progress(false)
 		if copied := bar.Count("restoring", progress.Size(from)); isArchive(from) {
 			err = extract(state, from, copied)
 		} else {
@@ -309,7 +153,7 @@ func restoreCommand(e *env) *cobra.Command {
 		}
 		bar.End()
 		if err == nil {
-			err = e.withStore(ctx, func(db *store.DB) error {
+			err = e.WithStore(ctx, func(db *store.DB) error {
 				_, err := db.Exec(ctx, "UPDATE approval_clock SET restored = 1")
 				return err
 			})
@@ -368,27 +212,28 @@ type storeMoved struct {
 	Rows     map[string]int `json:"rows"` // of each table
 }
 
-func storeCommand(e *env) *cobra.Command {
+// StoreCommand returns the command that moves the state.
+func StoreCommand(e *command.Env) *cobra.Command {
 	var to string
-	migrate := e.printing("migrate", "move state.db into an empty PostgreSQL database", func(ctx context.Context, _ []string) (*report.Report, error) {
-		cfg, err := e.stateConfig()
+	migrate := e.Printing("migrate", "move state.db into an empty PostgreSQL database", func(ctx context.Context, _ []string) (*report.Report, error) {
+		cfg, err := e.StateConfig()
 		if err != nil {
 			return nil, err
 		}
 		to := cmp.Or(to, cfg.Store)
 		if to == "" {
-			return nil, usage(errors.New("moving the state: no database is named\nhint: write its URL as toolgate.store, or as --to"))
+			return nil, command.Usage(errors.New("moving the state: no database is named\nhint: write its URL as toolgate.store, or as --to"))
 		}
 		file := app.StateFile(cfg.State)
 		if err := app.MissingStore(&config.Config{State: cfg.State}); err != nil {
-			return nil, missing(fmt.Errorf("moving the state: %w", err))
+			return nil, command.Missing(fmt.Errorf("moving the state: %w", err))
 		}
 		rows, err := store.Move(ctx, file, to)
 		switch {
 		case errors.Is(err, store.ErrInUse):
-			return nil, usage(fmt.Errorf("%w\nhint: stop toolgate first", err))
+			return nil, command.Usage(fmt.Errorf("%w\nhint: stop toolgate first", err))
 		case errors.Is(err, store.ErrNotEmpty):
-			return nil, usage(fmt.Errorf("%w\nhint: name an empty database, such as createdb makes", err))
+			return nil, command.Usage(fmt.Errorf("%w\nhint: name an empty database, such as createdb makes", err))
 		case err != nil:
 			return nil, err
 		}
@@ -398,7 +243,7 @@ func storeCommand(e *env) *cobra.Command {
 		return report.Of(storeMoved{store.Redact(to), file + store.Moved, rows}, storeMovedText), nil
 	})
 	migrate.Flags().StringVar(&to, "to", "", "`URL` of the database (default: toolgate.store)")
-	return group("store", "move the state to another database", migrate)
+	return command.Group("store", "move the state to another database", migrate)
 }
 
 // moveArtifacts stores the bytes of artifacts in a database that has their rows.
@@ -414,31 +259,32 @@ func moveArtifacts(ctx context.Context, cfg *config.Config, to string) error {
 	return errors.Join(err, db.Close())
 }
 
-func replicaCommand(e *env) *cobra.Command {
-	list := e.printing("list", "list the replicas that the database has checkpoints of", func(ctx context.Context, _ []string) (*report.Report, error) {
-		all, err := ofStore(ctx, e, knownReplicas)
+// ReplicaCommand returns the commands of replicas.
+func ReplicaCommand(e *command.Env) *cobra.Command {
+	list := e.Printing("list", "list the replicas that the database has checkpoints of", func(ctx context.Context, _ []string) (*report.Report, error) {
+		all, err := command.OfStore(ctx, e, knownReplicas)
 		return report.Of(all, replicasText), err
 	})
-	retire := e.printing("retire REPLICA", "say that a replica is gone for good", func(ctx context.Context, args []string) (*report.Report, error) {
-		gone, err := ofStore(ctx, e, func(ctx context.Context, db *store.DB) (fleet.KnownReplica, error) {
+	retire := e.Printing("retire REPLICA", "say that a replica is gone for good", func(ctx context.Context, args []string) (*report.Report, error) {
+		gone, err := command.OfStore(ctx, e, func(ctx context.Context, db *store.DB) (fleet.KnownReplica, error) {
 			return retire(ctx, e, db, args[0])
 		})
 		return report.Of(gone, retiredText), err
 	})
-	return group("replica", "list the replicas of a PostgreSQL database, and retire one", list, retire)
+	return command.Group("replica", "list the replicas of a PostgreSQL database, and retire one", list, retire)
 }
 
 func knownReplicas(ctx context.Context, db *store.DB) ([]fleet.KnownReplica, error) {
 	all, err := fleet.KnownReplicas(ctx, db)
 	if errors.Is(err, fleet.ErrNotShared) {
-		return nil, usage(fmt.Errorf("%w\nhint: name the database of the replicas as toolgate.store", err))
+		return nil, command.Usage(fmt.Errorf("%w\nhint: name the database of the replicas as toolgate.store", err))
 	}
 	return all, err
 }
 
 // retire retires a replica, by its name or the host of its last process. The trail of this
 // replica has who did so before the store does.
-func retire(ctx context.Context, e *env, db *store.DB, name string) (retired fleet.KnownReplica, err error) {
+func retire(ctx context.Context, e *command.Env, db *store.DB, name string) (retired fleet.KnownReplica, err error) {
 	all, err := knownReplicas(ctx, db)
 	if err != nil {
 		return retired, err
@@ -447,15 +293,15 @@ func retire(ctx context.Context, e *env, db *store.DB, name string) (retired fle
 	if err != nil {
 		return retired, err
 	}
-	trail, err := e.openTrail()
+	trail, err := e.OpenTrail()
 	if err != nil {
 		return retired, err
 	}
 	defer func() { err = errors.Join(err, trail.Close()) }()
-	live := usage(fmt.Errorf("replica %s is live: %s has a lease\nhint: stop it first; after a kill its lease runs out within 30 s", found.Name, found.Who))
+	live := command.Usage(fmt.Errorf("replica %s is live: %s has a lease\nhint: stop it first; after a kill its lease runs out within 30 s", found.Name, found.Who))
 	switch {
 	case found.Name == trail.Signing().Ledger.Trail:
-		return retired, usage(fmt.Errorf("replica %s is that of this state directory\nhint: retire it at another replica, whose trail keeps the record of it", found.Name))
+		return retired, command.Usage(fmt.Errorf("replica %s is that of this state directory\nhint: retire it at another replica, whose trail keeps the record of it", found.Name))
 	case found.State == fleet.Live:
 		return retired, live
 	}
@@ -463,7 +309,7 @@ func retire(ctx context.Context, e *env, db *store.DB, name string) (retired fle
 	for _, c := range found.Chains {
 		gone = append(gone, c.String())
 	}
-	by := systemUser()
+	by := command.SystemUser()
 	if err := trail.Write(audit.KindEvent, &audit.Record{Principal: audit.Principal{Subject: by}, Event: &audit.Event{Name: audit.EventRetired, Removed: gone}}); err != nil {
 		return retired, err
 	}
@@ -488,9 +334,9 @@ func oneReplica(all []fleet.KnownReplica, name string) (found fleet.KnownReplica
 	})
 	switch len(onHost) {
 	case 0:
-		return found, unknown("replica", name, known)
+		return found, command.Unknown("replica", name, known)
 	case 1:
 		return onHost[0], nil
 	}
-	return found, usage(fmt.Errorf("%d replicas were on host %s\nhint: toolgate replica list shows their names", len(onHost), name))
+	return found, command.Usage(fmt.Errorf("%d replicas were on host %s\nhint: toolgate replica list shows their names", len(onHost), name))
 }

@@ -1,4 +1,4 @@
-package cli
+package connect
 
 import (
 	"cmp"
@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/spf13/cobra"
 	"github.com/tailscale/hujson"
 
@@ -25,33 +27,34 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-func importCommand(e *env) *cobra.Command {
+// ImportCommand returns the command that reads servers from the file of a client.
+func ImportCommand(e *command.Env) *cobra.Command {
 	f := &clientFlags{}
-	c := f.add(command("import [CLIENT | FILE]", "take over the servers of a client's file", func(_ context.Context, args []string) error {
+	c := f.add(command.New("import [CLIENT | FILE]", "take over the servers of a client's file", func(_ context.Context, args []string) error {
 		if f.undo {
-			return e.undoChanges(f, e.config, f.envFile)
+			return undoChanges(e, f, e.Config, f.envFile)
 		}
 		if len(args) == 0 && f.from == "" || f.detect {
-			return e.detectClients(f)
+			return detectClients(e, f)
 		}
 		if f.from != "" {
-			if _, err := lookupClient(f.from); err != nil {
+			if _, err := LookupClient(f.from); err != nil {
 				return err
 			}
 		}
 		id, path := f.from, strings.Join(args, "")
 		if _, known := clients.Lookup(path); known || len(args) == 0 {
-			c, found, err := e.clientFile(cmp.Or(path, id), f)
+			c, found, err := clientFile(e, cmp.Or(path, id), f)
 			if err != nil {
 				return err
 			}
 			id, path = c.ID, found
 		}
-		p, _, err := e.planImport(id, path, f)
+		p, _, err := planImport(e, id, path, f)
 		if err != nil {
-			return usage(err)
+			return command.Usage(err)
 		}
-		return e.carryOut(p, f)
+		return carryOut(e, p, f)
 	}))
 	c.Flags().BoolVar(&f.detect, "detect", false, "list the files of clients on this machine")
 	c.Flags().StringVar(&f.from, "from", "", "the `CLIENT` that wrote the file, where that is not recognised")
@@ -62,12 +65,12 @@ func importCommand(e *env) *cobra.Command {
 // addImport adds the flags that say what is imported, and how.
 func addImport(c *cobra.Command, f *clientFlags) {
 	addNaming(c, f, "import")
-	addInputs(c, &f.set)
+	AddInputs(c, &f.set)
 	c.Flags().StringVar(&f.envFile, "env-file", "", "move secrets to this `FILE` (mode 0600), and write ${NAME} in their place")
 }
 
-// addInputs adds the flag that gives values to inputs.
-func addInputs(c *cobra.Command, set *[]string) {
+// AddInputs adds the flag that gives values to inputs.
+func AddInputs(c *cobra.Command, set *[]string) {
 	c.Flags().StringArrayVar(set, "set", nil, "`NAME=VALUE` of an input that the client's file leaves to people; may be repeated")
 }
 
@@ -77,17 +80,18 @@ func addNaming(c *cobra.Command, f *clientFlags, verb string) {
 	c.Flags().StringVar(&f.as, "as", "", "another `NAME` for the one server that --only chooses")
 }
 
-func adoptCommand(e *env) *cobra.Command {
+// AdoptCommand returns the command that imports the servers of a client and connects it.
+func AdoptCommand(e *command.Env) *cobra.Command {
 	f := &clientFlags{}
 	service := false
-	c := f.addConnect(command("adopt CLIENT", "move the servers of a client behind toolgate", func(ctx context.Context, args []string) error {
-		err := e.changeClient(args[0], f, e.planAdopt, e.config, f.envFile)
+	c := f.addConnect(command.New("adopt CLIENT", "move the servers of a client behind toolgate", func(ctx context.Context, args []string) error {
+		err := changeClient(e, args[0], f, planAdopt, e.Config, f.envFile)
 		switch {
 		case err != nil:
 		case f.undo:
-			e.hintService()
+			hintService(e)
 		case f.write || f.yes:
-			err = e.offerService(ctx, service, !f.yes && !e.Structured() && e.terminal())
+			err = OfferService(ctx, e, service, !f.yes && !e.Structured() && e.Terminal())
 		}
 		return err
 	}))
@@ -97,12 +101,12 @@ func adoptCommand(e *env) *cobra.Command {
 }
 
 // planAdopt plans to import the servers of a client, and to put toolgate in their place.
-func (e *env) planAdopt(c clients.Client, path string, f *clientFlags) (*clientPlan, error) {
-	p, taken, err := e.planImport(c.ID, path, f)
+func planAdopt(e *command.Env, c clients.Client, path string, f *clientFlags) (*clientPlan, error) {
+	p, taken, err := planImport(e, c.ID, path, f)
 	if err != nil {
 		return nil, err
 	}
-	edits, notes, err := e.connectEdits(c, f)
+	edits, notes, err := connectEdits(e, c, f)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +138,7 @@ func newPlanned(s clients.Entry, name string) plannedServer {
 
 // planImport plans the merge of a client's servers into mcp.json. taken are the names,
 // in the client's file, of the servers that mcp.json has afterwards.
-func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken []string, err error) {
+func planImport(e *command.Env, id, path string, f *clientFlags) (p *clientPlan, taken []string, err error) {
 	absolute, err := filepath.Abs(path)
 	if err != nil {
 		return nil, nil, err
@@ -147,14 +151,14 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	if err != nil {
 		return nil, nil, err
 	}
-	own, err := readOwn(e.config)
+	own, err := readOwn(e.Config)
 	if err != nil {
 		return nil, nil, err
 	}
-	if a, _, err := e.reach(&clientFlags{url: f.url}); err == nil { // a faulty mcp.json is reported by check
-		own.url = a.URL
+	if a, _, err := reach(e, &clientFlags{url: f.url}); err == nil { // a faulty mcp.json is reported by check
+		own.URL = a.URL
 	}
-	p = &clientPlan{Client: n.Client.ID, Notes: textsOf(n.Notes, config.Warning.String)}
+	p = &clientPlan{Client: n.Client.ID, Notes: command.TextsOf(n.Notes, config.Warning.String)}
 	servers, err := chooseServers(n.Servers, path, f)
 	if err != nil {
 		return nil, nil, err
@@ -163,22 +167,22 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	if err != nil {
 		return nil, nil, err
 	}
-	given, err := givenValues(n.Inputs, f.set)
+	given, err := GivenValues(n.Inputs, f.set)
 	if err != nil {
 		return nil, nil, err
 	}
-	secrets, missing, err := e.fillInputs(n.Inputs, own.lacks(servers, f.as), env, given, e.askInput)
+	secrets, missing, err := FillInputs(e, n.Inputs, own.lacks(servers, f.as), env, given, true)
 	switch {
 	case err != nil:
 		return nil, nil, err
 	case missing != "" && (f.write || f.yes):
-		return nil, nil, errors.New(strings.Replace(missing, ": --set", hintMark+"--set", 1))
+		return nil, nil, errors.New(strings.Replace(missing, ": --set", command.HintMark+"--set", 1))
 	case missing != "":
 		p.Notes = append(p.Notes, missing)
 	}
 	p.secrets = append(secrets, secretValues(servers)...)
 	edits, taken := p.merge(servers, own, n.Inputs, env, f.as)
-	change, err := clientfile.Plan(e.config, tree.JSON, edits...)
+	change, err := clientfile.Plan(e.Config, tree.JSON, edits...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -195,9 +199,9 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 
 // lacks returns the servers that are neither in mcp.json, by their names there, nor
 // toolgate itself.
-func (o ownServers) lacks(servers []clients.Entry, as string) (found []*clients.Entry) {
+func (o OwnServers) lacks(servers []clients.Entry, as string) (found []*clients.Entry) {
 	for i, s := range servers {
-		if _, exists := o.servers[cmp.Or(as, s.Name)]; !exists && s.Name != "toolgate" && !o.isToolgate(s.Server) {
+		if _, exists := o.servers[cmp.Or(as, s.Name)]; !exists && s.Name != "toolgate" && !o.IsToolgate(s.Server) {
 			found = append(found, &servers[i])
 		}
 	}
@@ -224,22 +228,22 @@ func chooseServers(servers []clients.Entry, path string, f *clientFlags) (found 
 
 // merge returns the edits of mcp.json and the servers that they take, by their names in
 // the client's file, and says what becomes of each server.
-func (p *clientPlan) merge(servers []clients.Entry, own ownServers, inputs []clients.Input, env *secretFile, as string) (edits []clientfile.Edit, taken []string) {
+func (p *clientPlan) merge(servers []clients.Entry, own OwnServers, inputs []clients.Input, env *SecretFile, as string) (edits []clientfile.Edit, taken []string) {
 	for _, s := range servers {
 		name := cmp.Or(as, s.Name)
 		planned := newPlanned(s, name)
 		entry, settings := s.Server, s.Settings
 		present, exists := own.servers[name]
 		switch {
-		case s.Name == "toolgate" || own.isToolgate(s.Server):
+		case s.Name == "toolgate" || own.IsToolgate(s.Server):
 			planned.Status, planned.Reason = "skipped", "it is toolgate itself"
-		case exists && sameFilled(present, s.Server, inputs):
+		case exists && SameFilled(present, s.Server, inputs):
 			planned.Status = "present"
 		case exists:
 			planned.Status, planned.Reason = "conflict", "mcp.json has another server of this name: give this one a name with --only "+s.Name+" --as NAME"
 		default:
 			if env != nil {
-				entry = env.move(name, entry)
+				entry = env.Move(name, entry)
 			}
 			edits = append(edits, clientfile.Edit{Container: []string{own.container}, Name: name, Value: entry})
 			if settings != nil {
@@ -254,9 +258,9 @@ func (p *clientPlan) merge(servers []clients.Entry, own ownServers, inputs []cli
 	return edits, taken
 }
 
-// isToolgate reports whether an entry of a client starts toolgate, or reaches the one of
+// IsToolgate reports whether an entry of a client starts toolgate, or reaches the one of
 // this mcp.json.
-func (o ownServers) isToolgate(entry json.RawMessage) bool {
+func (o OwnServers) IsToolgate(entry json.RawMessage) bool {
 	var s struct {
 		URL     string   `json:"url"`
 		Command string   `json:"command"`
@@ -265,18 +269,18 @@ func (o ownServers) isToolgate(entry json.RawMessage) bool {
 	_ = json.Unmarshal(entry, &s) // an entry in toolgate's form
 	base := filepath.Base(filepath.ToSlash(s.Command))
 	starts := (base == "toolgate" || base == "toolgate.exe") && len(s.Args) > 0 && s.Args[0] == "stdio"
-	return starts || o.url != "" && (s.URL == o.url || strings.HasPrefix(s.URL, o.url+"/"))
+	return starts || o.URL != "" && (s.URL == o.URL || strings.HasPrefix(s.URL, o.URL+"/"))
 }
 
-// ownServers are the servers of mcp.json as they are written.
-type ownServers struct {
-	url       string // where clients reach toolgate; "" = not known
+// OwnServers are the servers of mcp.json as they are written.
+type OwnServers struct {
+	URL       string // where clients reach toolgate; "" = not known
 	container string
 	servers   map[string]json.RawMessage
 }
 
 // readOwn reads the servers of mcp.json, which need not exist.
-func readOwn(path string) (own ownServers, err error) {
+func readOwn(path string) (own OwnServers, err error) {
 	own.container = "mcpServers"
 	c, err := clientfile.Read(path)
 	if err != nil || len(c.Before) == 0 {
@@ -307,7 +311,7 @@ func readOwn(path string) (own ownServers, err error) {
 			if err != nil || !filepath.IsLocal(name) {
 				return reference
 			}
-			return quoted(strings.TrimSuffix(string(text), "\n"))
+			return Quoted(strings.TrimSuffix(string(text), "\n"))
 		})
 	}
 	return own, nil
@@ -327,41 +331,41 @@ type foundClient struct {
 }
 
 // detectClients lists the files of clients on this machine.
-func (e *env) detectClients(f *clientFlags) error {
-	files, err := e.clientFiles(cmp.Or(f.project, "."))
+func detectClients(e *command.Env, f *clientFlags) error {
+	files, err := ClientFiles(e, cmp.Or(f.project, "."))
 	if err != nil {
 		return err
 	}
 	found := []foundClient{}
 	for _, file := range files {
 		c := foundClient{Client: file.ID, Scope: file.Scope, File: file.Path, Servers: []string{}}
-		if file.err != nil {
-			c.Problem = file.err.Error()
+		if file.Err != nil {
+			c.Problem = file.Err.Error()
 		} else {
-			c.Servers = append(c.Servers, textsOf(file.read.Servers, func(s clients.Entry) string { return s.Name })...)
-			c.Secrets, c.Notes = len(secretValues(file.read.Servers)), len(file.read.Notes)
+			c.Servers = append(c.Servers, command.TextsOf(file.Read.Servers, func(s clients.Entry) string { return s.Name })...)
+			c.Secrets, c.Notes = len(secretValues(file.Read.Servers)), len(file.Read.Notes)
 		}
 		found = append(found, c)
 	}
 	if len(found) == 0 {
-		fmt.Fprintln(e.err, "no file of a client was found\nhint: toolgate import FILE reads one; --project DIR looks for those of a project")
+		fmt.Fprintln(e.Stderr, "no file of a client was found\nhint: toolgate import FILE reads one; --project DIR looks for those of a project")
 	}
 	return e.Print(report.Of(found, clientsText))
 }
 
-// A clientOnDisk is a client's file on this machine, read.
-type clientOnDisk struct {
+// A ClientOnDisk is a client's file on this machine, read.
+type ClientOnDisk struct {
 	clients.Client
 	clients.Place
-	read *clients.Reading
-	err  error // why read is nil
+	Read *clients.Reading
+	Err  error // why read is nil
 }
 
-// clientFiles reads the files of clients on this machine, those of a project included,
+// ClientFiles reads the files of clients on this machine, those of a project included,
 // but for the configuration and that of the working directory.
-func (e *env) clientFiles(project string) (files []clientOnDisk, err error) {
-	own, err := filepath.Abs(e.config)
-	here, failed := filepath.Abs(defaultConfig)
+func ClientFiles(e *command.Env, project string) (files []ClientOnDisk, err error) {
+	own, err := filepath.Abs(e.Config)
+	here, failed := filepath.Abs(command.DefaultConfig)
 	if err = errors.Join(err, failed); err != nil {
 		return nil, err
 	}
@@ -369,7 +373,7 @@ func (e *env) clientFiles(project string) (files []clientOnDisk, err error) {
 		if len(c.Container) == 0 {
 			continue // they describe servers that are installed
 		}
-		places := c.Places(clients.System(project, e.lookup))
+		places := c.Places(clients.System(project, e.Lookup))
 		for _, place := range places {
 			if place.Scope == "project" && slices.Contains(places, clients.Place{Scope: "user", Path: place.Path}) {
 				continue // the project is the user's home
@@ -377,7 +381,7 @@ func (e *env) clientFiles(project string) (files []clientOnDisk, err error) {
 			if place.Path == own || place.Path == here {
 				continue
 			}
-			f := clientOnDisk{Client: c, Place: place}
+			f := ClientOnDisk{Client: c, Place: place}
 			within := ""
 			if place.Scope == "project" {
 				within = project
@@ -387,9 +391,9 @@ func (e *env) clientFiles(project string) (files []clientOnDisk, err error) {
 			case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 				continue
 			case err != nil:
-				f.err = fmt.Errorf("reading %s: %w", place.Path, err)
+				f.Err = fmt.Errorf("reading %s: %w", place.Path, err)
 			default:
-				f.read, f.err = clients.Read(clients.Source{Name: place.Path, Path: place.Path, Data: data, Client: c.ID})
+				f.Read, f.Err = clients.Read(clients.Source{Name: place.Path, Path: place.Path, Data: data, Client: c.ID})
 			}
 			files = append(files, f)
 		}

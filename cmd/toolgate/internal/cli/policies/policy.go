@@ -1,4 +1,5 @@
-package cli
+// Package policies is the commands that write, check, test, ask and replay policies.
+package policies
 
 import (
 	"cmp"
@@ -12,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
 
 	"github.com/spf13/cobra"
 
@@ -28,13 +31,14 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-func policyCommand(e *env) *cobra.Command {
+// Command returns the commands of policies.
+func Command(e *command.Env) *cobra.Command {
 	flags := replayFlags{verify: true}
-	verify := command("verify-decisions", "check recorded decisions against OPA's own evaluation", func(ctx context.Context, _ []string) error {
+	verify := command.New("verify-decisions", "check recorded decisions against OPA's own evaluation", func(ctx context.Context, _ []string) error {
 		return flags.replay(ctx, e, verifiedDecisionsText, "recorded decisions are not the policy's")
 	})
 	flags.bind(verify)
-	return group("policy", "check, test and explain the policy", policyInit(e), policyCheck(e), policyTest(e), policyExplain(e), policyCanI(e), policyMatrix(e), policyReplay(e), policyTry(e), verify, policyShadow(e))
+	return command.Group("policy", "check, test and explain the policy", policyInit(e), policyCheck(e), policyTest(e), policyExplain(e), policyCanI(e), policyMatrix(e), policyReplay(e), policyTry(e), verify, policyShadow(e))
 }
 
 // policyPath is the flag that names another policy than the configured one.
@@ -45,15 +49,15 @@ func policyPath(c *cobra.Command, path *string) {
 // policySource returns the policy that a command looks at, and the configuration
 // around it. A policy that is named by its path needs no configuration: it is then
 // empty, unless somebody named one.
-func policySource(ctx context.Context, e *env, path string) (rego.Options, *config.Config, error) {
-	cfg, err := e.load()
+func policySource(ctx context.Context, e *command.Env, path string) (rego.Options, *config.Config, error) {
+	cfg, err := e.Load()
 	switch {
 	case path == "" && err == nil:
-		err := e.fetchRemotePolicy(ctx, cfg)
+		err := e.FetchRemotePolicy(ctx, cfg)
 		return app.PolicyOptions(&cfg.Policy.PolicySource), cfg, err
 	case path == "":
 		return rego.Options{}, nil, fmt.Errorf("%w\nhint: --path names a policy that no configuration names", err)
-	case err != nil && e.config != defaultConfig:
+	case err != nil && e.Config != command.DefaultConfig:
 		return rego.Options{}, nil, err
 	case err != nil:
 		cfg = new(config.Config)
@@ -61,49 +65,49 @@ func policySource(ctx context.Context, e *env, path string) (rego.Options, *conf
 	return rego.Options{Path: path, Timeout: cfg.Policy.Timeout}, cfg, nil
 }
 
-// A policyView is a policy that a command looks at, and the configuration around it.
-type policyView struct {
+// A View is a policy that a command looks at, and the configuration around it.
+type View struct {
 	*rego.Engine
-	e    *env
-	path string // "" = the configured policy
-	cfg  *config.Config
+	Env    *command.Env
+	path   string // "" = the configured policy
+	Config *config.Config
 }
 
-// openPolicy loads the policy that a command looks at.
-func openPolicy(ctx context.Context, e *env, path string) (*policyView, error) {
+// Open loads the policy that a command looks at.
+func Open(ctx context.Context, e *command.Env, path string) (*View, error) {
 	options, cfg, err := policySource(ctx, e, path)
 	if err != nil {
 		return nil, err
 	}
 	engine, err := rego.Load(ctx, options)
 	if err != nil {
-		return nil, e.unservable(err, options.Path)
+		return nil, e.Unservable(err, options.Path)
 	}
-	return &policyView{engine, e, path, cfg}, nil
+	return &View{engine, e, path, cfg}, nil
 }
 
 // tools returns the tools that a policy command covers, by exposed name: the
 // tools that data.roles names, and the tools that the upstreams list. If live is false, it
 // takes the tools whose definitions the state directory keeps, and asks no upstream.
-func (v *policyView) tools(ctx context.Context, live bool) (tools []policy.Tool, err error) {
+func (v *View) tools(ctx context.Context, live bool) (tools []policy.Tool, err error) {
 	if live {
-		err = v.e.withUpstreams(ctx, liveBound, v.cfg, func(a *app.App) {
+		err = v.Env.WithUpstreams(ctx, command.LiveBound, v.Config, func(a *app.App) {
 			tools = app.PolicyTools(a.Upstreams().Catalogue().Tools(""))
-			for _, f := range serverFindings(a) {
-				if f.Code == deadServer {
-					fmt.Fprintf(v.e.err, "toolgate: warning: %s: %s: tools that only it lists are left out\n", f.Where, report.Printable(f.Message))
+			for _, f := range command.ServerFindings(a) {
+				if f.Code == command.DeadServer {
+					fmt.Fprintf(v.Env.Stderr, "toolgate: warning: %s: %s: tools that only it lists are left out\n", f.Where, report.Printable(f.Message))
 				}
 			}
 		})
 	} else {
-		tools, err = keptTools(ctx, v.e, v.cfg)
+		tools, err = KeptTools(ctx, v.Env, v.Config)
 	}
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range v.Tools() {
 		if !slices.ContainsFunc(tools, func(t policy.Tool) bool { return t.Exposed == name }) {
-			tools = append(tools, toolNamed(v.cfg, name))
+			tools = append(tools, toolNamed(v.Config, name))
 		}
 	}
 	slices.SortFunc(tools, func(a, b policy.Tool) int { return cmp.Compare(a.Exposed, b.Exposed) })
@@ -111,15 +115,15 @@ func (v *policyView) tools(ctx context.Context, live bool) (tools []policy.Tool,
 }
 
 // named returns tools by their exposed names; what is known of them is used.
-func (v *policyView) named(known []policy.Tool, names ...string) (tools []policy.Tool) {
-	exposed := textsOf(known, func(t policy.Tool) string { return t.Exposed })
+func (v *View) named(known []policy.Tool, names ...string) (tools []policy.Tool) {
+	exposed := command.TextsOf(known, func(t policy.Tool) string { return t.Exposed })
 	for _, name := range names {
 		if i := slices.Index(exposed, name); i >= 0 {
 			tools = append(tools, known[i])
 			continue
 		}
-		noteUnknown(v.e, "tool", name, exposed)
-		tools = append(tools, toolNamed(v.cfg, name))
+		command.NoteUnknown(v.Env, "tool", name, exposed)
+		tools = append(tools, toolNamed(v.Config, name))
 	}
 	return tools
 }
@@ -128,15 +132,15 @@ func (v *policyView) named(known []policy.Tool, names ...string) (tools []policy
 // subject is unknown or the one that is asked for. Where no roles are named, a
 // subject has those of its token. Tokens of a configuration that nobody named say
 // nothing about the policy at a path.
-func (v *policyView) callers(subject string, roles []string) (callers []policy.Principal) {
+func (v *View) callers(subject string, roles []string) (callers []policy.Principal) {
 	switch {
 	case subject != "" && len(roles) == 0:
-		return []policy.Principal{advice.Principal(v.cfg, policy.Principal{Subject: subject})}
+		return []policy.Principal{advice.Principal(v.Config, policy.Principal{Subject: subject})}
 	case len(roles) > 0:
-	case v.path != "" && v.e.config == defaultConfig:
+	case v.path != "" && v.Env.Config == command.DefaultConfig:
 		roles = v.Roles()
 	default:
-		roles = knownRoles(v.cfg, v.Engine)
+		roles = KnownRoles(v.Config, v.Engine)
 	}
 	for _, role := range roles {
 		callers = append(callers, policy.Principal{Subject: subject, Roles: []string{role}})
@@ -144,9 +148,9 @@ func (v *policyView) callers(subject string, roles []string) (callers []policy.P
 	return callers
 }
 
-// knownRoles are the roles of the policy's data, unless engine is nil, and of the
+// KnownRoles are the roles of the policy's data, unless engine is nil, and of the
 // configured tokens.
-func knownRoles(cfg *config.Config, engine *rego.Engine) (roles []string) {
+func KnownRoles(cfg *config.Config, engine *rego.Engine) (roles []string) {
 	if engine != nil {
 		roles = engine.Roles()
 	}
@@ -157,23 +161,23 @@ func knownRoles(cfg *config.Config, engine *rego.Engine) (roles []string) {
 	return slices.Compact(roles)
 }
 
-// keptTools returns the tools whose accepted definitions the state directory keeps.
-func keptTools(ctx context.Context, e *env, cfg *config.Config) (tools []policy.Tool, err error) {
-	if !e.hasState() {
+// KeptTools returns the tools whose accepted definitions the state directory keeps.
+func KeptTools(ctx context.Context, e *command.Env, cfg *config.Config) (tools []policy.Tool, err error) {
+	if !e.HasState() {
 		return nil, nil
 	}
-	pins, err := e.pins(ctx)
+	pins, err := e.Pins(ctx)
 	for i := range pins {
-		if t, s := pinned(cfg, &pins[i]); s != nil && pins[i].Accepted != "" {
+		if t, s := Pinned(cfg, &pins[i]); s != nil && pins[i].Accepted != "" {
 			tools = append(tools, t)
 		}
 	}
 	return tools, err
 }
 
-// pinned returns the tool of a pin and its server, nil if the server is no longer configured
+// Pinned returns the tool of a pin and its server, nil if the server is no longer configured
 // or does not offer the tool, and for a definition that only some clients are offered.
-func pinned(cfg *config.Config, p *registry.Pin) (policy.Tool, *config.Server) {
+func Pinned(cfg *config.Config, p *registry.Pin) (policy.Tool, *config.Server) {
 	s := cfg.Server(p.Server)
 	var definition struct{ Annotations json.RawMessage }
 	if s == nil || p.Condition != "" || s.Disabled || !s.Offers(p.Tool) || json.Unmarshal(p.Definition(), &definition) != nil {
@@ -199,18 +203,18 @@ func toolNamed(cfg *config.Config, exposed string) policy.Tool {
 	return t
 }
 
-func policyInit(e *env) *cobra.Command {
+func policyInit(e *command.Env) *cobra.Command {
 	var force bool
-	c := e.printing("init DIR", "write the default policy into a directory", func(_ context.Context, args []string) (*report.Report, error) {
+	c := e.Printing("init DIR", "write the default policy into a directory", func(_ context.Context, args []string) (*report.Report, error) {
 		dir := args[0]
 		present, err := os.ReadDir(dir)
 		switch {
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
-			return nil, usage(fmt.Errorf("reading the directory: %w", err))
+			return nil, command.Usage(fmt.Errorf("reading the directory: %w", err))
 		case len(present) > 0 && !force:
-			return nil, usage(fmt.Errorf("%s is not empty\nhint: name another directory, or overwrite files with --force", dir))
+			return nil, command.Usage(fmt.Errorf("%s is not empty\nhint: name another directory, or overwrite files with --force", dir))
 		}
-		files, err := bundled()
+		files, err := Bundled()
 		for _, name := range []string{"policy-input.json", "policy-decision.json", "policy-data.json"} {
 			text, cause := schemas.Files.ReadFile(name)
 			err = errors.Join(err, cause)
@@ -241,8 +245,8 @@ type policyWritten struct {
 	Files     int    `json:"files"` // how many
 }
 
-// bundled returns the files of the default policy by their names, with /.
-func bundled() (map[string][]byte, error) {
+// Bundled returns the files of the default policy by their names, with /.
+func Bundled() (map[string][]byte, error) {
 	files := map[string][]byte{}
 	return files, fs.WalkDir(bundle.Files, ".", func(name string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
@@ -252,24 +256,24 @@ func bundled() (map[string][]byte, error) {
 	})
 }
 
-func policyShadow(e *env) *cobra.Command {
+func policyShadow(e *command.Env) *cobra.Command {
 	var since time.Time
 	var candidate string
 	var most int
-	c := e.printing("shadow", "list what the policy of policy.shadow would have decided otherwise", func(ctx context.Context, _ []string) (*report.Report, error) {
+	c := e.Printing("shadow", "list what the policy of policy.shadow would have decided otherwise", func(ctx context.Context, _ []string) (*report.Report, error) {
 		if most < 1 {
-			return nil, usage(fmt.Errorf("--limit %d lists nothing\nhint: give a number above 0", most))
+			return nil, command.Usage(fmt.Errorf("--limit %d lists nothing\nhint: give a number above 0", most))
 		}
-		found, err := ofStore(ctx, e, func(ctx context.Context, db *store.DB) (shadow.Report, error) {
+		found, err := command.OfStore(ctx, e, func(ctx context.Context, db *store.DB) (shadow.Report, error) {
 			r, err := shadow.ReportOf(ctx, db, candidate, since, "", most)
 			if errors.Is(err, shadow.ErrNoCandidate) {
-				err = usage(fmt.Errorf("no policy with the revision %s was asked\nhint: without --candidate it is the one that was asked last", candidate))
+				err = command.Usage(fmt.Errorf("no policy with the revision %s was asked\nhint: without --candidate it is the one that was asked last", candidate))
 			}
 			return r, err
 		})
 		return report.Of(found, shadowText), err
 	})
-	c.Flags().Var((*moment)(&since), "since", "only decisions from this `TIME` on: RFC 3339, or how long ago (default: all)")
+	c.Flags().Var((*command.Moment)(&since), "since", "only decisions from this `TIME` on: RFC 3339, or how long ago (default: all)")
 	c.Flags().StringVar(&candidate, "candidate", "", "only those of the policy whose `REVISION` begins so (default: of the one that was asked last)")
 	c.Flags().IntVar(&most, "limit", 50, "`COUNT` of decisions to list")
 	return c

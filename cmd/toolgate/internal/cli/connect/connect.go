@@ -1,7 +1,8 @@
-package cli
+// Package connect is the commands that read and change the files of other clients, and the entry that starts
+// toolgate when its user logs in. Nothing is written before it was shown, and every change can be undone.
+package connect
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -16,8 +17,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
@@ -57,11 +59,12 @@ func (f *clientFlags) addConnect(c *cobra.Command) *cobra.Command {
 	return f.add(c)
 }
 
-func connectCommand(e *env) *cobra.Command {
+// ConnectCommand returns the command that enters toolgate into the file of a client.
+func ConnectCommand(e *command.Env) *cobra.Command {
 	f := &clientFlags{}
-	return f.addConnect(command("connect CLIENT", "add toolgate to a client's file", func(_ context.Context, args []string) error {
-		return e.changeClient(args[0], f, func(c clients.Client, path string, f *clientFlags) (*clientPlan, error) {
-			edits, notes, err := e.connectEdits(c, f)
+	return f.addConnect(command.New("connect CLIENT", "add toolgate to a client's file", func(_ context.Context, args []string) error {
+		return changeClient(e, args[0], f, func(e *command.Env, c clients.Client, path string, f *clientFlags) (*clientPlan, error) {
+			edits, notes, err := connectEdits(e, c, f)
 			if err != nil {
 				return nil, err
 			}
@@ -70,10 +73,11 @@ func connectCommand(e *env) *cobra.Command {
 	}))
 }
 
-func disconnectCommand(e *env) *cobra.Command {
+// DisconnectCommand returns the command that takes toolgate out of the file of a client.
+func DisconnectCommand(e *command.Env) *cobra.Command {
 	f := &clientFlags{}
-	c := f.add(command("disconnect CLIENT", "remove toolgate from a client's file", func(_ context.Context, args []string) error {
-		return e.changeClient(args[0], f, planDisconnect)
+	c := f.add(command.New("disconnect CLIENT", "remove toolgate from a client's file", func(_ context.Context, args []string) error {
+		return changeClient(e, args[0], f, planDisconnect)
 	}))
 	c.Flags().StringVar(&f.server, "server", "", "the entry for the route of one `SERVER`")
 	return c
@@ -81,28 +85,28 @@ func disconnectCommand(e *env) *cobra.Command {
 
 // changeClient carries out a plan for the file of a client, or undoes the file's last change
 // and what was changed together with it in others.
-func (e *env) changeClient(id string, f *clientFlags, plan func(clients.Client, string, *clientFlags) (*clientPlan, error), others ...string) error {
-	c, path, err := e.clientFile(id, f)
+func changeClient(e *command.Env, id string, f *clientFlags, plan func(*command.Env, clients.Client, string, *clientFlags) (*clientPlan, error), others ...string) error {
+	c, path, err := clientFile(e, id, f)
 	if err != nil {
 		return err
 	}
 	if f.undo {
-		return e.undoChanges(f, path, others...)
+		return undoChanges(e, f, path, others...)
 	}
-	p, err := plan(c, path, f)
+	p, err := plan(e, c, path, f)
 	if err != nil {
-		return usage(err)
+		return command.Usage(err)
 	}
-	return e.carryOut(p, f)
+	return carryOut(e, p, f)
 }
 
 // clientFile returns a client and the place of its file.
-func (e *env) clientFile(id string, f *clientFlags) (c clients.Client, path string, err error) {
-	c, err = lookupClient(id)
+func clientFile(e *command.Env, id string, f *clientFlags) (c clients.Client, path string, err error) {
+	c, err = LookupClient(id)
 	if err != nil || f.file != "" {
 		return c, f.file, err
 	}
-	m := clients.System(f.project, e.lookup)
+	m := clients.System(f.project, e.Lookup)
 	for _, p := range c.Places(m) {
 		if (p.Scope == "project") != (f.project != "") || p.Scope == "system" {
 			continue
@@ -111,23 +115,23 @@ func (e *env) clientFile(id string, f *clientFlags) (c clients.Client, path stri
 		case err == nil:
 			return c, p.Path, nil
 		case m.Project != "" && !errors.Is(err, fs.ErrNotExist):
-			return c, "", usage(fmt.Errorf("looking for %s: %w\nhint: name the file with --file", p.Path, err))
+			return c, "", command.Usage(fmt.Errorf("looking for %s: %w\nhint: name the file with --file", p.Path, err))
 		}
 		path = cmp.Or(path, p.Path)
 	}
 	if path == "" {
-		return c, "", usage(fmt.Errorf("%s has no file of that kind on this system\nhint: name it with --file, or its project with --project", c.Name))
+		return c, "", command.Usage(fmt.Errorf("%s has no file of that kind on this system\nhint: name it with --file, or its project with --project", c.Name))
 	}
 	return c, path, nil
 }
 
-// lookupClient returns the client with an ID.
-func lookupClient(id string) (clients.Client, error) {
+// LookupClient returns the client with an ID.
+func LookupClient(id string) (clients.Client, error) {
 	c, ok := clients.Lookup(id)
 	if ok {
 		return c, nil
 	}
-	return c, unknown("client", id, textsOf(clients.Clients(), func(c clients.Client) string { return c.ID }))
+	return c, command.Unknown("client", id, command.TextsOf(clients.Clients(), func(c clients.Client) string { return c.ID }))
 }
 
 // entryName is the name under which a client knows toolgate.
@@ -139,8 +143,8 @@ func entryName(f *clientFlags) string {
 }
 
 // connectEdits returns the edits that enter toolgate into a client's file.
-func (e *env) connectEdits(c clients.Client, f *clientFlags) (edits []clientfile.Edit, notes []string, err error) {
-	a, variable, err := e.reach(f)
+func connectEdits(e *command.Env, c clients.Client, f *clientFlags) (edits []clientfile.Edit, notes []string, err error) {
+	a, variable, err := reach(e, f)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -151,10 +155,10 @@ func (e *env) connectEdits(c clients.Client, f *clientFlags) (edits []clientfile
 		switch {
 		case !c.TakesToken():
 			return nil, nil, fmt.Errorf("a file of %s cannot hold a token\nhint: leave --token-literal out: the client gets the token from %s", c.Name, tokenSource(c, cmp.Or(variable, "TOOLGATE_TOKEN")))
-		case e.token == "":
+		case e.Token == "":
 			return nil, nil, errors.New("--token-literal needs the token\nhint: name it with --token")
 		}
-		a.Token, a.Literal = e.token, true
+		a.Token, a.Literal = e.Token, true
 	}
 	entry, err := c.Entry(a)
 	if err != nil {
@@ -186,7 +190,7 @@ func (e *env) connectEdits(c clients.Client, f *clientFlags) (edits []clientfile
 
 // planDisconnect plans to remove toolgate from a client's file. A prompt (VS Code's inputs) to
 // which the rest of the file still refers stays.
-func planDisconnect(c clients.Client, path string, f *clientFlags) (*clientPlan, error) {
+func planDisconnect(_ *command.Env, c clients.Client, path string, f *clientFlags) (*clientPlan, error) {
 	entry := clientfile.Edit{Container: c.Container, Key: c.List, Name: entryName(f)}
 	without, err := clientfile.Plan(path, c.Format, entry)
 	if err != nil {
@@ -204,13 +208,13 @@ func planDisconnect(c clients.Client, path string, f *clientFlags) (*clientPlan,
 
 // reach returns where a client reaches toolgate, and the variable with its token, ""
 // where agents need none or get one by themselves.
-func (e *env) reach(f *clientFlags) (a clients.Address, variable string, err error) {
+func reach(e *command.Env, f *clientFlags) (a clients.Address, variable string, err error) {
 	a.URL, variable = f.url, f.tokenEnv
-	if _, missing := os.Stat(e.config); a.URL == "" && errors.Is(missing, fs.ErrNotExist) {
+	if _, missing := os.Stat(e.Config); a.URL == "" && errors.Is(missing, fs.ErrNotExist) {
 		a.URL = "http://127.0.0.1:8787/mcp" // the default of a file that is to be made
 	}
 	if a.URL == "" {
-		cfg, err := e.load()
+		cfg, err := e.Load()
 		if err != nil {
 			return a, "", err
 		}
@@ -309,7 +313,7 @@ func (p *clientPlan) hideSecrets(path string, file *clientfile.Change, c clients
 }
 
 // carryOut prints the plan, and writes it where a flag or the person says so.
-func (e *env) carryOut(p *clientPlan, f *clientFlags) error {
+func carryOut(e *command.Env, p *clientPlan, f *clientFlags) error {
 	p.changes = slices.DeleteFunc(p.changes, func(c *clientfile.Change) bool { return !c.Changed() })
 	p.Changes = []plannedChange{}
 	for _, c := range p.changes {
@@ -323,11 +327,11 @@ func (e *env) carryOut(p *clientPlan, f *clientFlags) error {
 		p.Changes = append(p.Changes, plannedChange{File: c.Path, Diff: text})
 	}
 	write := f.write || f.yes
-	if !write && len(p.changes) > 0 && !e.Structured() && e.terminal() {
+	if !write && len(p.changes) > 0 && !e.Structured() && e.Terminal() {
 		if err := e.Print(report.Of(p, clientPlanText)); err != nil {
 			return err
 		}
-		if !e.confirm("write this?") {
+		if !e.Confirm("write this?") {
 			return nil
 		}
 		write = true
@@ -356,10 +360,10 @@ func (e *env) carryOut(p *clientPlan, f *clientFlags) error {
 }
 
 // undoChanges restores a file, and what was changed together with it in others.
-func (e *env) undoChanges(f *clientFlags, path string, others ...string) error {
+func undoChanges(e *command.Env, f *clientFlags, path string, others ...string) error {
 	first, err := clientfile.Last(path)
 	if err != nil {
-		return usage(err)
+		return command.Usage(err)
 	}
 	all := []clientfile.Undoing{first}
 	for _, other := range slices.DeleteFunc(others, func(path string) bool { return path == "" }) {
@@ -369,7 +373,7 @@ func (e *env) undoChanges(f *clientFlags, path string, others ...string) error {
 	}
 	for _, u := range all {
 		if err := u.Check(); err != nil && !f.force {
-			return usage(fmt.Errorf("%w\nhint: the former file is %s; --force restores it anyway", err, u.Backup))
+			return command.Usage(fmt.Errorf("%w\nhint: the former file is %s; --force restores it anyway", err, u.Backup))
 		}
 	}
 	restored := []string{}
@@ -380,31 +384,4 @@ func (e *env) undoChanges(f *clientFlags, path string, others ...string) error {
 		restored = append(restored, u.Path)
 	}
 	return e.Print(report.Of(restored, undoneText))
-}
-
-// terminal reports whether a person can be asked.
-func (e *env) terminal() bool { return isTerminal(e.in) }
-
-// isTerminal reports whether a stream is a terminal.
-func isTerminal(stream any) bool {
-	f, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
-}
-
-// ask asks a question and returns the line that answers it, without space around it. It
-// reports false at the end of the input.
-func (e *env) ask(question string) (answer string, ok bool) {
-	if e.lines == nil {
-		e.lines = bufio.NewReader(e.in)
-	}
-	fmt.Fprint(e.err, question)
-	answer, err := e.lines.ReadString('\n')
-	return strings.TrimSpace(answer), err == nil
-}
-
-// confirm asks a question. Anything but y or yes is no.
-func (e *env) confirm(question string) bool {
-	answer, _ := e.ask(question + " [y/N] ") // "" = no
-	answer = strings.ToLower(answer)
-	return answer == "y" || answer == "yes"
 }
