@@ -341,4 +341,3 @@ func newPool(secure *tls.Config) *keepalive.Transport {
 		ForceAttemptHTTP2:      true,
 	})
 }
-

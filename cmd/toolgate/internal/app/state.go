@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/index"
@@ -23,8 +25,10 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
+	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -342,4 +346,90 @@ func (s *state) openKeys(ctx context.Context, cfg *config.Config) (err error) {
 		return fmt.Errorf("opening key of request states: %w", err)
 	}
 	return nil
+}
+
+// recordAct records what a person did at the admin listener. Refused acts are folded.
+func (s *state) recordAct(act console.Act) error {
+	p := act.Principal
+	who := audit.Principal{Subject: p.Subject, Roles: p.Roles, Client: p.Client, Tenant: p.Tenant}
+	e := audit.Event{Name: act.Name, Source: act.Source, Credential: act.Credential, Reason: cmp.Or(act.Reason, act.Why), Added: act.Added, Removed: act.Removed}
+	if act.Profile != "" {
+		e.Added = []string{act.Profile}
+	}
+	if act.Call != "" {
+		e.Added = []string{"call " + act.Call}
+	}
+	if act.Query != "" {
+		e.Added = []string{"search " + act.Query}
+	}
+	if act.Connection != "" {
+		e.Removed = []string{"connection " + act.Connection}
+	}
+	switch {
+	case act.Stop != "" && act.Name == console.ActStop:
+		e.Added = []string{act.Stop}
+	case act.Stop != "":
+		e.Removed = []string{act.Stop}
+	}
+	r := audit.Record{Principal: who, Ticket: act.Ticket, Server: act.Server, Tool: act.Tool, Event: &e}
+	if act.Reason != "" {
+		s.fold.AddRecord(r)
+		return nil
+	}
+	return s.trail.Write(audit.KindEvent, &r)
+}
+
+// recordEvent records an act of toolgate itself. A record that cannot be written changes
+// nothing that has happened: the log has the cause.
+func (s *state) recordEvent(e *audit.Event) {
+	if err := s.trail.Write(audit.KindEvent, &audit.Record{Event: e}); err != nil {
+		s.log.Error("recording an event", "event", e.Name, "error", err)
+	}
+}
+
+// doubts collects why the store could not be relied on, for people.
+type doubts struct {
+	log   hclog.Logger
+	total prometheus.Counter
+
+	mu     sync.Mutex // protects the fields below
+	newest []string
+	count  int
+}
+
+func (d *doubts) warnings() (lines []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if more := d.count - len(d.newest); more > 0 {
+		lines = append(lines, "approvals: "+text.Count(more, "earlier doubt")+" about the state: see the log")
+	}
+	for _, reason := range d.newest {
+		lines = append(lines, "approvals: "+reason)
+	}
+	return lines
+}
+
+// add is approval.Options.Alarm.
+func (d *doubts) add(reason string) {
+	d.log.Error("the state cannot be relied on", "reason", reason)
+	d.total.Inc()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.count++
+	d.newest = append(d.newest, reason)
+	d.newest = d.newest[max(0, len(d.newest)-5):]
+}
+
+// approvalsClosed returns why held calls and votes are refused, "" when they are not.
+func (s *state) approvalsClosed() string {
+	ctx, stop := context.WithTimeout(context.Background(), time.Second)
+	defer stop()
+	err := s.tickets.Check(ctx)
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, approval.ErrComparing):
+		return err.Error()
+	}
+	return "approvals are closed: " + err.Error()
 }

@@ -11,11 +11,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/records"
-
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/records"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/console"
 )

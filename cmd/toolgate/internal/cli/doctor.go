@@ -12,13 +12,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/connect"
-
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/connect"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/crash"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/fleet"

@@ -12,9 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
-
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/app"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/registry/credential"
 )

@@ -17,10 +17,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
-
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/policy/identity"
 )

@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
-
 	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/testkit/program"

@@ -20,15 +20,14 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/connect"
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/policies"
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/records"
-
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/connect"
 	_ "github.com/toolgate/toolgate/cmd/toolgate/internal/cli/garbage" // sets how often it is collected
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/logfold"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/policies"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/records"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/internal/guardian"
 	"github.com/toolgate/toolgate/internal/sandbox"

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
-
 	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )

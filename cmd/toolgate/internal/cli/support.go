@@ -20,12 +20,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/records"
-
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit/notary"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/records"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/internal/jsonrpc"

@@ -10,10 +10,9 @@ import (
 	"regexp"
 	"runtime"
 
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
-
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/loginitem"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 )

@@ -9,10 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
-
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/workbench"

@@ -10,12 +10,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
-
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/audit/notary"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/progress"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"

@@ -3,8 +3,12 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"math/big"
+	"time"
 
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
+	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients/clientfile"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/text"
@@ -76,4 +80,56 @@ func inWhole(units json.Number, decimals int) json.Number {
 		return json.Number(text.Decimal(n, decimals))
 	}
 	return units
+}
+
+// limitsNow returns what is used of rate limits and meters, and whether that is all.
+func (d *desk) limitsNow(ctx context.Context) (all []console.Limit, whole bool, err error) {
+	now := time.Now()
+	for kind, l := range map[string]*limit.Limiter{console.LimitRate: d.limits, console.LimitRefused: d.refused} {
+		for _, s := range l.States(now) {
+			one := console.Limit{
+				Kind: kind, Rule: s.Rule, Principal: s.Subject, Tenant: s.Tenant, Tool: s.Tool, Limit: s.Rate.String(), Size: s.Rate.Size(),
+				Used: int64(math.Ceil(float64(s.Rate.Size()) - s.Left)), Known: console.KnownProcess,
+			}
+			if s.Shared {
+				one.Known = console.KnownReplicas
+			}
+			all = append(all, one)
+		}
+	}
+	meters, whole, err := limit.NewUsage(d.state.db, nil).States(ctx)
+	for _, m := range meters {
+		all = append(all, console.Limit{
+			Kind: console.LimitMeter, Rule: m.Meter, Principal: m.Subject, Tenant: m.Tenant, Tool: m.Tool,
+			Used: m.Calls, Sum: m.Sum, Per: m.Per, Window: text.Duration(m.Window), Known: console.KnownAll,
+		})
+	}
+	return all, whole, err
+}
+
+// entries returns the address of the agents' listener, and what enters it into the file of each client.
+// The entries hold no token: they name a variable.
+func (d *desk) entries() (address string, all []console.Client) {
+	cfg := d.Config()
+	at := clients.Address{URL: AgentsURL(cfg) + "/mcp", Command: "toolgate"}
+	if !admitsLocal(cfg) && len(cfg.Identity.JWT) == 0 { // at an issuer, the client signs in by itself
+		at.Token = "${TOOLGATE_TOKEN}"
+	}
+	for _, c := range clients.Clients() {
+		entry, err := c.Entry(at)
+		if err != nil {
+			continue // it calls no servers
+		}
+		var text []byte
+		value, err := json.Marshal(entry)
+		if err == nil {
+			text, err = clientfile.Apply(c.Format, nil, clientfile.Edit{Container: c.Container, Key: c.List, Name: "toolgate", Value: value})
+		}
+		if err != nil {
+			d.log.Warn("writing the entry of a client", "client", c.ID, "error", err)
+			continue
+		}
+		all = append(all, console.Client{ID: c.ID, Name: c.Name, Text: string(text)})
+	}
+	return at.URL, all
 }
