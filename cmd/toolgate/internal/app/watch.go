@@ -159,53 +159,38 @@ func (l *reloader) last() (failed string, waiting []string) {
 	return l.failed, l.waiting
 }
 
-// needRestart names the settings in which two configurations differ and that
-// only a start reads.
+// startSettings are the keys of the settings that only a start reads.
+var startSettings = []string{
+	"listen", "public_url", "admin", "tls", "admin_tls", "allowed_hosts", "allowed_origins", "state", "store", "shared", "replica", "keys",
+	"limits.max_message_mib", "limits.max_depth", "limits.in_flight_mib", "limits.in_flight_share", "errors", "min_revision", "envelope", "deterministic",
+	"artifacts.ttl", "artifacts.max_mib", "telemetry", "console",
+	"audit.reserve_mib", "audit.durability", "audit.anchors", "audit.signer", "audit.index", "audit.arguments",
+	"approvals.ttl", "approvals.keep", "approvals.require_person", "approvals.max_live",
+}
+
+// needRestart names the startSettings in which two configurations differ.
 func needRestart(begun, next *config.Config) (names []string) {
-	for _, s := range []struct {
-		name   string
-		differ bool
-	}{
-		{"toolgate.listen", begun.Listen != next.Listen},
-		{"toolgate.public_url", begun.PublicURL != next.PublicURL},
-		{"toolgate.admin", begun.Admin != next.Admin},
-		{"toolgate.tls", !reflect.DeepEqual(begun.TLS, next.TLS)},
-		{"toolgate.admin_tls", !reflect.DeepEqual(begun.AdminTLS, next.AdminTLS)},
-		{"toolgate.allowed_hosts", !slices.Equal(begun.AllowedHosts, next.AllowedHosts)},
-		{"toolgate.allowed_origins", !slices.Equal(begun.AllowedOrigins, next.AllowedOrigins)},
-		{"toolgate.state", begun.State != next.State},
-		{"toolgate.store", begun.Store != next.Store},
-		{"toolgate.shared", !reflect.DeepEqual(begun.Shared, next.Shared)},
-		{"toolgate.replica", !reflect.DeepEqual(begun.Replica, next.Replica)},
-		{"toolgate.keys", begun.Keys != next.Keys},
-		{"toolgate.limits.max_message_mib", begun.Limits.MaxMessage != next.Limits.MaxMessage},
-		{"toolgate.limits.max_depth", begun.Limits.MaxDepth != next.Limits.MaxDepth},
-		{"toolgate.limits.in_flight_mib", begun.Limits.InFlight != next.Limits.InFlight},
-		{"toolgate.limits.in_flight_share", begun.Limits.InFlightShare != next.Limits.InFlightShare},
-		{"toolgate.errors", begun.Errors != next.Errors},
-		{"toolgate.min_revision", begun.MinRevision != next.MinRevision},
-		{"toolgate.envelope", begun.Envelope != next.Envelope},
-		{"toolgate.deterministic", begun.Deterministic != next.Deterministic},
-		{"toolgate.artifacts.ttl", begun.Artifacts.TTL != next.Artifacts.TTL},
-		{"toolgate.artifacts.max_mib", begun.Artifacts.MaxMiB != next.Artifacts.MaxMiB},
-		{"toolgate.telemetry", !reflect.DeepEqual(begun.Telemetry, next.Telemetry)},
-		{"toolgate.console", !reflect.DeepEqual(begun.Console, next.Console)},
-		{"toolgate.audit.reserve_mib", begun.Audit.ReserveMiB != next.Audit.ReserveMiB},
-		{"toolgate.audit.durability", begun.Audit.Durability != next.Audit.Durability},
-		{"toolgate.audit.anchors", !slices.Equal(begun.Audit.Anchors, next.Audit.Anchors)},
-		{"toolgate.audit.signer", !reflect.DeepEqual(begun.Audit.Signer, next.Audit.Signer)},
-		{"toolgate.audit.index", begun.Audit.Index != next.Audit.Index},
-		{"toolgate.audit.arguments", !reflect.DeepEqual(begun.Audit.Arguments, next.Audit.Arguments)},
-		{"toolgate.approvals.ttl", begun.Approvals.TTL != next.Approvals.TTL},
-		{"toolgate.approvals.keep", begun.Approvals.Keep != next.Approvals.Keep},
-		{"toolgate.approvals.require_person", begun.Approvals.RequirePerson != next.Approvals.RequirePerson},
-		{"toolgate.approvals.max_live", begun.Approvals.MaxLive != next.Approvals.MaxLive},
-	} {
-		if s.differ {
-			names = append(names, s.name)
+	for _, key := range startSettings {
+		was, is := settingAt(begun, key), settingAt(next, key)
+		none := was.Kind() == reflect.Slice && was.Len()+is.Len() == 0 // a list without members, or no list
+		if !none && !reflect.DeepEqual(was.Interface(), is.Interface()) {
+			names = append(names, "toolgate."+key)
 		}
 	}
 	return names
+}
+
+// settingAt returns the setting with a key, which exists.
+func settingAt(cfg *config.Config, key string) reflect.Value {
+	v := reflect.ValueOf(cfg).Elem()
+	for name := range strings.SplitSeq(key, ".") {
+		fields := reflect.VisibleFields(v.Type())
+		v = v.FieldByIndex(fields[slices.IndexFunc(fields, func(f reflect.StructField) bool {
+			tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			return tag == name
+		})].Index)
+	}
+	return v
 }
 
 // stampFiles returns the places, sizes and times of the files that cfg was read

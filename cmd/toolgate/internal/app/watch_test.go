@@ -4,10 +4,12 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/testkit/program"
+	"github.com/toolgate/toolgate/registry/config"
 )
 
 // TestExchangedLink holds that a policy behind a symbolic link that is exchanged is
@@ -42,4 +44,16 @@ func TestExchangedLink(t *testing.T) {
 	program.Await(t, "the exchanged policy", func() bool { return a.Revision() != before })
 	stop()
 	watch.Wait()
+}
+
+// TestStartSettings holds that every setting that only a start reads is found, and that a changed one is named.
+func TestStartSettings(t *testing.T) {
+	begun := &config.Config{AllowedHosts: []string{}, TLS: &config.TLS{Cert: "a"}}
+	next := &config.Config{TLS: &config.TLS{Cert: "b"}, Limits: config.Limits{MaxDepth: 9}, Audit: config.Audit{Anchors: []config.Anchor{{}}}}
+	if got, want := needRestart(begun, next), []string{"toolgate.tls", "toolgate.limits.max_depth", "toolgate.audit.anchors"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := needRestart(next, next); got != nil {
+		t.Errorf("the same configuration differs in %q", got)
+	}
 }

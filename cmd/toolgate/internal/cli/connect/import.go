@@ -357,7 +357,7 @@ type ClientOnDisk struct {
 	clients.Client
 	clients.Place
 	Read *clients.Reading
-	Err  error // why read is nil
+	Err  error // why Read is nil
 }
 
 // ClientFiles reads the files of clients on this machine, those of a project included,
