@@ -214,7 +214,7 @@ func (h *Handler) rpc(w http.ResponseWriter, r *http.Request) {
 		h.replyFailure(w, in, in.unauthenticated)
 		return
 	}
-	h.reply(w, r, in, h.dispatch(h.calls, in))
+	h.reply(w, in, h.dispatch(h.calls, in))
 }
 
 // dispatch executes the method of an envelope. Unknown methods are refused and
@@ -275,7 +275,7 @@ func (h *Handler) callTool(ctx context.Context, in *intake) answer {
 }
 
 // reply reports a to the observer and sends it.
-func (h *Handler) reply(w http.ResponseWriter, r *http.Request, in *intake, a answer) {
+func (h *Handler) reply(w http.ResponseWriter, in *intake, a answer) {
 	switch {
 	case a.failure != nil:
 		h.replyFailure(w, in, a.failure)

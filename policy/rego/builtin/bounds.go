@@ -35,15 +35,15 @@ var Works = map[string]func(o []*ast.Term) float64{
 	"regex.split":                      searchWork(0, 1),
 	"regex.replace":                    func(o []*ast.Term) float64 { return searchWork(1, 0)(o) + size(o[0])*size(o[2]) },
 
-	"trim":                      product(0, 1),
-	"trim_left":                 product(0, 1),
-	"trim_right":                product(0, 1),
-	"indexof":                   product(0, 1),
-	"indexof_n":                 product(0, 1),
-	"strings.replace_n":         product(0, 1),
-	"time.parse_ns":             product(0, 1),
-	"object.subset":             product(0, 1),
-	"net.cidr_contains_matches": product(0, 1),
+	"trim":                      product,
+	"trim_left":                 product,
+	"trim_right":                product,
+	"indexof":                   product,
+	"indexof_n":                 product,
+	"strings.replace_n":         product,
+	"time.parse_ns":             product,
+	"object.subset":             product,
+	"net.cidr_contains_matches": product,
 	"json.match_schema":         func(o []*ast.Term) float64 { return size(o[0]) * (size(o[0]) + schemaSize(o[1], size(o[0]))) },
 	"json.verify_schema":        func(o []*ast.Term) float64 { return schemaSize(o[0], 100) * 100 },
 
@@ -225,10 +225,8 @@ func numberWork(o []*ast.Term) float64 {
 	return square(n)
 }
 
-// product is the work of comparing every part of one operand with every part of another.
-func product(a, b int) func(o []*ast.Term) float64 {
-	return func(o []*ast.Term) float64 { return size(o[a]) * size(o[b]) }
-}
+// product is the work of comparing every part of the first operand with every part of the second.
+func product(o []*ast.Term) float64 { return size(o[0]) * size(o[1]) }
 
 // searchWork is that of searching the rest of a text again after every match.
 func searchWork(pattern, text int) func(o []*ast.Term) float64 {
