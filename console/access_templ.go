@@ -45,7 +45,7 @@ func tokensView(d accessPage) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			if d.Connections {
+			if d.finds(connectionsPath) {
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString("Accounts of people at servers are <a href=\"")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err

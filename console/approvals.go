@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +24,35 @@ const (
 	defaultTickets = 100      // in one list
 	maxTickets     = 1000
 )
+
+// approvals are the pages about held calls.
+type approvals struct {
+	*site
+	visitors   *visitors // identify readers of streams again
+	held       Approvals
+	reconciler Reconciler
+	feed       Feed
+	archive    Archive
+	brief      func(ctx context.Context, k approval.Ticket) (Briefing, error) // Options.Brief
+}
+
+// routes are the routes of held calls.
+func (a *approvals) routes(g *visitors) routes {
+	return routes{
+		approvalsPath:                     {http.MethodGet: g.visit(a.inbox)},
+		denyPath:                          {http.MethodPost: g.submit(a.denySeveral)},
+		approvalsPath + "/{id}":           {http.MethodGet: g.visit(a.ticketPage)},
+		approvalsPath + "/{id}/arguments": {http.MethodGet: g.visit(a.arguments)},
+		approvalsPath + "/{id}/vote":      {http.MethodPost: g.submit(a.vote)},
+		approvalsPath + "/{id}/reconcile": {http.MethodPost: g.submit(a.finding)},
+		"/console/events":                 {http.MethodGet: g.visit(a.events)},
+		"/v1/approvals":                   {http.MethodGet: g.as(answers(a.list))},
+		"/v1/approvals/{id}":              {http.MethodGet: g.as(answers(a.show))},
+		"/v1/approvals/{id}/{action}":     {http.MethodPost: g.as(a.decide)},
+		"/v1/approvals/watch":             {http.MethodGet: g.as(a.watch)},
+		"/v1/approvals/{id}/reconcile":    {http.MethodPost: g.as(a.reconcile)},
+	}
+}
 
 // A Ticket is a held call in answers of /v1/approvals. Texts that others wrote are
 // in their visible form; arguments is the value, arguments_text what to show.
@@ -140,12 +170,12 @@ func argumentsText(k approval.Ticket) string {
 	return shorten(Visible(string(k.Arguments)))
 }
 
-func (c *Console) list(r *http.Request, p policy.Principal) (any, error) {
+func (a *approvals) list(r *http.Request, p policy.Principal) (any, error) {
 	f, err := listFilter(r.URL, p)
 	if err != nil {
 		return nil, err
 	}
-	found, err := c.opts.Approvals.List(r.Context(), f)
+	found, err := a.held.List(r.Context(), f)
 	if err != nil {
 		return nil, err
 	}
@@ -202,20 +232,20 @@ func stateNames() string {
 	return strings.Join(names, ", ")
 }
 
-func (c *Console) show(r *http.Request, p policy.Principal) (any, error) {
-	k, err := c.visible(r, p)
+func (a *approvals) show(r *http.Request, p policy.Principal) (any, error) {
+	k, err := a.visible(r, p)
 	if err != nil {
 		return nil, err
 	}
-	return c.wholeTicket(r, k, p)
+	return a.wholeTicket(r, k, p)
 }
 
 // visible returns the ticket that the path names, if p may see it.
-func (c *Console) visible(r *http.Request, p policy.Principal) (approval.Ticket, error) {
-	return c.ticketFor(r.Context(), r.PathValue("id"), p)
+func (a *approvals) visible(r *http.Request, p policy.Principal) (approval.Ticket, error) {
+	return a.ticketFor(r.Context(), r.PathValue("id"), p)
 }
 
-func (c *Console) decide(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (a *approvals) decide(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	action := r.PathValue("action")
 	if action != "approve" && action != "deny" {
 		return problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "a ticket can be approved or denied", Hint: "POST …/approve or …/deny"}
@@ -228,27 +258,27 @@ func (c *Console) decide(w http.ResponseWriter, r *http.Request, p policy.Princi
 	if err != nil {
 		return err
 	}
-	return c.settle(w, r, p, func(id string) (approval.Ticket, error) {
-		return c.opts.Approvals.Decide(r.Context(), approval.Vote{ID: id, Approver: p, Approve: action == "approve", Reason: body.Reason, Digest: body.Digest})
+	return a.settle(w, r, p, func(id string) (approval.Ticket, error) {
+		return a.held.Decide(r.Context(), approval.Vote{ID: id, Approver: p, Approve: action == "approve", Reason: body.Reason, Digest: body.Digest})
 	})
 }
 
 // settle answers with the ticket as change leaves it. A ticket that p may not see is
 // not changed.
-func (c *Console) settle(w http.ResponseWriter, r *http.Request, p policy.Principal, change func(id string) (approval.Ticket, error)) error {
-	k, err := c.visible(r, p)
+func (a *approvals) settle(w http.ResponseWriter, r *http.Request, p policy.Principal, change func(id string) (approval.Ticket, error)) error {
+	k, err := a.visible(r, p)
 	if err == nil {
 		k, err = change(k.ID)
 	}
 	if err != nil {
-		c.recordVote(r, p, r.PathValue("id"), err)
+		a.recordVote(r, p, r.PathValue("id"), err)
 		return err
 	}
 	return answer(w, view(k, p))
 }
 
 // reconcile records what a person found out about a call of unknown outcome.
-func (c *Console) reconcile(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (a *approvals) reconcile(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	var body struct {
 		Outcome string `json:"outcome"`
 		Reason  string `json:"reason"`
@@ -260,8 +290,8 @@ func (c *Console) reconcile(w http.ResponseWriter, r *http.Request, p policy.Pri
 	if body.Outcome != string(approval.StateDone) && body.Outcome != string(approval.StateFailed) {
 		return badRequest("the body is not "+shape, example)
 	}
-	return c.settle(w, r, p, func(id string) (approval.Ticket, error) {
-		k, err := c.opts.Reconciler.Reconcile(r.Context(), approval.Finding{ID: id, Approver: p, TookEffect: body.Outcome == string(approval.StateDone), Reason: body.Reason})
+	return a.settle(w, r, p, func(id string) (approval.Ticket, error) {
+		k, err := a.reconciler.Reconcile(r.Context(), approval.Finding{ID: id, Approver: p, TookEffect: body.Outcome == string(approval.StateDone), Reason: body.Reason})
 		if errors.Is(err, approval.ErrReasonRequired) {
 			err = problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a finding needs a reason", Hint: "say how you know"}
 		}
@@ -289,4 +319,11 @@ func read(w http.ResponseWriter, r *http.Request, into any, shape, example strin
 		return badRequest("the body is not "+shape, example)
 	}
 	return nil
+}
+
+// recordVote records a refused vote or finding on a ticket.
+func (a *approvals) recordVote(r *http.Request, p policy.Principal, ticket string, err error) {
+	if err != nil {
+		_ = a.record(r, Act{Name: ActVoteRefused, Principal: p, Ticket: Visible(ticket), Reason: problemOf(err).Code})
+	}
 }

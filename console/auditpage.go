@@ -21,19 +21,19 @@ type auditPageData struct {
 	Export bool // the visitor may export
 }
 
-// auditPage is where the trail is verified and exported, for those who read it whole.
-func (c *Console) auditPage(r *http.Request, v visitor) (view templ.Component, err error) {
-	d := auditPageData{Jobs: c.jobs.list(verifyKind, personOf(v.Principal)), Export: c.may(r.Context(), v.Principal, policy.Exports)}
-	if d.evidence, err = c.evidenceFor(r.Context(), v.Principal); err != nil {
+// page is where the trail is verified and exported, for those who read it whole.
+func (t *trail) page(r *http.Request, v visitor) (view templ.Component, err error) {
+	d := auditPageData{Jobs: t.jobs.list(verifyKind, personOf(v.Principal)), Export: t.may(r.Context(), v.Principal, policy.Exports)}
+	if d.evidence, err = t.evidenceFor(r.Context(), v.Principal); err != nil {
 		return nil, err
 	}
-	d.shell, err = c.shell(r.Context(), v, "Audit", auditPath, "")
+	d.shell, err = t.shell(r.Context(), v, "Audit", auditPath, "")
 	return auditView(d), err
 }
 
 // submitVerify begins to verify the trail.
-func (c *Console) submitVerify(r *http.Request, v visitor) (string, error) {
-	job, err := c.verify(r, v.Principal)
+func (t *trail) submitVerify(r *http.Request, v visitor) (string, error) {
+	job, err := t.verify(r, v.Principal)
 	return verificationsPath + "/" + job.ID, err
 }
 
@@ -44,12 +44,12 @@ type verificationPage struct {
 }
 
 // verificationPage shows how far a verification is, or what it came to.
-func (c *Console) verificationPage(r *http.Request, v visitor) (view templ.Component, err error) {
+func (t *trail) verificationPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d verificationPage
-	if d.Job, err = c.jobs.find(verifyKind, r.PathValue("id"), personOf(v.Principal), false); err != nil {
+	if d.Job, err = t.jobs.find(verifyKind, r.PathValue("id"), personOf(v.Principal), false); err != nil {
 		return nil, err
 	}
-	if d.shell, err = c.shell(r.Context(), v, "Verification", auditPath, ""); err != nil {
+	if d.shell, err = t.shell(r.Context(), v, "Verification", auditPath, ""); err != nil {
 		return nil, err
 	}
 	d.Refresh = d.State == JobRunning
@@ -60,14 +60,14 @@ func (c *Console) verificationPage(r *http.Request, v visitor) (view templ.Compo
 }
 
 // submitExport answers with the records that the form selects.
-func (c *Console) submitExport(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (t *trail) submitExport(w http.ResponseWriter, r *http.Request, v visitor) error {
 	q := ExportQuery{Format: r.PostForm.Get("format"), Kind: r.PostForm.Get("kind"), Outcome: r.PostForm.Get("outcome"),
 		Principal: r.PostForm.Get("principal"), Tool: r.PostForm.Get("tool"), Ticket: r.PostForm.Get("ticket")}
 	if since := r.PostForm.Get("since"); since != "" {
-		if err := c.moment(&q.Since)(since); err != nil {
+		if err := t.moment(&q.Since)(since); err != nil {
 			return err
 		}
 	}
 	w.Header().Set("Content-Disposition", `attachment; filename="toolgate-trail.`+map[bool]string{true: "csv", false: "jsonl"}[q.Format == "csv"]+`"`)
-	return c.exportTo(w, r, v.Principal, q)
+	return t.exportTo(w, r, v.Principal, q)
 }

@@ -45,10 +45,10 @@ type Result struct {
 
 // wholeTicket returns k as p sees it, with its briefing and its result. Reading the result of
 // somebody else's call is recorded first.
-func (c *Console) wholeTicket(r *http.Request, k approval.Ticket, p policy.Principal) (t Ticket, err error) {
+func (a *approvals) wholeTicket(r *http.Request, k approval.Ticket, p policy.Principal) (t Ticket, err error) {
 	t = view(k, p)
-	if c.opts.Brief != nil {
-		b, err := c.opts.Brief(r.Context(), k)
+	if a.brief != nil {
+		b, err := a.brief(r.Context(), k)
 		if err != nil {
 			return t, err
 		}
@@ -57,11 +57,11 @@ func (c *Console) wholeTicket(r *http.Request, k approval.Ticket, p policy.Princ
 	switch {
 	case k.Result == nil:
 		return t, nil
-	case p.Subject != k.Principal.Subject && !c.may(r.Context(), p, policy.ReadsArguments):
+	case p.Subject != k.Principal.Subject && !a.may(r.Context(), p, policy.ReadsArguments):
 		t.Result = &Result{Withheld: true}
 		return t, nil
 	case p.Subject != k.Principal.Subject:
-		err = c.record(r, Act{Name: ActArgumentsRead, Principal: p, Call: Visible(k.DecisionID), Ticket: Visible(k.ID)})
+		err = a.record(r, Act{Name: ActArgumentsRead, Principal: p, Call: Visible(k.DecisionID), Ticket: Visible(k.ID)})
 	}
 	t.Result = new(resultOf(k.Result))
 	return t, err

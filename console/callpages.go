@@ -55,20 +55,20 @@ const (
 
 // pageQuery reads the address of a list of calls: what it asks for, as it is given, and whether calls that come
 // are to be shown, which they are unless the address says no.
-func (c *Console) pageQuery(u *url.URL) (q index.Query, given url.Values, live bool, err error) {
+func (c *calls) pageQuery(u *url.URL) (q index.Query, given url.Values, live bool, err error) {
 	given = u.Query()
 	for name, values := range given {
 		if strings.Join(values, "") == "" { // as forms send empty fields
 			delete(given, name)
 		}
 	}
-	q, live, err = c.callQuery(&url.URL{RawQuery: given.Encode()})
+	q, live, err = c.query(&url.URL{RawQuery: given.Encode()})
 	q.Limit = listedCalls
 	return q, given, live || !given.Has("follow"), err
 }
 
-// callsPage lists calls that the address selects, the newest first.
-func (c *Console) callsPage(r *http.Request, v visitor) (templ.Component, error) {
+// listPage lists calls that the address selects, the newest first.
+func (c *calls) listPage(r *http.Request, v visitor) (templ.Component, error) {
 	q, given, live, err := c.pageQuery(r.URL)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (c *Console) callsPage(r *http.Request, v visitor) (templ.Component, error)
 	if d.shell, err = c.shell(r.Context(), v, "Calls", callsPath, ""); err != nil {
 		return nil, err
 	}
-	if d.Page, err = c.opts.Calls.Search(r.Context(), q); err != nil {
+	if d.Page, err = c.index.Search(r.Context(), q); err != nil {
 		return nil, ofIndex(err)
 	}
 	shown := len(callFilters)
@@ -110,11 +110,11 @@ func callsAt(given url.Values, name, value string) string {
 	return callsPath + "?" + query.Encode()
 }
 
-// followCalls sends the list of calls as server-sent events, again whenever calls have come. It begins with
+// followPage sends the list of calls as server-sent events, again whenever calls have come. It begins with
 // a search, so that nothing is missed that came after the page did or while the browser was away.
 // The visitor is identified, and asked for rights, before each list. A reader that falls behind is dropped, and
 // its browser comes again.
-func (c *Console) followCalls(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *calls) followPage(w http.ResponseWriter, r *http.Request, v visitor) error {
 	q, given, _, err := c.pageQuery(r.URL)
 	if err == nil && (q.Cursor != "" || !q.Until.IsZero()) {
 		err = badRequest("a list that has an end does not follow calls", "leave out cursor and until")
@@ -126,13 +126,13 @@ func (c *Console) followCalls(w http.ResponseWriter, r *http.Request, v visitor)
 		return err
 	}
 	ctx, stop := c.untilClosed(r.Context())
-	calls, wait := feedOf(ctx, c, c.opts.Calls.Follow(ctx, q)) // from here on nothing is missed
+	calls, wait := feedOf(ctx, c.log, c.index.Follow(ctx, q)) // from here on nothing is missed
 	defer wait()
 	defer stop()
 	if err := c.narrow(ctx, v.Principal, &q); err != nil { // what is asked of tickets is not for two goroutines
 		return err
 	}
-	page, err := c.opts.Calls.Search(ctx, q)
+	page, err := c.index.Search(ctx, q)
 	if err != nil {
 		return ofIndex(err)
 	}
@@ -144,7 +144,7 @@ func (c *Console) followCalls(w http.ResponseWriter, r *http.Request, v visitor)
 
 // An openList is a list of calls that a page shows while calls come.
 type openList struct {
-	c     *Console
+	c     *calls
 	v     visitor
 	query index.Query
 	given url.Values
@@ -190,7 +190,7 @@ func (l *openList) send(ctx context.Context, w http.ResponseWriter, coming <-cha
 // mayGo reports whether the visitor may still see the list, of which it leaves what the visitor may see.
 func (l *openList) mayGo(ctx context.Context) bool {
 	var err error
-	if l.v, err = l.c.identifyAgain(ctx, l.v); err != nil || l.c.narrow(ctx, l.v.Principal, &l.query) != nil {
+	if l.v, err = l.c.visitors.identifyAgain(ctx, l.v); err != nil || l.c.narrow(ctx, l.v.Principal, &l.query) != nil {
 		return false
 	}
 	if may := l.query.Decidable; may != nil {
@@ -230,8 +230,7 @@ type callPageData struct {
 	WholeCall
 	Decided, Ended audit.Record // as far as the trail at hand has them
 	Steps          []callStep
-	Operates       bool   // the visitor may ask the policy
-	Tries          bool   // and try another one
+	Tries          bool   // the visitor may try another policy
 	Viewer         string // page of the trace; "" = none
 }
 
@@ -242,13 +241,13 @@ type callStep struct {
 	After     time.Duration // since the step before
 }
 
-// callPage shows one call whole: who, what, why, as whom, and what came of it.
-func (c *Console) callPage(r *http.Request, v visitor) (templ.Component, error) {
-	whole, err := c.wholeCall(r, v.Principal, r.PathValue("id"))
+// page shows one call whole: who, what, why, as whom, and what came of it.
+func (c *calls) page(r *http.Request, v visitor) (templ.Component, error) {
+	whole, err := c.whole(r, v.Principal, r.PathValue("id"))
 	if err != nil {
 		return nil, err
 	}
-	d := callPageData{WholeCall: whole, Operates: c.opts.Policy != nil && c.may(r.Context(), v.Principal, policy.Operates)}
+	d := callPageData{WholeCall: whole}
 	for record, into := range map[*json.RawMessage]*audit.Record{&d.Decision: &d.Decided, &d.Outcome: &d.Ended} {
 		if len(*record) > 0 {
 			if err := json.Unmarshal(*record, into); err != nil {
@@ -259,7 +258,7 @@ func (c *Console) callPage(r *http.Request, v visitor) (templ.Component, error) 
 	if d.Steps, err = d.steps(); err != nil {
 		return nil, err
 	}
-	d.Tries, d.Viewer = d.Operates && c.mayTry(r, v.Principal) == nil, c.viewerURL(d.judgedBy().TraceID)
+	d.Tries, d.Viewer = c.mayTry(r, v.Principal) == nil, c.viewerURL(d.judgedBy().TraceID)
 	d.shell, err = c.shell(r.Context(), v, "Call of "+Visible(d.Call.Tool), callsPath, "")
 	return callView(d), err
 }
@@ -400,11 +399,11 @@ func milliseconds(ms float64) string { return strconv.FormatFloat(ms, 'f', 1, 64
 var traceForm = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 // viewerURL is the page of a trace in the viewer; "" = there is none.
-func (c *Console) viewerURL(traceID string) string {
-	if c.opts.TraceURL == "" || !traceForm.MatchString(traceID) {
+func (c *calls) viewerURL(traceID string) string {
+	if c.traceURL == "" || !traceForm.MatchString(traceID) {
 		return ""
 	}
-	return strings.ReplaceAll(c.opts.TraceURL, "{trace_id}", traceID)
+	return strings.ReplaceAll(c.traceURL, "{trace_id}", traceID)
 }
 
 // behindText says how far the index is behind.

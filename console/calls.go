@@ -33,14 +33,22 @@ type WholeCall struct {
 	Withheld []string `json:"withheld,omitempty"`
 }
 
-// callRoutes are the routes and pages of the index of calls.
-func (c *Console) callRoutes() map[string]map[string]handler {
-	return map[string]map[string]handler{
-		callsPath:           {http.MethodGet: c.visit(shows(c.callsPage))},
-		callsPath + "/{id}": {http.MethodGet: c.visit(shows(c.callPage))},
-		callEvents:          {http.MethodGet: c.visit(c.followCalls)},
-		"/v1/calls":         {http.MethodGet: c.as(c.listCalls)},
-		"/v1/calls/{id}":    {http.MethodGet: c.as(answers(c.showCall))},
+// calls are the pages about calls.
+type calls struct {
+	*site
+	visitors *visitors // identify readers of streams again
+	index    Calls
+	traceURL string // Options.TraceURL
+}
+
+// routes are the routes and pages of the index of calls.
+func (c *calls) routes(g *visitors) routes {
+	return routes{
+		callsPath:           {http.MethodGet: g.visit(shows(c.listPage))},
+		callsPath + "/{id}": {http.MethodGet: g.visit(shows(c.page))},
+		callEvents:          {http.MethodGet: g.visit(c.followPage)},
+		"/v1/calls":         {http.MethodGet: g.as(c.list)},
+		"/v1/calls/{id}":    {http.MethodGet: g.as(answers(c.show))},
 	}
 }
 
@@ -67,7 +75,7 @@ func ofIndex(err error) error {
 }
 
 // narrow restricts q to what p may see. The error is a refusal.
-func (c *Console) narrow(ctx context.Context, p policy.Principal, q *index.Query) error {
+func (c *calls) narrow(ctx context.Context, p policy.Principal, q *index.Query) error {
 	switch c.trailRight(ctx, p) {
 	case policy.TrailAll:
 		q.Decidable = nil
@@ -84,7 +92,7 @@ func (c *Console) narrow(ctx context.Context, p policy.Principal, q *index.Query
 
 // searching restricts q to what p may see, and records the search: first as a reading of the trail, and
 // one in arguments also as a reading of these.
-func (c *Console) searching(r *http.Request, p policy.Principal, q *index.Query) error {
+func (c *calls) searching(r *http.Request, p policy.Principal, q *index.Query) error {
 	act := Act{Name: ActTrailRead, Principal: p, Query: asked(q)}
 	refused := c.narrow(r.Context(), p, q)
 	if refused != nil {
@@ -142,8 +150,8 @@ func asked(q *index.Query) string {
 	return strings.Join(said, " ")
 }
 
-// callQuery reads a query of /v1/calls.
-func (c *Console) callQuery(u *url.URL) (q index.Query, follow bool, err error) {
+// query reads a query of /v1/calls.
+func (c *calls) query(u *url.URL) (q index.Query, follow bool, err error) {
 	known := map[string]func(string) error{
 		"limit": number(&q.Limit, 1, index.MaxLimit, fmt.Sprintf("limit is a number from 1 to %d", index.MaxLimit)),
 		"follow": func(value string) (err error) {
@@ -165,9 +173,9 @@ func (c *Console) callQuery(u *url.URL) (q index.Query, follow bool, err error) 
 	return q, follow, err
 }
 
-// listCalls answers with a page of calls, or streams those that come.
-func (c *Console) listCalls(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	q, follow, err := c.callQuery(r.URL)
+// list answers with a page of calls, or streams those that come.
+func (c *calls) list(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	q, follow, err := c.query(r.URL)
 	if err == nil {
 		err = c.searching(r, p, &q)
 	}
@@ -175,24 +183,24 @@ func (c *Console) listCalls(w http.ResponseWriter, r *http.Request, p policy.Pri
 		return err
 	}
 	if follow {
-		return c.streamCalls(w, r, q)
+		return c.follow(w, r, q)
 	}
-	page, err := c.opts.Calls.Search(r.Context(), q)
+	page, err := c.index.Search(r.Context(), q)
 	if err != nil {
 		return ofIndex(err)
 	}
 	return answer(w, page)
 }
 
-// streamCalls sends the calls of q that come as server-sent events, until the reader goes. It identifies
+// follow sends the calls of q that come as server-sent events, until the reader goes. It identifies
 // the reader again for every event.
-func (c *Console) streamCalls(w http.ResponseWriter, r *http.Request, q index.Query) error {
+func (c *calls) follow(w http.ResponseWriter, r *http.Request, q index.Query) error {
 	ctx, stop := c.untilClosed(r.Context())
-	calls, wait := feedOf(ctx, c, c.opts.Calls.Follow(ctx, q)) // from here on nothing is missed
+	calls, wait := feedOf(ctx, c.log, c.index.Follow(ctx, q)) // from here on nothing is missed
 	defer wait()
 	defer stop()
 	may := func() error {
-		p, err := c.identify(ctx, r.Header.Values("Authorization"))
+		p, err := c.visitors.identify(ctx, r.Header.Values("Authorization"))
 		if err != nil {
 			return err
 		}
@@ -205,24 +213,24 @@ func (c *Console) streamCalls(w http.ResponseWriter, r *http.Request, q index.Qu
 	return nil
 }
 
-// showCall answers with one call whole.
-func (c *Console) showCall(r *http.Request, p policy.Principal) (any, error) {
+// show answers with one call whole.
+func (c *calls) show(r *http.Request, p policy.Principal) (any, error) {
 	if err := readQuery(r.URL, nil); err != nil {
 		return nil, err
 	}
-	return c.wholeCall(r, p, r.PathValue("id"))
+	return c.whole(r, p, r.PathValue("id"))
 }
 
 // withheld are the members of records that have arguments, or tell of them.
 var withheld = []string{"arguments", "arguments_excerpt", "arguments_sha256", "input", "task"}
 
-// wholeCall returns one call as p may see it. Reading it is recorded, and so is reading its arguments.
-func (c *Console) wholeCall(r *http.Request, p policy.Principal, id string) (whole WholeCall, err error) {
+// whole returns one call as p may see it. Reading it is recorded, and so is reading its arguments.
+func (c *calls) whole(r *http.Request, p policy.Principal, id string) (whole WholeCall, err error) {
 	q := index.Query{ID: id}
 	if err := c.searching(r, p, &q); err != nil {
 		return whole, err
 	}
-	if whole.Whole, err = c.opts.Calls.Call(r.Context(), id); err != nil {
+	if whole.Whole, err = c.index.Call(r.Context(), id); err != nil {
 		return whole, ofIndex(err)
 	}
 	if q.Decidable != nil && (whole.Call.Ticket == "" || !q.Decidable(whole.Call.Ticket)) {

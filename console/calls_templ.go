@@ -1112,7 +1112,7 @@ func callView(d callPageData) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			if d.Operates {
+			if d.finds(policyPath) {
 				why, allowed := d.about()
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString("<p class=\"offer\"><a class=\"button\" href=\"")
 				if templ_7745c5c3_Err != nil {

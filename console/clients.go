@@ -26,21 +26,28 @@ type guide struct {
 
 const connectPath = "/console/connect"
 
-// connectRoutes are the routes of what connects clients.
-func (c *Console) connectRoutes() map[string]map[string]handler {
-	return map[string]map[string]handler{
-		connectPath:   {http.MethodGet: c.visit(shows(c.clientsPage))},
-		"/v1/connect": {http.MethodGet: c.as(answers(c.showGuide))},
+// clients are the pages that connect clients.
+type clients struct {
+	*site
+	known    func() (address string, all []Client) // Options.Clients
+	sessions ClientSessions                        // nil = nobody knows them
+}
+
+// routes are the routes of what connects clients.
+func (c *clients) routes(g *visitors) routes {
+	return routes{
+		connectPath:   {http.MethodGet: g.visit(shows(c.page))},
+		"/v1/connect": {http.MethodGet: g.as(answers(c.show))},
 	}
 }
 
 // guideFor returns how clients reach toolgate, with the sessions of p, the last used first. Everybody
 // who is known sees it: the sessions are their own, and the rest is no secret.
-func (c *Console) guideFor(r *http.Request, p policy.Principal) (k guide, err error) {
-	k.Address, k.Clients = c.opts.Clients()
+func (c *clients) guideFor(r *http.Request, p policy.Principal) (k guide, err error) {
+	k.Address, k.Clients = c.known()
 	var all []ClientSession
-	if c.opts.Sessions != nil {
-		all, err = c.opts.Sessions.List(r.Context())
+	if c.sessions != nil {
+		all, err = c.sessions.List(r.Context())
 	}
 	k.Sessions = slices.DeleteFunc(append([]ClientSession{}, all...), func(s ClientSession) bool { return s.Principal != p.Subject || s.Tenant != p.Tenant })
 	for i := range k.Sessions {
@@ -50,7 +57,7 @@ func (c *Console) guideFor(r *http.Request, p policy.Principal) (k guide, err er
 	return k, err
 }
 
-func (c *Console) showGuide(r *http.Request, p policy.Principal) (any, error) {
+func (c *clients) show(r *http.Request, p policy.Principal) (any, error) {
 	if err := readQuery(r.URL, nil); err != nil {
 		return nil, err
 	}
@@ -65,8 +72,8 @@ type clientsPage struct {
 
 var noClient = problem{Status: http.StatusNotFound, Code: "NO_CLIENT", Detail: "toolgate does not know this client", Hint: "see /console/connect"}
 
-// clientsPage says how to connect a client, and whether one of the visitor is connected.
-func (c *Console) clientsPage(r *http.Request, v visitor) (view templ.Component, err error) {
+// page says how to connect a client, and whether one of the visitor is connected.
+func (c *clients) page(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d clientsPage
 	if err := readQuery(r.URL, map[string]func(string) error{"client": anyText(&d.One.ID)}); err != nil {
 		return nil, err

@@ -44,10 +44,10 @@ type connectionsPage struct {
 	Operates, SeesOthers  bool
 }
 
-// connectionsPage lists the services with the visitor's connections and, for operators, with those
+// listPage lists the services with the visitor's connections and, for operators, with those
 // of toolgate and of everybody.
-func (c *Console) connectionsPage(r *http.Request, v visitor) (templ.Component, error) {
-	all, err := c.opts.Connections.List(r.Context())
+func (c *connections) listPage(r *http.Request, v visitor) (templ.Component, error) {
+	all, err := c.made.List(r.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (c *Console) connectionsPage(r *http.Request, v visitor) (templ.Component, 
 	if data.shell, err = c.shell(r.Context(), v, "Connections", connectionsPath, connectionsPath); err != nil {
 		return nil, err
 	}
-	for _, s := range c.opts.Connections.Services() {
+	for _, s := range c.made.Services() {
 		switch {
 		case !s.Shared:
 			data.Own = append(data.Own, v.holds(s, all))
@@ -84,11 +84,11 @@ func (v visitor) others(all []Connection) (found []holding) {
 // connectPage says who asks for what at a service. Nothing begins before the visitor sends its
 // form. Its address is that of Options.URL, where the browser has the visitor's cookies when the
 // authorization server sends it back.
-func (c *Console) connectPage(w http.ResponseWriter, r *http.Request) error {
-	if c.opts.URL != "" && !c.atHome(r.Host) {
-		return c.moveHome(w, r)
+func (c *connections) connectPage(w http.ResponseWriter, r *http.Request) error {
+	if c.visitors.url != "" && !c.visitors.atHome(r.Host) {
+		return c.visitors.moveHome(w, r)
 	}
-	return c.visitAs(c.anybody, c.askToConnect)(w, r)
+	return c.visitors.visitAs(c.visitors.anybody, c.askToConnect)(w, r)
 }
 
 // connectPage asks whether to connect.
@@ -102,7 +102,7 @@ type connectPage struct {
 	Refused *problem // why nobody can connect now
 }
 
-func (c *Console) askToConnect(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *connections) askToConnect(w http.ResponseWriter, r *http.Request, v visitor) error {
 	s, err := c.service(r.Context(), r.PathValue("server"), v.Principal)
 	if err != nil {
 		return err
@@ -111,14 +111,14 @@ func (c *Console) askToConnect(w http.ResponseWriter, r *http.Request, v visitor
 	if err != nil {
 		return err
 	}
-	all, err := c.opts.Connections.List(r.Context())
+	all, err := c.made.List(r.Context())
 	if err != nil {
 		return err
 	}
-	d := connectPage{shell: frame, holding: v.holds(s, all), Address: s.Address, Shared: s.Shared, Asker: cmp.Or(c.opts.URL, r.Host)}
+	d := connectPage{shell: frame, holding: v.holds(s, all), Address: s.Address, Shared: s.Shared, Asker: cmp.Or(c.visitors.url, r.Host)}
 	status := http.StatusOK
-	if d.Plan, err = c.opts.Connector.Plan(r.Context(), s.Name, personOf(v.Principal)); err != nil {
-		c.opts.Log.Error("asking how to connect", "server", s.Name, "error", err)
+	if d.Plan, err = c.connector.Plan(r.Context(), s.Name, personOf(v.Principal)); err != nil {
+		c.log.Error("asking how to connect", "server", s.Name, "error", err)
 		status, d.Refused = unreachableService.Status, &unreachableService
 	}
 	return render(w, connectCSP, status, connectView(d))

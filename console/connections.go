@@ -113,9 +113,17 @@ var (
 		Hint: "try again; toolgate's log says why"}
 )
 
+// connections are the pages about accounts of people at servers.
+type connections struct {
+	*site
+	visitors  *visitors
+	made      Connections
+	connector Connector
+}
+
 // service returns the service with a name, if p may connect it: a shared one is for operators alone.
-func (c *Console) service(ctx context.Context, name string, p policy.Principal) (Service, error) {
-	all := c.opts.Connections.Services()
+func (c *connections) service(ctx context.Context, name string, p policy.Principal) (Service, error) {
+	all := c.made.Services()
 	i := slices.IndexFunc(all, func(s Service) bool { return s.Name == name })
 	switch {
 	case i < 0:
@@ -136,8 +144,8 @@ func (s Service) owner(p policy.Principal) Person {
 
 // connection returns the connection with an ID. One that p may not revoke is refused exactly like
 // a missing one.
-func (c *Console) connection(ctx context.Context, id string, p policy.Principal) (Connection, error) {
-	all, err := c.opts.Connections.List(ctx)
+func (c *connections) connection(ctx context.Context, id string, p policy.Principal) (Connection, error) {
+	all, err := c.made.List(ctx)
 	if err != nil {
 		return Connection{}, err
 	}
@@ -157,7 +165,7 @@ func rightAt(k Connection) policy.Right {
 }
 
 // connect sends the browser of v to the authorization server. It is recorded first.
-func (c *Console) connect(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *connections) connect(w http.ResponseWriter, r *http.Request, v visitor) error {
 	act := Act{Name: ActConnect, Principal: v.Principal, Server: Visible(r.PathValue("server"))}
 	s, err := c.service(r.Context(), r.PathValue("server"), v.Principal)
 	if err != nil {
@@ -167,9 +175,9 @@ func (c *Console) connect(w http.ResponseWriter, r *http.Request, v visitor) err
 	if err := c.record(r, act); err != nil {
 		return err
 	}
-	address, err := c.opts.Connector.Begin(r.Context(), s.Name, personOf(v.Principal))
+	address, err := c.connector.Begin(r.Context(), s.Name, personOf(v.Principal))
 	if err != nil {
-		c.opts.Log.Error("beginning a connection", "server", s.Name, "error", err)
+		c.log.Error("beginning a connection", "server", s.Name, "error", err)
 		return unreachableService
 	}
 	setCookie(w, connectCookie, connecting(v, s.Name))
@@ -186,12 +194,12 @@ func connecting(v visitor, service string) string {
 // finishConnection makes the connection that v has begun in this browser. It is recorded first.
 // The answer of the authorization server is on no page and in no link: a visitor who is not
 // signed in any more begins again.
-func (c *Console) finishConnection(w http.ResponseWriter, r *http.Request) error {
+func (c *connections) finishConnection(w http.ResponseWriter, r *http.Request) error {
 	sent := cookie(r, connectCookie)
 	name, _, _ := strings.Cut(sent, "|")
 	name, _ = url.QueryUnescape(name) // what cannot be read is no service
 	act := Act{Name: ActConnected, Server: Visible(name)}
-	v, err := c.anybody(w, r)
+	v, err := c.visitors.anybody(w, r)
 	if errors.Is(err, signedOut) {
 		err = absentConnecting
 	}
@@ -214,7 +222,7 @@ func (c *Console) finishConnection(w http.ResponseWriter, r *http.Request) error
 }
 
 // finish records act and makes the connection of v to a service.
-func (c *Console) finish(r *http.Request, v visitor, service string, act Act) (Connection, error) {
+func (c *connections) finish(r *http.Request, v visitor, service string, act Act) (Connection, error) {
 	if _, err := c.service(r.Context(), service, v.Principal); err != nil {
 		return Connection{}, err
 	}
@@ -225,9 +233,9 @@ func (c *Console) finish(r *http.Request, v visitor, service string, act Act) (C
 	if err := c.record(r, act); err != nil {
 		return Connection{}, err
 	}
-	k, err := c.opts.Connector.Finish(r.Context(), personOf(v.Principal), c.may(r.Context(), v.Principal, policy.Operates), answer)
+	k, err := c.connector.Finish(r.Context(), personOf(v.Principal), c.may(r.Context(), v.Principal, policy.Operates), answer)
 	if err != nil {
-		c.opts.Log.Warn("refusing a connection", "server", service, "error", err)
+		c.log.Warn("refusing a connection", "server", service, "error", err)
 		if !store.Away(err) {
 			err = notConnected
 		}
@@ -237,7 +245,7 @@ func (c *Console) finish(r *http.Request, v visitor, service string, act Act) (C
 }
 
 // recordNoConnection records that act was refused because of err.
-func (c *Console) recordNoConnection(r *http.Request, act Act, err error) {
+func (c *connections) recordNoConnection(r *http.Request, act Act, err error) {
 	if p := problemOf(err); p.Code != codeUnrecorded {
 		act.Name, act.Reason = ActConnectRefused, p.Code
 		_ = c.record(r, act) // the log has the cause
@@ -245,7 +253,7 @@ func (c *Console) recordNoConnection(r *http.Request, act Act, err error) {
 }
 
 // disconnect ends the connection that the field id names.
-func (c *Console) disconnect(r *http.Request, v visitor) (string, error) {
+func (c *connections) disconnect(r *http.Request, v visitor) (string, error) {
 	k, err := c.connection(r.Context(), r.PostForm.Get("id"), v.Principal)
 	if err == nil && k.Server != r.PathValue("server") {
 		err = noConnection
@@ -257,19 +265,19 @@ func (c *Console) disconnect(r *http.Request, v visitor) (string, error) {
 }
 
 // revoke ends k for p, who may do so. It is recorded first.
-func (c *Console) revoke(r *http.Request, k Connection, p policy.Principal) error {
+func (c *connections) revoke(r *http.Request, k Connection, p policy.Principal) error {
 	if !k.Live() {
 		return nil
 	}
 	if err := c.record(r, Act{Name: ActDisconnect, Principal: p, Server: Visible(k.Server), Connection: Visible(k.ID)}); err != nil {
 		return err
 	}
-	return c.opts.Connections.Revoke(r.Context(), k.ID)
+	return c.made.Revoke(r.Context(), k.ID)
 }
 
-// listConnections answers with the connections of p and, for an operator, with those of toolgate,
+// list answers with the connections of p and, for an operator, with those of toolgate,
 // with ?all=true those of everybody, and with ?subject= those of one.
-func (c *Console) listConnections(r *http.Request, p policy.Principal) (any, error) {
+func (c *connections) list(r *http.Request, p policy.Principal) (any, error) {
 	var everybody bool
 	var subject string
 	err := readQuery(r.URL, map[string]func(string) error{
@@ -291,7 +299,7 @@ func (c *Console) listConnections(r *http.Request, p policy.Principal) (any, err
 	if everybody && !c.may(r.Context(), p, policy.Connections) {
 		return nil, mayNotSeeConnections
 	}
-	all, err := c.opts.Connections.List(r.Context())
+	all, err := c.made.List(r.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -305,13 +313,13 @@ func (c *Console) listConnections(r *http.Request, p policy.Principal) (any, err
 	return map[string]any{"connections": found}, nil
 }
 
-func (c *Console) showConnection(r *http.Request, p policy.Principal) (any, error) {
+func (c *connections) show(r *http.Request, p policy.Principal) (any, error) {
 	k, err := c.connection(r.Context(), r.PathValue("id"), p)
 	return k.shown(), err
 }
 
-// revokeConnection ends a connection, and answers with it.
-func (c *Console) revokeConnection(r *http.Request, p policy.Principal) (any, error) {
+// revokeByID ends a connection, and answers with it.
+func (c *connections) revokeByID(r *http.Request, p policy.Principal) (any, error) {
 	k, err := c.connection(r.Context(), r.PathValue("id"), p)
 	if err == nil {
 		err = c.revoke(r, k, p)
@@ -326,4 +334,17 @@ func (k Connection) shown() Connection {
 	k.Person = Person{Issuer: Visible(k.Person.Issuer), Tenant: Visible(k.Person.Tenant), Subject: Visible(k.Person.Subject)}
 	k.Scopes = visibleAll(k.Scopes)
 	return k
+}
+
+// routes are the routes of connections. Their pages are at addresses that agents pass on
+// to people.
+func (c *connections) routes(g *visitors) routes {
+	return routes{
+		connectionsPath:                          {http.MethodGet: g.visitAs(g.anybody, shows(c.listPage))},
+		connectionsPath + "/{server}":            {http.MethodGet: c.connectPage, http.MethodPost: g.submitAs(g.anybody, readForm, c.connect)},
+		connectionsPath + "/{server}/disconnect": {http.MethodPost: g.submitAs(g.anybody, readForm, leads(c.disconnect))},
+		connectionsPath + "/callback":            {http.MethodGet: c.finishConnection},
+		"/v1/connections":                        {http.MethodGet: g.asAnybody(answers(c.list))},
+		"/v1/connections/{id}":                   {http.MethodGet: g.asAnybody(answers(c.show)), http.MethodDelete: g.asAnybody(answers(c.revokeByID))},
+	}
 }

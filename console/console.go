@@ -3,12 +3,16 @@ package console
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
 	"maps"
 	"net/http"
+	"net/netip"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -221,14 +225,12 @@ type Upstream struct {
 // use.
 type Console struct {
 	opts     Options
-	home     *url.URL // Options.URL
 	hosts    guard.Hosts
 	mux      *http.ServeMux
-	sessions *sessions
-	throttle *guard.Throttle
+	site     *site
+	visitors *visitors
 	jobs     *jobs
-	ctx      context.Context // ends with Close
-	close    context.CancelFunc
+	close    context.CancelFunc // ends streams and jobs
 }
 
 // New builds a Console. An option that is required and missing is an error.
@@ -251,51 +253,81 @@ func New(opts Options) (*Console, error) {
 		opts.Latency = func(string) *Latency { return nil }
 	}
 	opts.Log = cmp.Or(opts.Log, hclog.NewNullLogger())
+	opts.Throttle = cmp.Or(opts.Throttle, guard.NewThrottle(opts.Now))
 	sessions, err := newSessions(opts)
 	if err != nil {
 		return nil, fmt.Errorf("building the console: %w", err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	running := &jobs{ctx: ctx, now: opts.Now, fail: func(kind string, err error) { opts.Log.Error("a job failed", "kind", kind, "error", err) }}
-	c := &Console{jobs: running, opts: opts, home: home, hosts: guard.NewHosts(opts.Hosts), mux: http.NewServeMux(), sessions: sessions, ctx: ctx, close: cancel}
-	c.throttle = cmp.Or(opts.Throttle, guard.NewThrottle(opts.Now))
 	document, err := schemas.OpenAPI("openapi-admin.json", opts.Version)
 	if err != nil {
 		return nil, fmt.Errorf("building the console: %w", err)
 	}
-	routes := c.allRoutes()
-	routes["/v1/openapi.json"] = map[string]handler{http.MethodGet: asset("application/json", document)} // it shows nothing of this installation
-	for pattern, methods := range routes {
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &Console{opts: opts, hosts: guard.NewHosts(opts.Hosts), mux: http.NewServeMux(), close: cancel}
+	c.jobs = &jobs{ctx: ctx, now: opts.Now, fail: func(kind string, err error) { opts.Log.Error("a job failed", "kind", kind, "error", err) }}
+	c.site = &site{environment: opts.Environment, approvals: opts.Approvals, places: c.places, stopped: opts.InForce, watches: opts.Watches,
+		right: opts.May, trail: opts.TrailRight, recorder: opts.Record, now: opts.Now, log: opts.Log, ctx: ctx}
+	c.visitors = &visitors{site: c.site, home: home, url: opts.URL, sessions: sessions, throttle: opts.Throttle, principal: opts.Identify, again: opts.Again,
+		anonymous: opts.Anonymous, provider: opts.Provider, logout: opts.Logout, endSession: opts.EndSession}
+	all := c.routes()
+	all["/v1/openapi.json"] = map[string]handler{http.MethodGet: asset("application/json", document)} // it shows nothing of this installation
+	for pattern, methods := range all {
 		c.mux.Handle(pattern, c.serve(methods))
 	}
 	return c, nil
 }
 
-// allRoutes are the routes of what the options have.
-func (c *Console) allRoutes() map[string]map[string]handler {
-	routes := c.routes()
-	for _, part := range []struct {
-		there  bool
-		routes func() map[string]map[string]handler
-	}{
-		{true, c.serverRoutes},
-		{c.opts.Connections != nil, c.connectionRoutes},
-		{c.opts.Stops != nil, c.stopRoutes},
-		{c.opts.Policy != nil && c.opts.Judge != nil, c.policyRoutes},
-		{c.opts.Policy != nil && c.opts.Judge != nil && c.opts.Shadow != nil, c.shadowRoutes},
-		{c.opts.Verify != nil && c.opts.Export != nil && c.opts.Anchors != nil, c.trailRoutes},
-		{c.opts.Tools != nil, c.toolRoutes},
-		{c.opts.Tokens != nil, c.tokenRoutes},
-		{c.opts.Limits != nil, c.limitRoutes},
-		{c.opts.Sessions != nil, c.clientSessionRoutes},
-		{c.opts.Clients != nil, c.connectRoutes},
-		{c.opts.Calls != nil, c.callRoutes},
-	} {
-		if part.there {
-			maps.Copy(routes, part.routes())
+// routes are the handlers of paths by method.
+type routes map[string]map[string]handler
+
+// An area is a part of the pages, with its routes under /v1.
+type area interface {
+	routes(g *visitors) routes
+}
+
+// routes are the routes of what the options have.
+func (c *Console) routes() routes {
+	all := routes{
+		"/{$}":                     {http.MethodGet: redirect},
+		"/":                        {},
+		"/console":                 {http.MethodGet: redirect},
+		StylePath:                  {http.MethodGet: asset("text/css", styleText)},
+		"/console/htmx-4.0.1.js":   {http.MethodGet: asset("text/javascript", htmxScript)},
+		"/console/hx-sse-4.0.1.js": {http.MethodGet: asset("text/javascript", sseScript)},
+		"/console/console.js":      {http.MethodGet: asset("text/javascript", ownScript)},
+	}
+	for _, a := range c.areas() {
+		maps.Copy(all, a.routes(c.visitors))
+	}
+	return all
+}
+
+// areas are those of what the options have.
+func (c *Console) areas() []area {
+	o, s, g := &c.opts, c.site, c.visitors
+	all := []area{
+		g,
+		&health{site: s, visitors: g, status: o.Status, registry: o.Metrics, profiles: o.Profiles},
+		&overview{site: s, visitors: g, status: o.Status, version: o.Version, held: o.Held, counts: o.Activity},
+		&approvals{site: s, visitors: g, held: o.Approvals, reconciler: o.Reconciler, feed: o.Feed, archive: o.Archive, brief: o.Brief},
+		&servers{site: s, status: o.Status, latency: o.Latency, stderr: o.Stderr, restart: o.Restart},
+		&trail{site: s, lines: o.Audit, verifier: o.Verify, records: o.Export, anchors: o.Anchors, jobs: c.jobs},
+	}
+	add := func(there bool, a area) {
+		if there {
+			all = append(all, a)
 		}
 	}
-	return routes
+	add(o.Connections != nil, &connections{site: s, visitors: g, made: o.Connections, connector: o.Connector})
+	add(o.Stops != nil, &stops{site: s, stops: o.Stops, knows: o.Knows})
+	add(o.Policy != nil && o.Judge != nil, &advice{site: s, policy: o.Policy, judge: o.Judge, shadow: o.Shadow, trialText: o.TrialText, jobs: c.jobs})
+	add(o.Tools != nil, &tools{site: s, offered: o.Tools, status: o.Status})
+	add(o.Tokens != nil, &access{site: s, tokens: o.Tokens, tail: o.Audit})
+	add(o.Limits != nil, &limits{site: s, used: o.Limits})
+	add(o.Sessions != nil, &clientSessions{site: s, open: o.Sessions})
+	add(o.Clients != nil, &clients{site: s, known: o.Clients, sessions: o.Sessions})
+	add(o.Calls != nil, &calls{site: s, visitors: g, index: o.Calls, traceURL: o.TraceURL})
+	return all
 }
 
 // Close ends every stream that follows the trail or the tickets, so that the
@@ -309,64 +341,6 @@ func (c *Console) Close() {
 // A handler answers a request, or returns the reason for a refusal, which serve
 // writes. A handler that returns an error must not have written anything.
 type handler func(w http.ResponseWriter, r *http.Request) error
-
-func (c *Console) routes() map[string]map[string]handler {
-	return map[string]map[string]handler{
-		"/{$}":                              {http.MethodGet: redirect},
-		"/":                                 {},
-		"/livez":                            {http.MethodGet: live},
-		"/readyz":                           {http.MethodGet: c.ready},
-		"/metrics":                          {http.MethodGet: c.metrics},
-		"/console":                          {http.MethodGet: redirect},
-		"/console/{$}":                      {http.MethodGet: c.overview},
-		StylePath:                           {http.MethodGet: asset("text/css", styleText)},
-		"/console/login":                    {http.MethodGet: c.signInPage, http.MethodPost: c.signIn},
-		"/console/login/provider":           {http.MethodGet: c.beginProviderSignIn},
-		"/console/login/callback":           {http.MethodGet: c.finishProviderSignIn},
-		"/console/backchannel-logout":       {http.MethodPost: c.providerLogout},
-		"/console/logout":                   {http.MethodPost: c.submit(c.signOut)},
-		approvalsPath:                       {http.MethodGet: c.visit(c.inbox)},
-		denyPath:                            {http.MethodPost: c.submit(c.denySeveral)},
-		"/console/approvals/{id}":           {http.MethodGet: c.visit(c.ticketPage)},
-		"/console/approvals/{id}/arguments": {http.MethodGet: c.visit(c.arguments)},
-		"/console/approvals/{id}/vote":      {http.MethodPost: c.submit(c.vote)},
-		"/console/approvals/{id}/reconcile": {http.MethodPost: c.submit(c.finding)},
-		"/console/events":                   {http.MethodGet: c.visit(c.events)},
-		"/console/htmx-4.0.1.js":            {http.MethodGet: asset("text/javascript", htmxScript)},
-		"/console/hx-sse-4.0.1.js":          {http.MethodGet: asset("text/javascript", sseScript)},
-		"/console/console.js":               {http.MethodGet: asset("text/javascript", ownScript)},
-		"/v1/approvals":                     {http.MethodGet: c.as(answers(c.list))},
-		"/v1/approvals/{id}":                {http.MethodGet: c.as(answers(c.show))},
-		"/v1/approvals/{id}/{action}":       {http.MethodPost: c.as(c.decide)},
-		"/v1/approvals/watch":               {http.MethodGet: c.as(c.watch)},
-		"/v1/approvals/{id}/reconcile":      {http.MethodPost: c.as(c.reconcile)},
-		"/v1/audit/tail":                    {http.MethodGet: c.as(c.audit)},
-		"/debug/pprof/{name}":               {http.MethodGet: c.as(c.profile)},
-	}
-}
-
-// connectionRoutes are the routes of connections. Their pages are at addresses that agents pass on
-// to people.
-func (c *Console) connectionRoutes() map[string]map[string]handler {
-	return map[string]map[string]handler{
-		connectionsPath:                          {http.MethodGet: c.visitAs(c.anybody, shows(c.connectionsPage))},
-		connectionsPath + "/{server}":            {http.MethodGet: c.connectPage, http.MethodPost: c.submitAs(c.anybody, readForm, c.connect)},
-		connectionsPath + "/{server}/disconnect": {http.MethodPost: c.submitAs(c.anybody, readForm, leads(c.disconnect))},
-		connectionsPath + "/callback":            {http.MethodGet: c.finishConnection},
-		"/v1/connections":                        {http.MethodGet: c.asAnybody(answers(c.listConnections))},
-		"/v1/connections/{id}":                   {http.MethodGet: c.asAnybody(answers(c.showConnection)), http.MethodDelete: c.asAnybody(answers(c.revokeConnection))},
-	}
-}
-
-// stopRoutes are the routes of stops.
-func (c *Console) stopRoutes() map[string]map[string]handler {
-	return map[string]map[string]handler{
-		stopPath:             {http.MethodGet: c.visit(shows(c.stopPage)), http.MethodPost: c.submit(leads(c.submitStop))},
-		stopPath + "/resume": {http.MethodPost: c.submit(leads(c.submitResume))},
-		"/v1/stop":           {http.MethodGet: c.as(answers(c.listStops)), http.MethodPost: c.as(c.addStop)},
-		"/v1/stop/{id}":      {http.MethodDelete: c.as(answers(c.endStop))},
-	}
-}
 
 // ServeHTTP answers one request. It first refuses requests that a page of
 // another origin may have caused.
@@ -412,9 +386,77 @@ func redirect(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (c *Console) metrics(w http.ResponseWriter, r *http.Request) error {
-	return c.watched(func(w http.ResponseWriter, r *http.Request) error {
-		c.opts.Metrics.ServeHTTP(w, r)
-		return nil
-	})(w, r)
+// places returns the pages that v finds in the navigation.
+func (c *Console) places(ctx context.Context, v visitor) []place {
+	operates := c.site.may(ctx, v.Principal, policy.Operates)
+	return slices.DeleteFunc([]place{
+		{overviewPath, "Overview", true},
+		{callsPath, "Calls", !v.alone && c.opts.Calls != nil && c.site.trailRight(ctx, v.Principal) != policy.TrailNone},
+		{approvalsPath, "Approvals", !v.alone},
+		{serversPath, "Servers", !v.alone && operates},
+		{toolsPath, "Tools", !v.alone && c.opts.Tools != nil && c.site.looks(ctx, v.Principal)},
+		{policyPath, "Policy", !v.alone && c.opts.Policy != nil && operates},
+		{auditPath, "Audit", !v.alone && c.opts.Verify != nil && c.site.trailRight(ctx, v.Principal) == policy.TrailAll},
+		{sessionsPath, "Sessions", !v.alone && c.opts.Sessions != nil && operates},
+		{limitsPath, "Limits", !v.alone && c.opts.Limits != nil && operates},
+		{accessPath, "Access", !v.alone && c.opts.Tokens != nil && operates},
+		{connectPath, "Connect", !v.alone && c.opts.Clients != nil},
+		{connectionsPath, "Connections", c.opts.Connections != nil && len(c.opts.Connections.Services()) > 0},
+		{stopPath, "Stop", !v.alone && c.opts.Stops != nil},
+	}, func(p place) bool { return !p.there })
+}
+
+// admit refuses what a browser may have been made to send: a Host that is not
+// ours (DNS rebinding), an Origin that is not this host, a state change from
+// another site.
+func (c *Console) admit(r *http.Request) error {
+	if !c.knows(r) {
+		return problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this listener does not answer to that host name",
+			Hint: "add the name to toolgate.allowed_hosts, or use a loopback name or the host of toolgate.console.url"}
+	}
+	for _, origin := range r.Header.Values("Origin") {
+		u, err := url.Parse(origin)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || !strings.EqualFold(u.Host, r.Host) {
+			return problem{Status: http.StatusForbidden, Code: "ORIGIN_REFUSED", Detail: "requests from pages of another origin are refused",
+				Hint: "a proxy in front has to pass the Host header on as it came"}
+		}
+	}
+	if err := new(http.CrossOriginProtection).Check(r); err != nil {
+		return problem{Status: http.StatusForbidden, Code: "ORIGIN_REFUSED", Detail: "requests from pages of another site are refused"}
+	}
+	return nil
+}
+
+// knows reports whether the Host of r names this listener.
+func (c *Console) knows(r *http.Request) bool {
+	host := guard.HostName(r.Host)
+	_, err := netip.ParseAddr(host)
+	return guard.Loopback(host) || c.visitors.atHome(r.Host) || c.hosts.Knows(r) || err == nil && slices.ContainsFunc(c.opts.Hosts, func(ours string) bool {
+		every, err := netip.ParseAddr(ours)
+		return err == nil && every.IsUnspecified()
+	})
+}
+
+// refuse answers with the problem details of err, to a browser as a page. The cause of an
+// internal error goes to the log alone.
+func (c *Console) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	p := c.site.problem(r, err)
+	if p.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	if guard.WantsPage(r) {
+		v, err := visitor{}, c.admit(r)
+		if err == nil {
+			v, err = c.visitors.visitor(w, r)
+		}
+		if err != nil {
+			v = visitor{}
+		}
+		if c.site.showProblem(w, r, v, p) == nil {
+			return
+		}
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p) // a reader that went away needs no answer
 }

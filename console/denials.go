@@ -35,7 +35,7 @@ type failedDenial struct {
 
 // denySeveral takes the form of the inbox that denies several calls for one reason. Each denial is a
 // vote of its own, with a record of its own: one that is refused changes nothing of the others.
-func (c *Console) denySeveral(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (a *approvals) denySeveral(w http.ResponseWriter, r *http.Request, v visitor) error {
 	view, f, err := inboxQuery(r.URL, v)
 	if err != nil {
 		return err
@@ -55,41 +55,41 @@ func (c *Console) denySeveral(w http.ResponseWriter, r *http.Request, v visitor)
 		d.Refused = new(problemOf(approval.ErrReasonRequired))
 	}
 	if d.Refused != nil {
-		return c.showInbox(w, r, v, d.Refused.Status, d)
+		return a.showInbox(w, r, v, d.Refused.Status, d)
 	}
 	for _, id := range ids {
-		err := c.cast(r, v, id, d.Chosen[id], approval.Vote{Reason: d.Typed})
+		err := a.cast(r, v, id, d.Chosen[id], approval.Vote{Reason: d.Typed})
 		if err == nil {
 			d.Denied++
 			continue
 		}
-		d.Failed = append(d.Failed, failedDenial{ID: Visible(id), problem: c.problem(r, err)})
+		d.Failed = append(d.Failed, failedDenial{ID: Visible(id), problem: a.problem(r, err)})
 	}
 	if d.Failed == nil {
 		http.Redirect(w, r, inboxPath(view, f), http.StatusSeeOther)
 		return nil
 	}
-	return c.showInbox(w, r, v, d.Failed[0].Status, d)
+	return a.showInbox(w, r, v, d.Failed[0].Status, d)
 }
 
 // cast casts the vote of a visitor on the ticket with an ID, for the arguments that a page showed. A
 // form without their digest is as stale as one with another. A refused vote is recorded.
-func (c *Console) cast(r *http.Request, v visitor, id, digest string, vote approval.Vote) error {
-	_, err := c.ticketFor(r.Context(), id, v.Principal)
+func (a *approvals) cast(r *http.Request, v visitor, id, digest string, vote approval.Vote) error {
+	_, err := a.ticketFor(r.Context(), id, v.Principal)
 	if err == nil && digest == "" {
 		err = approval.ErrStaleDigest
 	}
 	if err == nil {
 		vote.ID, vote.Approver, vote.Digest = id, v.Principal, digest
-		_, err = c.opts.Approvals.Decide(r.Context(), vote)
+		_, err = a.held.Decide(r.Context(), vote)
 	}
-	c.recordVote(r, v.Principal, id, err)
+	a.recordVote(r, v.Principal, id, err)
 	return err
 }
 
 // ticketFor returns a ticket. One that p may not see is refused exactly like a missing one.
-func (c *Console) ticketFor(ctx context.Context, id string, p policy.Principal) (approval.Ticket, error) {
-	k, err := c.opts.Approvals.Get(ctx, id)
+func (a *approvals) ticketFor(ctx context.Context, id string, p policy.Principal) (approval.Ticket, error) {
+	k, err := a.held.Get(ctx, id)
 	if err == nil && !k.VisibleTo(p) {
 		err = notFound
 	}

@@ -3,9 +3,7 @@ package console
 import (
 	"context"
 	"net/http"
-	"net/netip"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -27,40 +25,35 @@ func secure(h http.Header) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// admit refuses what a browser may have been made to send: a Host that is not
-// ours (DNS rebinding), an Origin that is not this host, a state change from
-// another site.
-func (c *Console) admit(r *http.Request) error {
-	if !c.knows(r) {
-		return problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this listener does not answer to that host name",
-			Hint: "add the name to toolgate.allowed_hosts, or use a loopback name or the host of toolgate.console.url"}
-	}
-	for _, origin := range r.Header.Values("Origin") {
-		u, err := url.Parse(origin)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || !strings.EqualFold(u.Host, r.Host) {
-			return problem{Status: http.StatusForbidden, Code: "ORIGIN_REFUSED", Detail: "requests from pages of another origin are refused",
-				Hint: "a proxy in front has to pass the Host header on as it came"}
-		}
-	}
-	if err := new(http.CrossOriginProtection).Check(r); err != nil {
-		return problem{Status: http.StatusForbidden, Code: "ORIGIN_REFUSED", Detail: "requests from pages of another site are refused"}
-	}
-	return nil
-}
-
-// knows reports whether the Host of r names this listener.
-func (c *Console) knows(r *http.Request) bool {
-	host := guard.HostName(r.Host)
-	_, err := netip.ParseAddr(host)
-	return guard.Loopback(host) || c.atHome(r.Host) || c.hosts.Knows(r) || err == nil && slices.ContainsFunc(c.opts.Hosts, func(ours string) bool {
-		every, err := netip.ParseAddr(ours)
-		return err == nil && every.IsUnspecified()
-	})
-}
-
 // atHome reports whether hostport is that of Options.URL.
-func (c *Console) atHome(hostport string) bool {
-	return c.home.Host != "" && strings.EqualFold(c.home.Host, hostport)
+func (vs *visitors) atHome(hostport string) bool {
+	return vs.home.Host != "" && strings.EqualFold(vs.home.Host, hostport)
+}
+
+// visitors are the people who send requests: with a bearer token, or with a browser that has signed in.
+type visitors struct {
+	*site
+	home       *url.URL
+	url        string // Options.URL
+	sessions   *sessions
+	throttle   *guard.Throttle
+	principal  func(ctx context.Context, bearer string) (policy.Principal, error)                  // Options.Identify
+	again      func(ctx context.Context, p policy.Principal, sum string) (policy.Principal, error) // Options.Again
+	anonymous  func(ctx context.Context) (policy.Principal, error)                                 // Options.Anonymous
+	provider   Provider                                                                            // nil = none
+	logout     func(ctx context.Context, token string) (Logout, error)                             // Options.Logout
+	endSession func(ctx context.Context, back, state string) (address string, err error)           // Options.EndSession
+}
+
+// routes are the routes where people sign in and out.
+func (vs *visitors) routes(*visitors) routes {
+	return routes{
+		"/console/login":              {http.MethodGet: vs.page, http.MethodPost: vs.signIn},
+		"/console/login/provider":     {http.MethodGet: vs.beginProviderSignIn},
+		"/console/login/callback":     {http.MethodGet: vs.finishProviderSignIn},
+		"/console/backchannel-logout": {http.MethodPost: vs.providerLogout},
+		"/console/logout":             {http.MethodPost: vs.submit(vs.signOut)},
+	}
 }
 
 // An asker is a handler that knows its caller.
@@ -78,13 +71,13 @@ func answers[T any](h func(r *http.Request, p policy.Principal) (T, error)) aske
 }
 
 // as serves callers with a valid bearer token.
-func (c *Console) as(h asker) handler {
+func (vs *visitors) as(h asker) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		p, err := c.identify(r.Context(), r.Header.Values("Authorization"))
+		p, err := vs.identify(r.Context(), r.Header.Values("Authorization"))
 		if store.Away(err) {
 			return err
 		}
-		if err != nil && r.Header["Authorization"] != nil && !c.throttle.Allow(r.RemoteAddr) {
+		if err != nil && r.Header["Authorization"] != nil && !vs.throttle.Allow(r.RemoteAddr) {
 			w.Header().Set("Retry-After", strconv.Itoa(int(guard.RefusedEvery.Seconds())))
 			w.Header().Set("Connection", "close")
 			return problem{Status: http.StatusTooManyRequests, Code: "TOO_OFTEN", Detail: "too many credentials from your address were refused",
@@ -100,21 +93,21 @@ func (c *Console) as(h asker) handler {
 
 // asAnybody is as and, where no caller needs a credential, serves those without one as
 // Options.Anonymous.
-func (c *Console) asAnybody(h asker) handler {
+func (vs *visitors) asAnybody(h asker) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		if r.Header["Authorization"] == nil && c.opts.Anonymous != nil {
-			if p, err := c.opts.Anonymous(r.Context()); err == nil && p.Valid() {
+		if r.Header["Authorization"] == nil && vs.anonymous != nil {
+			if p, err := vs.anonymous(r.Context()); err == nil && p.Valid() {
 				return h(w, r, p)
 			}
 		}
-		return c.as(h)(w, r)
+		return vs.as(h)(w, r)
 	}
 }
 
 // identify fails closed: a missing token, several tokens, another scheme, an
 // error and an invalid principal are all refused with 401, and with 503 while nobody can be
 // looked up.
-func (c *Console) identify(ctx context.Context, headers []string) (policy.Principal, error) {
+func (vs *visitors) identify(ctx context.Context, headers []string) (policy.Principal, error) {
 	nobody := problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "missing or unknown bearer token",
 		Hint: "say who asks with --token or TOOLGATE_TOKEN"}
 	if len(headers) != 1 {
@@ -125,12 +118,12 @@ func (c *Console) identify(ctx context.Context, headers []string) (policy.Princi
 	if !strings.EqualFold(scheme, "Bearer") || token == "" {
 		return policy.Principal{}, nobody
 	}
-	p, err := c.opts.Identify(ctx, token)
+	p, err := vs.principal(ctx, token)
 	if store.Away(err) {
 		return policy.Principal{}, err
 	}
 	if err != nil || !p.Valid() {
-		c.opts.Log.Debug("refusing a token", "error", err)
+		vs.log.Debug("refusing a token", "error", err)
 		return policy.Principal{}, nobody
 	}
 	return p, nil

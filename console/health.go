@@ -10,10 +10,29 @@ import (
 	"github.com/toolgate/toolgate/policy"
 )
 
+// health is what monitors and operators ask of the process.
+type health struct {
+	*site
+	visitors *visitors
+	status   func() Status
+	registry http.Handler                  // Options.Metrics
+	profiles func(p policy.Principal) bool // Options.Profiles
+}
+
 func live(w http.ResponseWriter, _ *http.Request) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = io.WriteString(w, "ok\n") // a reader that went away needs no answer
 	return nil
+}
+
+// routes are the routes for monitors, and of profiles.
+func (h *health) routes(g *visitors) routes {
+	return routes{
+		"/livez":              {http.MethodGet: live},
+		"/readyz":             {http.MethodGet: h.ready},
+		"/metrics":            {http.MethodGet: h.metrics},
+		"/debug/pprof/{name}": {http.MethodGet: g.as(h.profile)},
+	}
 }
 
 // A Sight says how many of the tools that serve callers with one role see.
@@ -43,29 +62,29 @@ func (s Sight) String() string {
 
 // ready is 200 when calls are served, else 503: also when the question is
 // verbose, so that both see the same. Details are for those who may watch toolgate.
-func (c *Console) ready(w http.ResponseWriter, r *http.Request) error {
+func (h *health) ready(w http.ResponseWriter, r *http.Request) error {
 	if !r.URL.Query().Has("verbose") {
-		return c.readiness(w, r, c.opts.Watches(policy.Principal{}))
+		return h.readiness(w, r, h.watches(policy.Principal{}))
 	}
-	return c.watched(func(w http.ResponseWriter, r *http.Request) error { return c.readiness(w, r, true) })(w, r)
+	return h.watched(func(w http.ResponseWriter, r *http.Request) error { return h.readiness(w, r, true) })(w, r)
 }
 
 // watched serves those who may watch toolgate.
-func (c *Console) watched(h handler) handler {
-	if c.opts.Watches(policy.Principal{}) {
-		return h
+func (h *health) watched(show handler) handler {
+	if h.watches(policy.Principal{}) {
+		return show
 	}
-	return c.as(func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-		if !c.opts.Watches(p) {
+	return h.visitors.as(func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+		if !h.watches(p) {
 			return problem{Status: http.StatusForbidden, Code: "NOT_WATCHER", Detail: "you may not read the metrics and the status of toolgate", Hint: "toolgate.metrics_role names the role that may"}
 		}
-		return h(w, r)
+		return show(w, r)
 	})
 }
 
 // readiness answers whether calls are served, with details of the status or without.
-func (c *Console) readiness(w http.ResponseWriter, r *http.Request, details bool) error {
-	s := c.opts.Status()
+func (h *health) readiness(w http.ResponseWriter, r *http.Request, details bool) error {
+	s := h.status()
 	code := http.StatusOK
 	switch {
 	case !s.Ready:
@@ -130,4 +149,11 @@ func (s *Status) lines() (lines []string) {
 		add("warning: ", Visible(warning))
 	}
 	return lines
+}
+
+func (h *health) metrics(w http.ResponseWriter, r *http.Request) error {
+	return h.watched(func(w http.ResponseWriter, r *http.Request) error {
+		h.registry.ServeHTTP(w, r)
+		return nil
+	})(w, r)
 }

@@ -29,8 +29,8 @@ type face struct {
 	Seconds        int // to the expiry
 }
 
-func (c *Console) face(k approval.Ticket, v visitor) face {
-	now := c.opts.Now()
+func (a *approvals) face(k approval.Ticket, v visitor) face {
+	now := a.now()
 	look := string(k.State)
 	if k.ToolFailed() {
 		look = string(approval.StateFailed)
@@ -65,21 +65,21 @@ type inboxPage struct {
 // of unknown outcome that it may settle; team, all that are under way and that
 // it may see; history, the others that it may see. The parameters of
 // ticketParameters choose among them.
-func (c *Console) inbox(w http.ResponseWriter, r *http.Request, v visitor) error {
-	return c.showInbox(w, r, v, http.StatusOK, denials{})
+func (a *approvals) inbox(w http.ResponseWriter, r *http.Request, v visitor) error {
+	return a.showInbox(w, r, v, http.StatusOK, denials{})
 }
 
 // showInbox is inbox after several were denied.
-func (c *Console) showInbox(w http.ResponseWriter, r *http.Request, v visitor, status int, denied denials) error {
+func (a *approvals) showInbox(w http.ResponseWriter, r *http.Request, v visitor, status int, denied denials) error {
 	view, f, err := inboxQuery(r.URL, v)
 	if err != nil {
 		return err
 	}
 	data := inboxPage{View: view, Filter: f, denials: denied}
-	if data.shell, err = c.shell(r.Context(), v, "Approvals", approvalsPath, inboxPath(view, f)); err != nil {
+	if data.shell, err = a.shell(r.Context(), v, "Approvals", approvalsPath, inboxPath(view, f)); err != nil {
 		return err
 	}
-	found, err := c.opts.Approvals.List(r.Context(), f)
+	found, err := a.held.List(r.Context(), f)
 	if err != nil {
 		return err
 	}
@@ -88,25 +88,25 @@ func (c *Console) showInbox(w http.ResponseWriter, r *http.Request, v visitor, s
 		older.Before = found[len(found)-1].ID
 		data.Older = inboxPath(view, older)
 	}
-	data.Items = c.items(found, v)
+	data.Items = a.items(found, v)
 	if view == "mine" && len(data.Items) > 1 {
 		data.DenyPath = denyPath + "?" + inboxValues(view, f).Encode()
 	}
 	if view == "mine" && f.Before == "" {
 		f.Awaiting, f.Viewer, f.States = policy.Principal{}, v.Principal, []approval.State{approval.StateUnknown}
-		unclear, err := c.opts.Approvals.List(r.Context(), f)
+		unclear, err := a.held.List(r.Context(), f)
 		if err != nil {
 			return err
 		}
-		data.Unclear = c.items(slices.DeleteFunc(unclear, func(k approval.Ticket) bool { return !k.MayDecide(v.Principal) }), v)
+		data.Unclear = a.items(slices.DeleteFunc(unclear, func(k approval.Ticket) bool { return !k.MayDecide(v.Principal) }), v)
 	}
 	return render(w, appCSP, status, inboxView(data))
 }
 
-func (c *Console) items(found []approval.Ticket, v visitor) (items []item) {
+func (a *approvals) items(found []approval.Ticket, v visitor) (items []item) {
 	for _, k := range found {
 		if k.VisibleTo(v.Principal) {
-			items = append(items, item{face: c.face(k, v), ID: k.ID, Digest: k.Digest, Created: k.Created})
+			items = append(items, item{face: a.face(k, v), ID: k.ID, Digest: k.Digest, Created: k.Created})
 		}
 	}
 	return items

@@ -140,20 +140,20 @@ func (j *jobs) find(kind, id string, by Person, cancel bool) (Job, error) {
 	return Job{}, noJob
 }
 
-// jobRoutes are the routes of the jobs of a kind at a path. People see and cancel the jobs that they
+// routes are the routes of the jobs of a kind at a path. People see and cancel the jobs that they
 // began themselves.
-func (c *Console) jobRoutes(path, kind string, begin asker) map[string]map[string]handler {
+func (j *jobs) routes(g *visitors, path, kind string, begin asker) routes {
 	show := func(cancel bool) asker {
 		return answers(func(r *http.Request, p policy.Principal) (any, error) {
-			return c.jobs.find(kind, r.PathValue("id"), personOf(p), cancel)
+			return j.find(kind, r.PathValue("id"), personOf(p), cancel)
 		})
 	}
 	list := func(_ *http.Request, p policy.Principal) (any, error) {
-		return map[string][]Job{"jobs": c.jobs.list(kind, personOf(p))}, nil
+		return map[string][]Job{"jobs": j.list(kind, personOf(p))}, nil
 	}
-	return map[string]map[string]handler{
-		path:           {http.MethodGet: c.as(answers(list)), http.MethodPost: c.as(begin)},
-		path + "/{id}": {http.MethodGet: c.as(show(false)), http.MethodDelete: c.as(show(true))},
+	return routes{
+		path:           {http.MethodGet: g.as(answers(list)), http.MethodPost: g.as(begin)},
+		path + "/{id}": {http.MethodGet: g.as(show(false)), http.MethodDelete: g.as(show(true))},
 	}
 }
 
@@ -161,4 +161,12 @@ func (c *Console) jobRoutes(path, kind string, begin asker) map[string]map[strin
 func begun(w http.ResponseWriter, path string, job Job) error {
 	w.Header().Set("Location", path+"/"+job.ID)
 	return answerAs(w, http.StatusAccepted, job)
+}
+
+// cancels returns the page that cancels the job of a kind that the path names.
+func (j *jobs) cancels(kind, path string) page {
+	return leads(func(r *http.Request, v visitor) (string, error) {
+		job, err := j.find(kind, r.PathValue("id"), personOf(v.Principal), true)
+		return path + "/" + job.ID, err
+	})
 }

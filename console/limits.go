@@ -49,11 +49,17 @@ const (
 	KnownAll      = "all"
 )
 
-// limitRoutes are the routes of limits.
-func (c *Console) limitRoutes() map[string]map[string]handler {
-	return map[string]map[string]handler{
-		limitsPath:   {http.MethodGet: c.visit(shows(c.limitsPage))},
-		"/v1/limits": {http.MethodGet: c.as(answers(c.listLimits))},
+// limits are the pages about what is used of rate limits and meters.
+type limits struct {
+	*site
+	used func(ctx context.Context) (all []Limit, whole bool, err error) // Options.Limits
+}
+
+// routes are the routes of limits.
+func (l *limits) routes(g *visitors) routes {
+	return routes{
+		limitsPath:   {http.MethodGet: g.visit(shows(l.page))},
+		"/v1/limits": {http.MethodGet: g.as(answers(l.list))},
 	}
 }
 
@@ -67,9 +73,9 @@ func (l Limit) order() string {
 	return strings.Join([]string{key, l.Kind, l.Rule, l.Principal, l.Tenant, l.Tool, string(per[:])}, "\x00")
 }
 
-// askLimits returns the limits for which r asks, as p may see them. The values that meters count apart are
+// ask returns the limits for which r asks, as p may see them. The values that meters count apart are
 // arguments of calls: p sees them with the right to read those.
-func (c *Console) askLimits(r *http.Request, p policy.Principal) (d limitsPage, err error) {
+func (l *limits) ask(r *http.Request, p policy.Principal) (d limitsPage, err error) {
 	var part paging
 	if err := readQuery(r.URL, part.parameters(map[string]func(string) error{
 		"principal": anyText(&d.Principal), "tool": anyText(&d.Tool),
@@ -82,20 +88,20 @@ func (c *Console) askLimits(r *http.Request, p policy.Principal) (d limitsPage, 
 	})); err != nil {
 		return d, err
 	}
-	if !c.may(r.Context(), p, policy.Operates) {
+	if !l.may(r.Context(), p, policy.Operates) {
 		return d, notOperator
 	}
-	all, whole, err := c.opts.Limits(r.Context())
+	all, whole, err := l.used(r.Context())
 	found := slices.DeleteFunc(all, func(l Limit) bool {
 		return d.Kind != "" && l.Kind != d.Kind || d.Principal != "" && l.Principal != d.Principal || d.Tool != "" && l.Tool != d.Tool
 	})
 	d.listPart, d.Cut = partOf(r.URL, part, found, Limit.order), !whole
-	c.showLimits(r.Context(), p, d.All)
+	l.show(r.Context(), p, d.All)
 	return d, err
 }
 
-func (c *Console) listLimits(r *http.Request, p policy.Principal) (any, error) {
-	d, err := c.askLimits(r, p)
+func (l *limits) list(r *http.Request, p policy.Principal) (any, error) {
+	d, err := l.ask(r, p)
 	if err != nil {
 		return nil, err
 	}
@@ -106,9 +112,9 @@ func (c *Console) listLimits(r *http.Request, p policy.Principal) (any, error) {
 	return page, nil
 }
 
-// showLimits brings the texts of limits into their visible form, and takes away what p may not read.
-func (c *Console) showLimits(ctx context.Context, p policy.Principal, shown []Limit) {
-	reads := c.may(ctx, p, policy.ReadsArguments)
+// show brings the texts of limits into their visible form, and takes away what p may not read.
+func (l *limits) show(ctx context.Context, p policy.Principal, shown []Limit) {
+	reads := l.may(ctx, p, policy.ReadsArguments)
 	for i := range shown {
 		l := &shown[i]
 		l.Rule, l.Principal, l.Tenant, l.Tool = Visible(l.Rule), Visible(l.Principal), Visible(l.Tenant), Visible(l.Tool)
@@ -127,13 +133,13 @@ type limitsPage struct {
 	Cut                   bool   // not all are known
 }
 
-// limitsPage shows what is used of limits.
-func (c *Console) limitsPage(r *http.Request, v visitor) (templ.Component, error) {
-	d, err := c.askLimits(r, v.Principal)
+// page shows what is used of limits.
+func (l *limits) page(r *http.Request, v visitor) (templ.Component, error) {
+	d, err := l.ask(r, v.Principal)
 	if err != nil {
 		return nil, err
 	}
-	d.shell, err = c.shell(r.Context(), v, "Limits", limitsPath, "")
+	d.shell, err = l.shell(r.Context(), v, "Limits", limitsPath, "")
 	return limitsView(d), err
 }
 

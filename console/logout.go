@@ -23,28 +23,28 @@ type Logout struct {
 // providerLogout ends the sessions that a logout token of the provider names (OpenID Connect
 // Back-Channel Logout 1.0, section 2.5), at every replica. Whoever sends it needs no
 // credential but the token. Sessions end, or the answer is 400.
-func (c *Console) providerLogout(w http.ResponseWriter, r *http.Request) error {
-	if c.opts.Logout == nil {
+func (vs *visitors) providerLogout(w http.ResponseWriter, r *http.Request) error {
+	if vs.logout == nil {
 		return noProvider
 	}
 	var l Logout
 	var ended []session
 	err := readForm(w, r)
 	if err == nil {
-		l, err = c.opts.Logout(r.Context(), r.PostForm.Get("logout_token"))
+		l, err = vs.logout(r.Context(), r.PostForm.Get("logout_token"))
 	}
 	if err == nil {
-		ended, err = c.sessions.end(r.Context(), l)
+		ended, err = vs.sessions.end(r.Context(), l)
 	}
 	if err != nil {
-		c.opts.Log.Warn("refusing a logout of the provider", "error", err)
+		vs.log.Warn("refusing a logout of the provider", "error", err)
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = w.Write([]byte(`{"error":"invalid_request"}` + "\n")) // a reader that went away needs no answer
 		return nil
 	}
 	for _, k := range ended {
-		_ = c.record(r, Act{Name: ActSignOut, Principal: k.principal, Credential: "provider"}) // the log has the cause
+		_ = vs.record(r, Act{Name: ActSignOut, Principal: k.principal, Credential: "provider"}) // the log has the cause
 	}
 	return nil
 }

@@ -29,18 +29,30 @@ type Bucket struct {
 // total is the number of calls in b.
 func (b Bucket) total() int { return b.Allowed + b.Held + b.Denied }
 
+// overview is the first page.
+type overview struct {
+	*site
+	visitors *visitors
+	status   func() Status
+	version  string
+	held     func(ctx context.Context) (int, error)
+	counts   func(ctx context.Context, since time.Time, buckets int) ([]Bucket, error) // Options.Activity
+}
+
+// routes are the routes of the first page.
+func (o *overview) routes(*visitors) routes {
+	return routes{overviewPath + "{$}": {http.MethodGet: o.page}}
+}
+
 // overviewPage is what needs a person, and what has happened.
 type overviewPage struct {
 	shell
 	Status
-	Version  string
-	Held     int
-	Details  bool // names and reasons, for those who may watch toolgate
-	Warned   int  // most warnings that are shown
-	Lists    bool // the visitor may list calls
-	Operates bool // the visitor may open the pages of servers
-	Tools    bool // and those of tools
-	Needs    []need
+	Version string
+	Held    int
+	Details bool // names and reasons, for those who may watch toolgate
+	Warned  int  // most warnings that are shown
+	Needs   []need
 
 	Day      []Bucket // calls of the last day; nil = they are not known
 	LastDay  Bucket   // the sum of Day
@@ -54,53 +66,51 @@ type need struct {
 	Grave       bool // calls are refused or lost because of it
 }
 
-// overview shows the status and what needs a person. Its readers may have not signed in: those
+// page shows the status and what needs a person. Its readers may have not signed in: those
 // who may not watch toolgate see counts only.
-func (c *Console) overview(w http.ResponseWriter, r *http.Request) error {
-	d := overviewPage{shell: c.outside("Overview"), Status: c.opts.Status(), Version: c.opts.Version, Details: c.opts.Watches(policy.Principal{})}
+func (o *overview) page(w http.ResponseWriter, r *http.Request) error {
+	d := overviewPage{shell: o.outside("Overview"), Status: o.status(), Version: o.version, Details: o.watches(policy.Principal{})}
 	d.Enter, d.Warned = true, warned
 	if r.URL.Query().Get("warnings") == "all" {
 		d.Warned = len(d.Warnings)
 	}
 	csp := pageCSP
-	if v, err := c.visitor(w, r); err == nil {
-		csp, d.Details, d.Operates = appCSP, c.opts.Watches(v.Principal), c.may(r.Context(), v.Principal, policy.Operates)
-		d.Lists = c.opts.Calls != nil && c.trailRight(r.Context(), v.Principal) != policy.TrailNone
-		d.Tools = c.seesTools(r.Context(), v)
-		if d.shell, err = c.shell(r.Context(), v, "Overview", overviewPath, overviewPath); err != nil {
+	if v, err := o.visitors.visitor(w, r); err == nil {
+		csp, d.Details = appCSP, o.watches(v.Principal)
+		if d.shell, err = o.shell(r.Context(), v, "Overview", overviewPath, overviewPath); err != nil {
 			return err
 		}
 	}
 	var err error
-	if d.Held, err = c.opts.Held(r.Context()); err != nil {
+	if d.Held, err = o.held(r.Context()); err != nil {
 		return err
 	}
 	if d.Details { // as metrics are
-		c.activity(r.Context(), &d)
+		o.activity(r.Context(), &d)
 	}
 	d.Needs = d.needs()
 	return render(w, csp, http.StatusOK, overviewView(d))
 }
 
 // activity counts the calls of the last hour and day for d. Without counts the page has no chart.
-func (c *Console) activity(ctx context.Context, d *overviewPage) {
-	if c.opts.Activity == nil {
+func (o *overview) activity(ctx context.Context, d *overviewPage) {
+	if o.counts == nil {
 		return
 	}
-	now := c.opts.Now()
+	now := o.now()
 	var hour, ever []Bucket
 	var err error
-	if d.Day, err = c.opts.Activity(ctx, now.Add(-day), bars); err == nil {
-		hour, err = c.opts.Activity(ctx, now.Add(-time.Hour), 1)
+	if d.Day, err = o.counts(ctx, now.Add(-day), bars); err == nil {
+		hour, err = o.counts(ctx, now.Add(-time.Hour), 1)
 	}
 	d.LastDay, d.LastHour = sum(d.Day), sum(hour)
 	if err == nil && d.LastDay.total() == 0 {
-		ever, err = c.opts.Activity(ctx, time.Time{}, 1)
+		ever, err = o.counts(ctx, time.Time{}, 1)
 		d.Unused = sum(ever).total() == 0
 	}
 	if err != nil {
 		if !errors.Is(err, index.ErrStarting) {
-			c.opts.Log.Error("counting the calls of the last day", "error", err)
+			o.log.Error("counting the calls of the last day", "error", err)
 		}
 		d.Day, d.Unused = nil, false
 	}
@@ -117,10 +127,10 @@ func sum(all []Bucket) (s Bucket) {
 // needs lists what needs a person, each with the address of its list.
 func (d *overviewPage) needs() (all []need) {
 	servers, tools, warnings := "#servers", "#servers", "" // readers who see counts only have no list of warnings
-	if d.Operates {
+	if d.finds(serversPath) {
 		servers, tools = serversPath, serversPath
 	}
-	if d.Tools {
+	if d.finds(toolsPath) {
 		tools = toolsAt("", unserved)
 	}
 	if d.Details {

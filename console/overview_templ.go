@@ -143,7 +143,7 @@ func overviewView(d overviewPage) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = serverTable(d.Upstreams, d.Operates).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = serverTable(d.Upstreams, d.finds(serversPath)).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -563,15 +563,15 @@ func callsView(d overviewPage) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = verdictRow("allowed", "Allowed", d.LastHour.Allowed, d.LastDay.Allowed, d.Lists).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = verdictRow("allowed", "Allowed", d.LastHour.Allowed, d.LastDay.Allowed, d.finds(callsPath)).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = verdictRow("held", "Held for a person", d.LastHour.Held, d.LastDay.Held, d.Lists).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = verdictRow("held", "Held for a person", d.LastHour.Held, d.LastDay.Held, d.finds(callsPath)).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = verdictRow("denied", "Denied", d.LastHour.Denied, d.LastDay.Denied, d.Lists).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = verdictRow("denied", "Denied", d.LastHour.Denied, d.LastDay.Denied, d.finds(callsPath)).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

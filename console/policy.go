@@ -19,6 +19,7 @@ import (
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rejudge/replay"
+	"github.com/toolgate/toolgate/policy/rejudge/shadow"
 	"github.com/toolgate/toolgate/policy/workbench"
 )
 
@@ -149,34 +150,48 @@ const (
 	mostTools      = 500
 )
 
-// policyRoutes are the routes and pages of the policy.
-func (c *Console) policyRoutes() map[string]map[string]handler {
-	routes := map[string]map[string]handler{
-		policyPath:                  {http.MethodGet: c.visit(shows(c.policyPage))},
-		matrixPath:                  {http.MethodGet: c.visit(shows(c.matrixPage))},
-		askPath:                     {http.MethodGet: c.visit(shows(c.askPage))},
-		trialsPath:                  {http.MethodGet: c.visit(shows(c.tryPage)), http.MethodPost: c.submitFiles(leads(c.submitTry))},
-		trialsPath + "/{id}":        {http.MethodGet: c.visit(shows(c.trialPage))},
-		trialsPath + "/{id}/cancel": {http.MethodPost: c.submit(c.cancelJob(tryKind, trialsPath))},
-		"/v1/policy":                {http.MethodGet: c.as(answers(c.showPolicy))},
-		"/v1/policy/matrix":         {http.MethodGet: c.as(answers(c.policyMatrix))},
-		"/v1/policy/can-i":          {http.MethodPost: c.as(judging(c, c.opts.Judge.CanI))},
-		"/v1/policy/explain":        {http.MethodPost: c.as(judging(c, c.opts.Judge.Explain))},
+// advice are the pages about the policy that serves, and about others.
+type advice struct {
+	*site
+	policy    PolicyReader
+	judge     PolicyJudge
+	shadow    func(ctx context.Context, q ShadowQuery) (shadow.Report, error) // Options.Shadow
+	trialText func(t PolicyTrial) string                                      // Options.TrialText
+	jobs      *jobs
+}
+
+// routes are the routes and pages of the policy.
+func (a *advice) routes(g *visitors) routes {
+	routes := routes{
+		policyPath:                  {http.MethodGet: g.visit(shows(a.page))},
+		matrixPath:                  {http.MethodGet: g.visit(shows(a.matrixPage))},
+		askPath:                     {http.MethodGet: g.visit(shows(a.askPage))},
+		trialsPath:                  {http.MethodGet: g.visit(shows(a.tryPage)), http.MethodPost: g.submitFiles(leads(a.submitTry))},
+		trialsPath + "/{id}":        {http.MethodGet: g.visit(shows(a.trialPage))},
+		trialsPath + "/{id}/cancel": {http.MethodPost: g.submit(a.jobs.cancels(tryKind, trialsPath))},
+		"/v1/policy":                {http.MethodGet: g.as(answers(a.state))},
+		"/v1/policy/matrix":         {http.MethodGet: g.as(answers(a.matrix))},
+		"/v1/policy/can-i":          {http.MethodPost: g.as(judging(a, a.judge.CanI))},
+		"/v1/policy/explain":        {http.MethodPost: g.as(judging(a, a.judge.Explain))},
 	}
-	maps.Copy(routes, c.jobRoutes(policyTryPath, tryKind, c.tryPolicy))
-	routes[policyTryPath+"/{id}"][http.MethodGet] = c.as(c.showTrial)
+	maps.Copy(routes, a.jobs.routes(g, policyTryPath, tryKind, a.beginTrial))
+	routes[policyTryPath+"/{id}"][http.MethodGet] = g.as(a.showTrial)
+	if a.shadow != nil {
+		routes[shadowPath] = map[string]handler{http.MethodGet: g.visit(shows(a.shadowPage))}
+		routes["/v1/policy/shadow"] = map[string]handler{http.MethodGet: g.as(answers(a.shadowFor))}
+	}
 	return routes
 }
 
-func (c *Console) showPolicy(r *http.Request, p policy.Principal) (any, error) {
-	if !c.may(r.Context(), p, policy.Operates) {
+func (a *advice) state(r *http.Request, p policy.Principal) (any, error) {
+	if !a.may(r.Context(), p, policy.Operates) {
 		return nil, notOperator
 	}
-	return c.opts.Policy.State(r.Context())
+	return a.policy.State(r.Context())
 }
 
-func (c *Console) policyMatrix(r *http.Request, p policy.Principal) (any, error) {
-	if !c.may(r.Context(), p, policy.Operates) {
+func (a *advice) matrix(r *http.Request, p policy.Principal) (any, error) {
+	if !a.may(r.Context(), p, policy.Operates) {
 		return nil, notOperator
 	}
 	q := MatrixQuery{Limit: matrixTools}
@@ -189,12 +204,12 @@ func (c *Console) policyMatrix(r *http.Request, p policy.Principal) (any, error)
 	}); err != nil {
 		return nil, err
 	}
-	return c.opts.Policy.Matrix(r.Context(), q)
+	return a.policy.Matrix(r.Context(), q)
 }
 
 // supposed reads the call that the body of r describes.
-func (c *Console) supposed(w http.ResponseWriter, r *http.Request, p policy.Principal) (call SupposedCall, err error) {
-	if !c.may(r.Context(), p, policy.Operates) {
+func (a *advice) supposed(w http.ResponseWriter, r *http.Request, p policy.Principal) (call SupposedCall, err error) {
+	if !a.may(r.Context(), p, policy.Operates) {
 		return call, notOperator
 	}
 	err = read(w, r, &call, "an object with tool, subject or roles, and arguments", `{"tool": "search__query", "roles": ["researcher"], "arguments": {}}`)
@@ -213,9 +228,9 @@ func judged(err error) error {
 }
 
 // judging returns what answers with what judge says of the call that the body describes.
-func judging[T any](c *Console, judge func(context.Context, SupposedCall) (T, error)) asker {
+func judging[T any](a *advice, judge func(context.Context, SupposedCall) (T, error)) asker {
 	return func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-		call, err := c.supposed(w, r, p)
+		call, err := a.supposed(w, r, p)
 		if err != nil {
 			return err
 		}
@@ -227,68 +242,57 @@ func judging[T any](c *Console, judge func(context.Context, SupposedCall) (T, er
 	}
 }
 
-// tryPolicy begins to try the policy in the body.
-func (c *Console) tryPolicy(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	candidate := Candidate{Since: c.opts.Now().Add(-24 * time.Hour)}
-	if err := readQuery(r.URL, map[string]func(string) error{"since": c.moment(&candidate.Since)}); err != nil {
+// beginTrial begins to try the policy in the body.
+func (a *advice) beginTrial(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	candidate := Candidate{Since: a.now().Add(-24 * time.Hour)}
+	if err := readQuery(r.URL, map[string]func(string) error{"since": a.moment(&candidate.Since)}); err != nil {
 		return err
 	}
-	if err := c.admitTry(r, p); err != nil {
+	if err := a.admitTry(r, p); err != nil {
 		return err
 	}
 	var err error
 	if candidate.Files, err = readCandidate(w, r); err != nil {
 		return err
 	}
-	job, err := c.try(r, p, candidate)
+	job, err := a.try(r, p, candidate)
 	if err != nil {
 		return err
 	}
 	return begun(w, policyTryPath, job)
 }
 
-// mayTry returns why p may not try policies, nil where it may: whoever does sees recorded calls.
-func (c *Console) mayTry(r *http.Request, p policy.Principal) error {
-	if !c.may(r.Context(), p, policy.Operates) {
-		return notOperator
-	}
-	if c.trailRight(r.Context(), p) != policy.TrailAll {
-		return notAuditor
-	}
-	return nil
-}
-
 // admitTry is mayTry for somebody who tries one: that p was refused to is recorded.
-func (c *Console) admitTry(r *http.Request, p policy.Principal) error {
-	err := c.mayTry(r, p)
+func (a *advice) admitTry(r *http.Request, p policy.Principal) error {
+	err := a.mayTry(r, p)
 	if err != nil {
-		_ = c.record(r, Act{Name: ActPolicyTried, Principal: p, Reason: problemOf(err).Code}) // the log has the cause
+		_ = a.record(r, Act{Name: ActPolicyTried, Principal: p, Reason: problemOf(err).Code}) // the log has the cause
 	}
 	return err
 }
 
 // try begins to try a candidate for p. It is recorded first.
-func (c *Console) try(r *http.Request, p policy.Principal, candidate Candidate) (Job, error) {
-	if err := c.record(r, Act{Name: ActPolicyTried, Principal: p}); err != nil {
+func (a *advice) try(r *http.Request, p policy.Principal, candidate Candidate) (Job, error) {
+	if err := a.record(r, Act{Name: ActPolicyTried, Principal: p}); err != nil {
 		return Job{}, err
 	}
-	candidate.Arguments = c.may(r.Context(), p, policy.ReadsArguments)
-	return c.jobs.start(tryKind, personOf(p), func(ctx context.Context, report func(Progress)) (any, error) {
-		return c.opts.Judge.Try(ctx, candidate, report)
+	candidate.Arguments = a.may(r.Context(), p, policy.ReadsArguments)
+	return a.jobs.start(tryKind, personOf(p), func(ctx context.Context, report func(Progress)) (any, error) {
+		return a.judge.Try(ctx, candidate, report)
 	})
 }
 
 var notTried = problem{Status: http.StatusConflict, Code: "NOT_DONE", Detail: "the trial has no result", Hint: "ask for application/json: it says how far the trial is"}
 
 // showTrial shows a trial as a job, or to those who accept that first, its result as Markdown.
-func (c *Console) showTrial(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	job, err := c.jobs.find(tryKind, r.PathValue("id"), personOf(p), false)
+func (a *advice) showTrial(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	job, err := a.jobs.find(tryKind, r.PathValue("id"), personOf(p), false)
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Vary", "Accept")
 	first, _, _ := strings.Cut(r.Header.Get("Accept"), ",")
-	if kind, _, _ := mime.ParseMediaType(first); kind != "text/markdown" || c.opts.TrialText == nil {
+	if kind, _, _ := mime.ParseMediaType(first); kind != "text/markdown" || a.trialText == nil {
 		return answer(w, job)
 	}
 	trial, done := job.Result.(PolicyTrial)
@@ -296,23 +300,8 @@ func (c *Console) showTrial(w http.ResponseWriter, r *http.Request, p policy.Pri
 		return notTried
 	}
 	w.Header().Set("Content-Type", "text/markdown; charset=utf-8")
-	_, _ = io.WriteString(w, c.opts.TrialText(trial)) // a reader that went away needs no answer
+	_, _ = io.WriteString(w, a.trialText(trial)) // a reader that went away needs no answer
 	return nil
-}
-
-// moment reads a time: RFC 3339, or how long ago.
-func (c *Console) moment(into *time.Time) func(string) error {
-	return func(value string) error {
-		at, err := time.Parse(time.RFC3339, value)
-		if ago, bad := time.ParseDuration(value); bad == nil && ago >= 0 {
-			at, err = c.opts.Now().Add(-ago), nil
-		}
-		if err != nil {
-			return badRequest("a time is RFC 3339, or how long ago", "2026-01-31T08:00:00Z, or 24h")
-		}
-		*into = at
-		return nil
-	}
 }
 
 var tooLargePolicy = problem{Status: http.StatusRequestEntityTooLarge, Code: "TOO_LARGE", Detail: fmt.Sprintf("a policy may have %d MiB", candidateBytes>>20)}

@@ -25,13 +25,13 @@ const (
 	cellsOfPage = 10 // tools
 )
 
-// policyShell is the shell of a page about the policy, for those who operate servers. The page is not fetched
+// frame is the shell of a page about the policy, for those who operate servers. The page is not fetched
 // anew when a ticket changes: what it shows is dear, or is being edited.
-func (c *Console) policyShell(ctx context.Context, v visitor, title string) (shell, error) {
-	if !c.may(ctx, v.Principal, policy.Operates) {
+func (a *advice) frame(ctx context.Context, v visitor, title string) (shell, error) {
+	if !a.may(ctx, v.Principal, policy.Operates) {
 		return shell{}, notOperator
 	}
-	return c.shell(ctx, v, title, policyPath, "")
+	return a.shell(ctx, v, title, policyPath, "")
 }
 
 type policyStatePage struct {
@@ -41,17 +41,17 @@ type policyStatePage struct {
 	Asks bool // and see what a shadow policy would decide
 }
 
-// policyPage shows the policy that serves and what is wrong with it.
-func (c *Console) policyPage(r *http.Request, v visitor) (view templ.Component, err error) {
+// page shows the policy that serves and what is wrong with it.
+func (a *advice) page(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d policyStatePage
-	if d.shell, err = c.policyShell(r.Context(), v, "Policy"); err != nil {
+	if d.shell, err = a.frame(r.Context(), v, "Policy"); err != nil {
 		return nil, err
 	}
-	if d.PolicyState, err = c.opts.Policy.State(r.Context()); err != nil {
+	if d.PolicyState, err = a.policy.State(r.Context()); err != nil {
 		return nil, err
 	}
-	d.Try = c.mayTry(r, v.Principal) == nil
-	d.Asks = d.Try && c.opts.Shadow != nil
+	d.Try = a.mayTry(r, v.Principal) == nil
+	d.Asks = d.Try && a.shadow != nil
 	return policyView(d), nil
 }
 
@@ -65,7 +65,7 @@ type matrixPage struct {
 func one(list []string) string { return strings.Join(list, "") }
 
 // matrixPage shows who may call what.
-func (c *Console) matrixPage(r *http.Request, v visitor) (view templ.Component, err error) {
+func (a *advice) matrixPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	d := matrixPage{Query: MatrixQuery{Limit: cellsOfPage}}
 	if err := readQuery(r.URL, map[string]func(string) error{
 		"role":    func(value string) error { d.Query.Roles = named(value); return nil },
@@ -75,10 +75,10 @@ func (c *Console) matrixPage(r *http.Request, v visitor) (view templ.Component, 
 	}); err != nil {
 		return nil, err
 	}
-	if d.shell, err = c.policyShell(r.Context(), v, "Who may what"); err != nil {
+	if d.shell, err = a.frame(r.Context(), v, "Who may what"); err != nil {
 		return nil, err
 	}
-	if d.PolicyMatrix, err = c.opts.Policy.Matrix(r.Context(), d.Query); err != nil {
+	if d.PolicyMatrix, err = a.policy.Matrix(r.Context(), d.Query); err != nil {
 		return nil, err
 	}
 	if d.Next != "" {
@@ -103,7 +103,7 @@ type askPage struct {
 }
 
 // askPage says why a call would be decided so.
-func (c *Console) askPage(r *http.Request, v visitor) (view templ.Component, err error) {
+func (a *advice) askPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d askPage
 	if err := readQuery(r.URL, map[string]func(string) error{
 		"role":      func(value string) error { d.Call.Roles = named(value); return nil },
@@ -113,11 +113,11 @@ func (c *Console) askPage(r *http.Request, v visitor) (view templ.Component, err
 	}); err != nil {
 		return nil, err
 	}
-	if d.shell, err = c.policyShell(r.Context(), v, "Ask the policy"); err != nil {
+	if d.shell, err = a.frame(r.Context(), v, "Ask the policy"); err != nil {
 		return nil, err
 	}
 	if d.Call.Tool != "" {
-		x, err := c.opts.Judge.Explain(r.Context(), d.Call)
+		x, err := a.judge.Explain(r.Context(), d.Call)
 		p := problemOf(judged(err))
 		switch {
 		case err == nil:
@@ -138,18 +138,18 @@ type tryPageData struct {
 }
 
 // tryPage shows the files of the policy that serves, to be changed and tried.
-func (c *Console) tryPage(r *http.Request, v visitor) (view templ.Component, err error) {
+func (a *advice) tryPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d tryPageData
-	if d.shell, err = c.policyShell(r.Context(), v, "Try a change"); err != nil {
+	if d.shell, err = a.frame(r.Context(), v, "Try a change"); err != nil {
 		return nil, err
 	}
-	if err := c.mayTry(r, v.Principal); err != nil {
+	if err := a.mayTry(r, v.Principal); err != nil {
 		return nil, err
 	}
-	if d.Files, err = c.opts.Policy.Files(r.Context()); err != nil {
+	if d.Files, err = a.policy.Files(r.Context()); err != nil {
 		return nil, err
 	}
-	d.Jobs = c.jobs.list(tryKind, personOf(v.Principal))
+	d.Jobs = a.jobs.list(tryKind, personOf(v.Principal))
 	return tryView(d), nil
 }
 
@@ -157,12 +157,12 @@ func (c *Console) tryPage(r *http.Request, v visitor) (view templ.Component, err
 const fileField = "file:"
 
 // submitTry begins to try the files of a form: an archive, or else their texts.
-func (c *Console) submitTry(r *http.Request, v visitor) (string, error) {
-	if err := c.admitTry(r, v.Principal); err != nil {
+func (a *advice) submitTry(r *http.Request, v visitor) (string, error) {
+	if err := a.admitTry(r, v.Principal); err != nil {
 		return "", err
 	}
 	candidate := Candidate{Files: map[string][]byte{}}
-	if err := c.moment(&candidate.Since)(r.PostForm.Get("since")); err != nil {
+	if err := a.moment(&candidate.Since)(r.PostForm.Get("since")); err != nil {
 		return "", err
 	}
 	for name, values := range r.PostForm {
@@ -183,7 +183,7 @@ func (c *Console) submitTry(r *http.Request, v visitor) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	job, err := c.try(r, v.Principal, candidate)
+	job, err := a.try(r, v.Principal, candidate)
 	return trialsPath + "/" + job.ID, err
 }
 
@@ -195,29 +195,21 @@ type trialPage struct {
 }
 
 // trialPage shows how far a trial is, or what it came to.
-func (c *Console) trialPage(r *http.Request, v visitor) (view templ.Component, err error) {
+func (a *advice) trialPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d trialPage
-	if d.Job, err = c.jobs.find(tryKind, r.PathValue("id"), personOf(v.Principal), false); err != nil {
+	if d.Job, err = a.jobs.find(tryKind, r.PathValue("id"), personOf(v.Principal), false); err != nil {
 		return nil, err
 	}
-	if d.shell, err = c.policyShell(r.Context(), v, "Trial"); err != nil {
+	if d.shell, err = a.frame(r.Context(), v, "Trial"); err != nil {
 		return nil, err
 	}
 	d.Refresh = d.State == JobRunning
 	if t, ok := d.Result.(PolicyTrial); ok {
-		if d.Trial = &t; c.opts.TrialText != nil {
-			d.Text = c.opts.TrialText(t)
+		if d.Trial = &t; a.trialText != nil {
+			d.Text = a.trialText(t)
 		}
 	}
 	return trialView(d), nil
-}
-
-// cancelJob cancels the job of a kind that the path names.
-func (c *Console) cancelJob(kind, path string) page {
-	return leads(func(r *http.Request, v visitor) (string, error) {
-		job, err := c.jobs.find(kind, r.PathValue("id"), personOf(v.Principal), true)
-		return path + "/" + job.ID, err
-	})
 }
 
 // A changeGroup is a group of changed verdicts.

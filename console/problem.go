@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -63,41 +62,6 @@ var refusals = []struct {
 		Hint: "restart toolgate"}},
 	{approval.ErrReasonRequired, problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a reason is needed",
 		Hint: "give a reason: it is kept, and the agent receives it"}},
-}
-
-// refuse answers with the problem details of err, to a browser as a page. The cause of an
-// internal error goes to the log alone.
-func (c *Console) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	p := c.problem(r, err)
-	if p.Status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "1")
-	}
-	if guard.WantsPage(r) {
-		v, err := visitor{}, c.admit(r)
-		if err == nil {
-			v, err = c.visitor(w, r)
-		}
-		if err != nil {
-			v = visitor{}
-		}
-		if c.showProblem(w, r, v, p) == nil {
-			return
-		}
-	}
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(p.Status)
-	_ = json.NewEncoder(w).Encode(p) // a reader that went away needs no answer
-}
-
-// problem returns the refusal for err and logs internal errors.
-func (c *Console) problem(r *http.Request, err error) problem {
-	p := problemOf(err)
-	if p.Status == http.StatusInternalServerError {
-		c.opts.Log.Error("serving the console", "method", r.Method, "path", r.URL.Path, "error", err)
-	}
-	p.Title = http.StatusText(p.Status)
-	p.Type = "urn:toolgate:problem:" + strings.ReplaceAll(strings.ToLower(p.Code), "_", "-")
-	return p
 }
 
 func problemOf(err error) problem {

@@ -4,10 +4,9 @@ import (
 	"context"
 	"net/http"
 	"net/http/pprof"
+	runtimepprof "runtime/pprof"
 	"strconv"
 	"time"
-
-	runtimepprof "runtime/pprof"
 
 	"github.com/toolgate/toolgate/policy"
 )
@@ -17,11 +16,11 @@ const maxProfile = time.Minute
 
 // profile answers with the profile of toolgate that the path names, for those who may
 // take profiles. It is recorded first. Close ends it early.
-func (c *Console) profile(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (h *health) profile(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	name := r.PathValue("name")
 	act := Act{Name: ActProfile, Principal: p, Profile: Visible(name)}
-	if c.opts.Profiles == nil || !c.opts.Profiles(p) {
-		return c.recordRefusal(r, act, problem{Status: http.StatusForbidden, Code: "NOT_PROFILER", Detail: "you may not take profiles", Hint: "toolgate.pprof_role names the role that may"})
+	if h.profiles == nil || !h.profiles(p) {
+		return h.recordRefusal(r, act, problem{Status: http.StatusForbidden, Code: "NOT_PROFILER", Detail: "you may not take profiles", Hint: "toolgate.pprof_role names the role that may"})
 	}
 	// The command line is left out, because it may hold a token.
 	take := map[string]http.HandlerFunc{"profile": pprof.Profile, "trace": pprof.Trace}[name]
@@ -36,13 +35,13 @@ func (c *Console) profile(w http.ResponseWriter, r *http.Request, p policy.Princ
 			return problem{Status: http.StatusBadRequest, Code: "BAD_QUERY", Detail: "seconds must be from 1 to 60"}
 		}
 	}
-	if err := c.record(r, act); err != nil {
+	if err := h.record(r, act); err != nil {
 		return err
 	}
-	c.opts.Log.Info("taking a profile", "profile", name, "subject", p.Subject)
+	h.log.Info("taking a profile", "profile", name, "subject", p.Subject)
 	ctx, stop := context.WithCancel(r.Context())
 	defer stop()
-	defer context.AfterFunc(c.ctx, stop)()
+	defer context.AfterFunc(h.ctx, stop)()
 	take(w, r.WithContext(ctx))
 	return nil
 }

@@ -50,20 +50,20 @@ type SignIn struct {
 }
 
 // seenFor returns who came lately, for those who read the whole trail. Reading is recorded first.
-func (c *Console) seenFor(r *http.Request, p policy.Principal) (found Seen, err error) {
+func (a *access) seenFor(r *http.Request, p policy.Principal) (found Seen, err error) {
 	if err := readQuery(r.URL, nil); err != nil {
 		return found, err
 	}
 	act := Act{Name: ActTrailRead, Principal: p, Query: "principals and sign-ins"}
-	if c.trailRight(r.Context(), p) != policy.TrailAll {
-		return found, c.recordRefusal(r, act, notAuditor)
+	if a.trailRight(r.Context(), p) != policy.TrailAll {
+		return found, a.recordRefusal(r, act, notAuditor)
 	}
-	if err := c.record(r, act); err != nil {
+	if err := a.record(r, act); err != nil {
 		return found, err
 	}
 	callers := map[string]*SeenPrincipal{}
 	found.SignIns = []SignIn{}
-	for line, err := range c.opts.Audit(r.Context(), seenRecords, false) {
+	for line, err := range a.tail(r.Context(), seenRecords, false) {
 		if err != nil {
 			return found, err
 		}
@@ -121,11 +121,11 @@ type seenPageData struct {
 }
 
 // seenPage shows who came lately.
-func (c *Console) seenPage(r *http.Request, v visitor) (view templ.Component, err error) {
+func (a *access) seenPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d seenPageData
-	if d.Seen, err = c.seenFor(r, v.Principal); err != nil {
+	if d.Seen, err = a.seenFor(r, v.Principal); err != nil {
 		return nil, err
 	}
-	d.shell, err = c.shell(r.Context(), v, "Who came", accessPath, "")
+	d.shell, err = a.shell(r.Context(), v, "Who came", accessPath, "")
 	return seenView(d), err
 }

@@ -409,7 +409,7 @@ func serverView(d serversPage) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = serverFacts(d.One, d.Tools).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = serverFacts(d.One, d.finds(toolsPath)).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

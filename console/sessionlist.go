@@ -45,26 +45,32 @@ type SessionConnection struct {
 	Calls    int       `json:"calls"` // under way
 }
 
-// clientSessionRoutes are the routes of sessions of clients.
-func (c *Console) clientSessionRoutes() map[string]map[string]handler {
-	return map[string]map[string]handler{
-		sessionsPath:               {http.MethodGet: c.visit(shows(c.clientSessionsPage))},
-		sessionsPath + "/{id}/end": {http.MethodPost: c.submit(leads(c.submitEndSession))},
+// clientSessions are the pages about sessions of clients.
+type clientSessions struct {
+	*site
+	open ClientSessions
+}
 
-		"/v1/sessions":      {http.MethodGet: c.as(parts("sessions", c.askSessions))},
-		"/v1/sessions/{id}": {http.MethodDelete: c.as(answers(c.endSessionFor))},
+// routes are the routes of sessions of clients.
+func (c *clientSessions) routes(g *visitors) routes {
+	return routes{
+		sessionsPath:               {http.MethodGet: g.visit(shows(c.page))},
+		sessionsPath + "/{id}/end": {http.MethodPost: g.submit(leads(c.submitEnd))},
+
+		"/v1/sessions":      {http.MethodGet: g.as(parts("sessions", c.ask))},
+		"/v1/sessions/{id}": {http.MethodDelete: g.as(answers(c.end))},
 	}
 }
 
 var noSession = problem{Status: http.StatusNotFound, Code: "NO_SESSION", Detail: "no session with this ID is open here", Hint: "GET /v1/sessions lists them; another replica has its own"}
 
-// clientSessionsFor returns the sessions that p may see, of a principal and with a connection to a
+// visibleTo returns the sessions that p may see, of a principal and with a connection to a
 // server of their own, where these are not "".
-func (c *Console) clientSessionsFor(ctx context.Context, p policy.Principal, principal, server string) ([]ClientSession, error) {
+func (c *clientSessions) visibleTo(ctx context.Context, p policy.Principal, principal, server string) ([]ClientSession, error) {
 	if !c.may(ctx, p, policy.Operates) {
 		return nil, notOperator
 	}
-	all, err := c.opts.Sessions.List(ctx)
+	all, err := c.open.List(ctx)
 	found := slices.DeleteFunc(all, func(s ClientSession) bool {
 		return principal != "" && s.Principal != principal || server != "" && !slices.ContainsFunc(s.Connections, func(k SessionConnection) bool { return k.Server == server })
 	})
@@ -83,22 +89,22 @@ func (s ClientSession) shown() ClientSession {
 // order returns a key that sorts sessions by principal.
 func (s ClientSession) order() string { return s.Principal + "\x00" + s.ID }
 
-// askSessions returns the sessions for which r asks, and p may see.
-func (c *Console) askSessions(r *http.Request, p policy.Principal) (d clientSessionsPage, err error) {
+// ask returns the sessions for which r asks, and p may see.
+func (c *clientSessions) ask(r *http.Request, p policy.Principal) (d clientSessionsPage, err error) {
 	var part paging
 	if err := readQuery(r.URL, part.parameters(map[string]func(string) error{"principal": anyText(&d.Principal), "server": anyText(&d.Server)})); err != nil {
 		return d, err
 	}
-	found, err := c.clientSessionsFor(r.Context(), p, d.Principal, d.Server)
+	found, err := c.visibleTo(r.Context(), p, d.Principal, d.Server)
 	d.listPart = partOf(r.URL, part, found, ClientSession.order)
 	return d, err
 }
 
-// endSessionFor ends the session that the path names for p, and returns it as it was. It is recorded first.
-func (c *Console) endSessionFor(r *http.Request, p policy.Principal) (ClientSession, error) {
+// end ends the session that the path names for p, and returns it as it was. It is recorded first.
+func (c *clientSessions) end(r *http.Request, p policy.Principal) (ClientSession, error) {
 	act := Act{Name: ActSessionEnded, Principal: p}
 	id := r.PathValue("id")
-	all, err := c.clientSessionsFor(r.Context(), p, "", "")
+	all, err := c.visibleTo(r.Context(), p, "", "")
 	if err != nil {
 		return ClientSession{}, c.recordRefusal(r, act, err)
 	}
@@ -110,7 +116,7 @@ func (c *Console) endSessionFor(r *http.Request, p policy.Principal) (ClientSess
 	if err := c.record(r, act); err != nil {
 		return ClientSession{}, err
 	}
-	was, err := c.opts.Sessions.End(r.Context(), id)
+	was, err := c.open.End(r.Context(), id)
 	if err == nil && !was {
 		err = noSession
 	}
@@ -125,9 +131,9 @@ type clientSessionsPage struct {
 	Principal, Server string // that were asked for, "" = all
 }
 
-// clientSessionsPage lists sessions of clients.
-func (c *Console) clientSessionsPage(r *http.Request, v visitor) (templ.Component, error) {
-	d, err := c.askSessions(r, v.Principal)
+// page lists sessions of clients.
+func (c *clientSessions) page(r *http.Request, v visitor) (templ.Component, error) {
+	d, err := c.ask(r, v.Principal)
 	if err != nil {
 		return nil, err
 	}
@@ -135,8 +141,8 @@ func (c *Console) clientSessionsPage(r *http.Request, v visitor) (templ.Componen
 	return clientSessionsView(d), err
 }
 
-// submitEndSession ends the session that the path names.
-func (c *Console) submitEndSession(r *http.Request, v visitor) (string, error) {
-	_, err := c.endSessionFor(r, v.Principal)
+// submitEnd ends the session that the path names.
+func (c *clientSessions) submitEnd(r *http.Request, v visitor) (string, error) {
+	_, err := c.end(r, v.Principal)
 	return sessionsPath, err
 }

@@ -26,14 +26,6 @@ const (
 	disagreeings = 50 // in one list, unless asked for otherwise
 )
 
-// shadowRoutes are the routes of shadow policies.
-func (c *Console) shadowRoutes() map[string]map[string]handler {
-	return map[string]map[string]handler{
-		shadowPath:          {http.MethodGet: c.visit(shows(c.shadowPage))},
-		"/v1/policy/shadow": {http.MethodGet: c.as(answers(c.shadowFor))},
-	}
-}
-
 var noCandidate = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "no policy with this revision was asked", Hint: "without candidate it is the one that was asked last"}
 
 // A shadowPart is what shadow policies would have decided otherwise, with a part of the disagreements.
@@ -44,10 +36,10 @@ type shadowPart struct {
 
 // shadowFor returns what shadow policies would have decided otherwise. That is of recorded calls: p sees it
 // with the rights to try policies, and reading it is recorded first.
-func (c *Console) shadowFor(r *http.Request, p policy.Principal) (found shadowPart, err error) {
+func (a *advice) shadowFor(r *http.Request, p policy.Principal) (found shadowPart, err error) {
 	var q ShadowQuery
 	var part paging
-	known := part.parameters(map[string]func(string) error{"candidate": anyText(&q.Candidate), "since": c.moment(&q.Since)})
+	known := part.parameters(map[string]func(string) error{"candidate": anyText(&q.Candidate), "since": a.moment(&q.Since)})
 	part.limit = disagreeings
 	if err := readQuery(r.URL, known); err != nil {
 		return found, err
@@ -57,13 +49,13 @@ func (c *Console) shadowFor(r *http.Request, p policy.Principal) (found shadowPa
 	}
 	q.Limit = part.limit + 1
 	act := Act{Name: ActTrailRead, Principal: p, Query: "disagreements of the shadow policy"}
-	if err := c.mayTry(r, p); err != nil {
-		return found, c.recordRefusal(r, act, err)
+	if err := a.mayTry(r, p); err != nil {
+		return found, a.recordRefusal(r, act, err)
 	}
-	if err := c.record(r, act); err != nil {
+	if err := a.record(r, act); err != nil {
 		return found, err
 	}
-	if found.Report, err = c.opts.Shadow(r.Context(), q); errors.Is(err, shadow.ErrNoCandidate) {
+	if found.Report, err = a.shadow(r.Context(), q); errors.Is(err, shadow.ErrNoCandidate) {
 		err = noCandidate
 	}
 	if len(found.Disagreements) > part.limit {
@@ -82,19 +74,18 @@ func (c *Console) shadowFor(r *http.Request, p policy.Principal) (found shadowPa
 type shadowPage struct {
 	shell
 	shadowPart
-	Calls bool // there are pages of calls
 }
 
 // shadowPage shows what shadow policies would have decided otherwise.
-func (c *Console) shadowPage(r *http.Request, v visitor) (view templ.Component, err error) {
-	d := shadowPage{Calls: c.opts.Calls != nil}
-	if d.shadowPart, err = c.shadowFor(r, v.Principal); err != nil {
+func (a *advice) shadowPage(r *http.Request, v visitor) (view templ.Component, err error) {
+	var d shadowPage
+	if d.shadowPart, err = a.shadowFor(r, v.Principal); err != nil {
 		return nil, err
 	}
 	if d.Next != "" {
 		d.Next = withCursor(r.URL, d.Next)
 	}
-	d.shell, err = c.policyShell(r.Context(), v, "Shadow policy")
+	d.shell, err = a.frame(r.Context(), v, "Shadow policy")
 	return shadowView(d), err
 }
 

@@ -73,7 +73,7 @@ func shadowView(d shadowPage) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = disagreements(d.Disagreements, d.Calls).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = disagreements(d.Disagreements, d.finds(callsPath)).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

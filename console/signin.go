@@ -37,11 +37,11 @@ type entry struct {
 	SignedOut bool   // there
 }
 
-func (c *Console) signInPage(w http.ResponseWriter, r *http.Request) error {
-	if v, err := c.visitor(w, r); err == nil {
-		frame, err := c.shell(r.Context(), v, "Sign in", "", "")
+func (vs *visitors) page(w http.ResponseWriter, r *http.Request) error {
+	if v, err := vs.visitor(w, r); err == nil {
+		frame, err := vs.shell(r.Context(), v, "Sign in", "", "")
 		if err != nil {
-			return c.refusePage(w, r, v, err)
+			return vs.refusePage(w, r, v, err)
 		}
 		return render(w, pageCSP, http.StatusOK, entryView(entry{shell: frame}))
 	}
@@ -50,12 +50,12 @@ func (c *Console) signInPage(w http.ResponseWriter, r *http.Request) error {
 	if s.SignedOut = equalSecrets(state, r.URL.Query().Get("state")); s.SignedOut {
 		setCookie(w, journeyCookie, "")
 	}
-	return c.askWho(w, r, http.StatusOK, s)
+	return vs.askWho(w, r, http.StatusOK, s)
 }
 
 // askWho shows the sign-in form with a token for this browser.
-func (c *Console) askWho(w http.ResponseWriter, r *http.Request, status int, s entry) error {
-	s.shell, s.Closed, s.URL, s.Provider = c.outside("Sign in"), !c.private(r), c.opts.URL, c.opts.Provider != nil
+func (vs *visitors) askWho(w http.ResponseWriter, r *http.Request, status int, s entry) error {
+	s.shell, s.Closed, s.URL, s.Provider = vs.outside("Sign in"), !vs.private(r), vs.url, vs.provider != nil
 	if !s.Closed {
 		s.CSRF = entrySecret(w, r)
 	}
@@ -74,46 +74,46 @@ func entrySecret(w http.ResponseWriter, r *http.Request) string {
 
 // signIn begins a session for a token. Only its hash is kept, so that a token
 // that is replaced ends what it began.
-func (c *Console) signIn(w http.ResponseWriter, r *http.Request) error {
+func (vs *visitors) signIn(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(w, r); err != nil {
-		return c.refusePage(w, r, visitor{}, err)
+		return vs.refusePage(w, r, visitor{}, err)
 	}
 	s := entry{Next: next(r.PostForm.Get("next"))}
 	switch {
-	case !c.private(r):
-		return c.noEntry(w, r, s, problem{Status: http.StatusForbidden, Code: "NOT_PRIVATE", Detail: "a token is not taken over a connection that others can read"})
+	case !vs.private(r):
+		return vs.noEntry(w, r, s, problem{Status: http.StatusForbidden, Code: "NOT_PRIVATE", Detail: "a token is not taken over a connection that others can read"})
 	case !equalSecrets(cookie(r, entryCookie), r.PostForm.Get("csrf")):
-		return c.noEntry(w, r, s, problem{Status: http.StatusForbidden, Code: "FORM_REFUSED",
+		return vs.noEntry(w, r, s, problem{Status: http.StatusForbidden, Code: "FORM_REFUSED",
 			Detail: "your browser did not send back the cookie of this page", Hint: "allow cookies for this site, and try again"})
 	}
 	token := strings.TrimSpace(r.PostForm.Get("token"))
-	p, err := c.opts.Identify(r.Context(), token)
+	p, err := vs.principal(r.Context(), token)
 	if store.Away(err) {
-		return c.refusePage(w, r, visitor{}, err)
+		return vs.refusePage(w, r, visitor{}, err)
 	}
 	if err != nil || !p.Valid() {
-		c.opts.Log.Debug("refusing a sign-in", "error", err)
-		if !c.throttle.Allow(r.RemoteAddr) {
-			return c.tooOften(w, r, s)
+		vs.log.Debug("refusing a sign-in", "error", err)
+		if !vs.throttle.Allow(r.RemoteAddr) {
+			return vs.tooOften(w, r, s)
 		}
-		return c.noEntry(w, r, s, problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "that token is not known here"})
+		return vs.noEntry(w, r, s, problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "that token is not known here"})
 	}
-	return c.enter(w, r, session{principal: p, credential: hashOf(token)}, s.Next)
+	return vs.enter(w, r, session{principal: p, credential: hashOf(token)}, s.Next)
 }
 
 // enter begins session k in place of any session of the browser.
-func (c *Console) enter(w http.ResponseWriter, r *http.Request, k session, to string) error {
+func (vs *visitors) enter(w http.ResponseWriter, r *http.Request, k session, to string) error {
 	act := Act{Name: ActSignIn, Principal: k.principal, Credential: "token"}
 	if k.credential == "" {
 		act.Credential = "provider"
 	}
-	err := c.record(r, act)
+	err := vs.record(r, act)
 	var value string
 	if err == nil {
-		value, err = c.sessions.start(r.Context(), k, cookie(r, sessionCookie))
+		value, err = vs.sessions.start(r.Context(), k, cookie(r, sessionCookie))
 	}
 	if err != nil {
-		return c.refusePage(w, r, visitor{}, err)
+		return vs.refusePage(w, r, visitor{}, err)
 	}
 	setCookie(w, sessionCookie, value)
 	setCookie(w, entryCookie, "")
@@ -122,32 +122,32 @@ func (c *Console) enter(w http.ResponseWriter, r *http.Request, k session, to st
 }
 
 // noEntry shows the sign-in form again, with the reason.
-func (c *Console) noEntry(w http.ResponseWriter, r *http.Request, s entry, p problem) error {
+func (vs *visitors) noEntry(w http.ResponseWriter, r *http.Request, s entry, p problem) error {
 	s.Refused = &p
-	return c.askWho(w, r, p.Status, s)
+	return vs.askWho(w, r, p.Status, s)
 }
 
-func (c *Console) tooOften(w http.ResponseWriter, r *http.Request, s entry) error {
+func (vs *visitors) tooOften(w http.ResponseWriter, r *http.Request, s entry) error {
 	w.Header().Set("Retry-After", strconv.Itoa(int(guard.RefusedEvery.Seconds())))
-	return c.noEntry(w, r, s, problem{Status: http.StatusTooManyRequests, Code: "TOO_OFTEN",
+	return vs.noEntry(w, r, s, problem{Status: http.StatusTooManyRequests, Code: "TOO_OFTEN",
 		Detail: "there were too many tries to sign in from your address", Hint: "wait a minute, and try again"})
 }
 
 // signOut ends the session here, and sends a browser that signed in at the provider there to
 // sign out too. The page does so, because form-action of pageCSP holds for the redirects that
 // follow a form.
-func (c *Console) signOut(w http.ResponseWriter, r *http.Request, v visitor) error {
-	if err := c.sessions.drop(r.Context(), v.session.id); err != nil {
+func (vs *visitors) signOut(w http.ResponseWriter, r *http.Request, v visitor) error {
+	if err := vs.sessions.drop(r.Context(), v.session.id); err != nil {
 		return err
 	}
-	_ = c.record(r, Act{Name: ActSignOut, Principal: v.Principal}) // the log has the cause
+	_ = vs.record(r, Act{Name: ActSignOut, Principal: v.Principal}) // the log has the cause
 	setCookie(w, sessionCookie, "")
 	var elsewhere string
 	state := rand.Text()
-	if v.session.credential == "" && c.opts.EndSession != nil {
+	if v.session.credential == "" && vs.endSession != nil {
 		var err error
-		if elsewhere, err = c.opts.EndSession(r.Context(), c.opts.URL+"/console/login", state); err != nil {
-			c.opts.Log.Warn("signing out at the provider", "error", err)
+		if elsewhere, err = vs.endSession(r.Context(), vs.url+"/console/login", state); err != nil {
+			vs.log.Warn("signing out at the provider", "error", err)
 		}
 	}
 	if elsewhere == "" {
@@ -156,14 +156,14 @@ func (c *Console) signOut(w http.ResponseWriter, r *http.Request, v visitor) err
 	}
 	setCookie(w, journeyCookie, state+"|")
 	w.Header().Set("Refresh", "0; url="+elsewhere)
-	return render(w, pageCSP, http.StatusOK, entryView(entry{shell: c.outside("Sign out"), Elsewhere: elsewhere}))
+	return render(w, pageCSP, http.StatusOK, entryView(entry{shell: vs.outside("Sign out"), Elsewhere: elsewhere}))
 }
 
 // private reports whether the connection is private: the browser runs on this
 // machine, or TLS ends here or at the proxy that serves Options.URL. Elsewhere
 // a browser drops Secure cookies, and others could read the token.
-func (c *Console) private(r *http.Request) bool {
-	return c.home.Scheme == "https" && c.atHome(r.Host) || r.TLS != nil || guard.Loopback(guard.HostName(r.Host))
+func (vs *visitors) private(r *http.Request) bool {
+	return vs.home.Scheme == "https" && vs.atHome(r.Host) || r.TLS != nil || guard.Loopback(guard.HostName(r.Host))
 }
 
 // next is where to go after signing in: only ever a page of ours, and the approvals unless another is named.
@@ -249,22 +249,22 @@ var noProvider = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail:
 // beginProviderSignIn redirects the browser to the provider. It first moves the browser to
 // the host of Options.URL, because only the host that sets the cookie receives
 // it when the browser returns.
-func (c *Console) beginProviderSignIn(w http.ResponseWriter, r *http.Request) error {
+func (vs *visitors) beginProviderSignIn(w http.ResponseWriter, r *http.Request) error {
 	to := next(r.URL.Query().Get("next"))
 	switch {
-	case c.opts.Provider == nil:
-		return c.refusePage(w, r, visitor{}, noProvider)
-	case !c.throttle.Allow(r.RemoteAddr):
-		return c.tooOften(w, r, entry{Next: to})
-	case !c.atHome(r.Host):
-		return c.moveHome(w, r)
-	case !c.private(r):
-		return c.askWho(w, r, http.StatusForbidden, entry{Next: to})
+	case vs.provider == nil:
+		return vs.refusePage(w, r, visitor{}, noProvider)
+	case !vs.throttle.Allow(r.RemoteAddr):
+		return vs.tooOften(w, r, entry{Next: to})
+	case !vs.atHome(r.Host):
+		return vs.moveHome(w, r)
+	case !vs.private(r):
+		return vs.askWho(w, r, http.StatusForbidden, entry{Next: to})
 	}
-	address, secret, err := c.opts.Provider.Begin(r.Context())
+	address, secret, err := vs.provider.Begin(r.Context())
 	if err != nil {
-		c.opts.Log.Error("signing in", "error", err)
-		return c.noEntry(w, r, entry{Next: to}, problem{Status: http.StatusServiceUnavailable, Code: "PROVIDER_UNREACHABLE",
+		vs.log.Error("signing in", "error", err)
+		return vs.noEntry(w, r, entry{Next: to}, problem{Status: http.StatusServiceUnavailable, Code: "PROVIDER_UNREACHABLE",
 			Detail: "the identity provider cannot be reached", Hint: "try again, or sign in with a token"})
 	}
 	setCookie(w, journeyCookie, secret+"|"+url.QueryEscape(to))
@@ -273,43 +273,43 @@ func (c *Console) beginProviderSignIn(w http.ResponseWriter, r *http.Request) er
 }
 
 // moveHome sends a browser from another host to the same page at the host of Options.URL.
-func (c *Console) moveHome(w http.ResponseWriter, r *http.Request) error {
+func (vs *visitors) moveHome(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	if query.Has("moved") {
-		return c.refusePage(w, r, visitor{}, problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this address is not the one in toolgate.console.url",
+		return vs.refusePage(w, r, visitor{}, problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this address is not the one in toolgate.console.url",
 			Hint: "a proxy in front has to pass the Host header on as it came"})
 	}
 	query.Set("moved", "1")
-	http.Redirect(w, r, c.opts.URL+r.URL.EscapedPath()+"?"+query.Encode(), http.StatusSeeOther)
+	http.Redirect(w, r, vs.url+r.URL.EscapedPath()+"?"+query.Encode(), http.StatusSeeOther)
 	return nil
 }
 
 // finishProviderSignIn begins a session for a visitor who returns from the provider, once per
 // departure.
-func (c *Console) finishProviderSignIn(w http.ResponseWriter, r *http.Request) error {
-	if c.opts.Provider == nil {
-		return c.refusePage(w, r, visitor{}, noProvider)
+func (vs *visitors) finishProviderSignIn(w http.ResponseWriter, r *http.Request) error {
+	if vs.provider == nil {
+		return vs.refusePage(w, r, visitor{}, noProvider)
 	}
 	secret, to, _ := strings.Cut(cookie(r, journeyCookie), "|")
 	to, _ = url.QueryUnescape(to) // what cannot be read leads home
 	s := entry{Next: next(to)}
-	if !c.throttle.Allow(r.RemoteAddr) {
-		return c.tooOften(w, r, s)
+	if !vs.throttle.Allow(r.RemoteAddr) {
+		return vs.tooOften(w, r, s)
 	}
 	setCookie(w, journeyCookie, "")
 	answer, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return c.refusePage(w, r, visitor{}, badRequest("the query cannot be read", ""))
+		return vs.refusePage(w, r, visitor{}, badRequest("the query cannot be read", ""))
 	}
-	p, sid, err := c.opts.Provider.Finish(r.Context(), secret, answer)
+	p, sid, err := vs.provider.Finish(r.Context(), secret, answer)
 	if err != nil || !p.Valid() {
-		c.opts.Log.Warn("refusing a sign-in", "error", err)
-		_ = c.record(r, Act{Name: ActSignInRefused, Credential: "provider", Reason: "UNAUTHENTICATED"}) // the log has the cause
-		return c.noEntry(w, r, s, problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED",
+		vs.log.Warn("refusing a sign-in", "error", err)
+		_ = vs.record(r, Act{Name: ActSignInRefused, Credential: "provider", Reason: "UNAUTHENTICATED"}) // the log has the cause
+		return vs.noEntry(w, r, s, problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED",
 			Detail: "the identity provider did not sign you in here", Hint: "try again; toolgate's log says why"})
 	}
 	if p.Until.IsZero() { // nothing but the session vouches for a guest, for votes too
-		p.Until = c.opts.Now().Add(c.sessions.life)
+		p.Until = vs.now().Add(vs.sessions.life)
 	}
-	return c.enter(w, r, session{principal: p, sid: sid}, s.Next)
+	return vs.enter(w, r, session{principal: p, sid: sid}, s.Next)
 }

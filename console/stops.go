@@ -29,16 +29,23 @@ type StopState struct {
 	Unknown bool `json:"unknown,omitempty"` // toolgate knows nothing of that name: a slip, or something to come
 }
 
-func (c *Console) stopState(s stop.State) StopState {
-	return StopState{s, c.opts.Knows != nil && !c.opts.Knows(s.Kind, s.Name)}
+// stops are the pages that stop calls and resume them.
+type stops struct {
+	*site
+	stops Stops
+	knows func(kind stop.Kind, name string) bool // Options.Knows
 }
 
-// stopStates returns the stops in force.
-func (c *Console) stopStates(ctx context.Context) ([]StopState, error) {
-	all, err := c.opts.Stops.List(ctx)
+func (st *stops) state(s stop.State) StopState {
+	return StopState{s, st.knows != nil && !st.knows(s.Kind, s.Name)}
+}
+
+// states returns the stops in force.
+func (st *stops) states(ctx context.Context) ([]StopState, error) {
+	all, err := st.stops.List(ctx)
 	states := make([]StopState, 0, len(all))
 	for _, s := range all {
-		states = append(states, c.stopState(s))
+		states = append(states, st.state(s))
 	}
 	return states, err
 }
@@ -52,10 +59,10 @@ var (
 )
 
 // stop stops calls for p. It is recorded first.
-func (c *Console) stop(r *http.Request, p policy.Principal, s stop.Stop, within string) (stop.State, error) {
+func (st *stops) stop(r *http.Request, p policy.Principal, s stop.Stop, within string) (stop.State, error) {
 	act := Act{Name: ActStop, Principal: p}
-	if !c.may(r.Context(), p, policy.Stops) {
-		return stop.State{}, c.recordRefusal(r, act, mayNotStop)
+	if !st.may(r.Context(), p, policy.Stops) {
+		return stop.State{}, st.recordRefusal(r, act, mayNotStop)
 	}
 	s.By = p.Subject
 	if within != "" {
@@ -63,7 +70,7 @@ func (c *Console) stop(r *http.Request, p policy.Principal, s stop.Stop, within 
 		if err != nil || d <= 0 {
 			return stop.State{}, badRequest("for is no duration above zero", "1h30m")
 		}
-		s.Until = c.opts.Now().Add(d).UTC()
+		s.Until = st.now().Add(d).UTC()
 	}
 	if err := s.Check(); err != nil {
 		return stop.State{}, badRequest(err.Error(), "")
@@ -72,19 +79,19 @@ func (c *Console) stop(r *http.Request, p policy.Principal, s stop.Stop, within 
 	if !s.Until.IsZero() {
 		act.Stop += ", until " + s.Until.Format(time.RFC3339)
 	}
-	if err := c.record(r, act); err != nil {
+	if err := st.record(r, act); err != nil {
 		return stop.State{}, err
 	}
-	return c.opts.Stops.Add(r.Context(), s)
+	return st.stops.Add(r.Context(), s)
 }
 
 // resume ends the stop with an ID for p, and returns it. It is recorded first.
-func (c *Console) resume(r *http.Request, p policy.Principal, id string) (stop.Stop, error) {
+func (st *stops) resume(r *http.Request, p policy.Principal, id string) (stop.Stop, error) {
 	act := Act{Name: ActResume, Principal: p, Stop: Visible(id)}
-	if !c.may(r.Context(), p, policy.Stops) {
-		return stop.Stop{}, c.recordRefusal(r, act, mayNotStop)
+	if !st.may(r.Context(), p, policy.Stops) {
+		return stop.Stop{}, st.recordRefusal(r, act, mayNotStop)
 	}
-	all, err := c.opts.Stops.List(r.Context())
+	all, err := st.stops.List(r.Context())
 	if err != nil {
 		return stop.Stop{}, err
 	}
@@ -93,24 +100,24 @@ func (c *Console) resume(r *http.Request, p policy.Principal, id string) (stop.S
 			continue
 		}
 		act.Stop = Visible(s.ID + ", " + s.About())
-		if err := c.record(r, act); err != nil {
+		if err := st.record(r, act); err != nil {
 			return stop.Stop{}, err
 		}
-		if err := c.opts.Stops.Resume(r.Context(), id); !errors.Is(err, stop.ErrNotFound) {
+		if err := st.stops.Resume(r.Context(), id); !errors.Is(err, stop.ErrNotFound) {
 			return s.Stop, err
 		}
 	}
 	return stop.Stop{}, noStop
 }
 
-// listStops answers with the stops in force.
-func (c *Console) listStops(r *http.Request, _ policy.Principal) (any, error) {
-	all, err := c.stopStates(r.Context())
+// list answers with the stops in force.
+func (st *stops) list(r *http.Request, _ policy.Principal) (any, error) {
+	all, err := st.states(r.Context())
 	return map[string]any{"stops": all}, err
 }
 
-// addStop stops what the body says, and answers with who enforces it.
-func (c *Console) addStop(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+// add stops what the body says, and answers with who enforces it.
+func (st *stops) add(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	var body struct {
 		Kind   stop.Kind `json:"kind"`
 		Name   string    `json:"name"`
@@ -120,40 +127,16 @@ func (c *Console) addStop(w http.ResponseWriter, r *http.Request, p policy.Princ
 	if err := read(w, r, &body, "an object with the texts kind, name, reason and for", `{"kind": "role", "name": "researcher", "reason": "…", "for": "1h"}`); err != nil {
 		return err
 	}
-	state, err := c.stop(r, p, stop.Stop{Kind: body.Kind, Name: body.Name, Reason: body.Reason}, body.For)
+	state, err := st.stop(r, p, stop.Stop{Kind: body.Kind, Name: body.Name, Reason: body.Reason}, body.For)
 	if err != nil {
 		return err
 	}
-	return answerAs(w, http.StatusCreated, c.stopState(state))
+	return answerAs(w, http.StatusCreated, st.state(state))
 }
 
-// endStop resumes, and answers with the stop that has ended.
-func (c *Console) endStop(r *http.Request, p policy.Principal) (any, error) {
-	return c.resume(r, p, r.PathValue("id"))
-}
-
-// inForce returns the stops in force here, in visible form, for the banner of pages.
-func (c *Console) inForce() (all []stop.Stop) {
-	if c.opts.InForce == nil {
-		return nil
-	}
-	for _, s := range c.opts.InForce() {
-		s.Name, s.Reason, s.By = Visible(s.Name), Visible(oneLine(s.Reason)), Visible(s.By)
-		all = append(all, s)
-	}
-	return all
-}
-
-// banner is inForce for pages without a session: where not everybody may watch toolgate, it has the
-// kinds only.
-func (c *Console) banner() []stop.Stop {
-	all := c.inForce()
-	if !c.opts.Watches(policy.Principal{}) {
-		for i := range all {
-			all[i].Name, all[i].Reason = "", ""
-		}
-	}
-	return all
+// end resumes, and answers with the stop that has ended.
+func (st *stops) end(r *http.Request, p policy.Principal) (any, error) {
+	return st.resume(r, p, r.PathValue("id"))
 }
 
 // stopsPage shows stops.
@@ -163,26 +146,36 @@ type stopsPage struct {
 	May bool // the visitor may stop and resume
 }
 
-// stopPage shows the stops in force and, to those who may, how to stop and resume.
-func (c *Console) stopPage(r *http.Request, v visitor) (templ.Component, error) {
-	frame, err := c.shell(r.Context(), v, "Stop", stopPath, stopPath)
+// page shows the stops in force and, to those who may, how to stop and resume.
+func (st *stops) page(r *http.Request, v visitor) (templ.Component, error) {
+	frame, err := st.shell(r.Context(), v, "Stop", stopPath, stopPath)
 	if err != nil {
 		return nil, err
 	}
-	all, err := c.stopStates(r.Context())
-	return stopView(stopsPage{frame, all, c.may(r.Context(), v.Principal, policy.Stops)}), err
+	all, err := st.states(r.Context())
+	return stopView(stopsPage{frame, all, st.may(r.Context(), v.Principal, policy.Stops)}), err
 }
 
 // submitStop stops what the form says.
-func (c *Console) submitStop(r *http.Request, v visitor) (string, error) {
+func (st *stops) submitStop(r *http.Request, v visitor) (string, error) {
 	field := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
 	s := stop.Stop{Kind: stop.Kind(field("kind")), Name: field("name"), Reason: field("reason")}
-	_, err := c.stop(r, v.Principal, s, field("for"))
+	_, err := st.stop(r, v.Principal, s, field("for"))
 	return stopPath, err
 }
 
 // submitResume ends the stop that the field id names.
-func (c *Console) submitResume(r *http.Request, v visitor) (string, error) {
-	_, err := c.resume(r, v.Principal, r.PostForm.Get("id"))
+func (st *stops) submitResume(r *http.Request, v visitor) (string, error) {
+	_, err := st.resume(r, v.Principal, r.PostForm.Get("id"))
 	return stopPath, err
+}
+
+// routes are the routes of stops.
+func (st *stops) routes(g *visitors) routes {
+	return routes{
+		stopPath:             {http.MethodGet: g.visit(shows(st.page)), http.MethodPost: g.submit(leads(st.submitStop))},
+		stopPath + "/resume": {http.MethodPost: g.submit(leads(st.submitResume))},
+		"/v1/stop":           {http.MethodGet: g.as(answers(st.list)), http.MethodPost: g.as(st.add)},
+		"/v1/stop/{id}":      {http.MethodDelete: g.as(answers(st.end))},
+	}
 }

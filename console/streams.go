@@ -8,8 +8,9 @@ import (
 	"iter"
 	"math"
 	"net/http"
-	"strconv"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -25,19 +26,19 @@ const heartbeat = 20 * time.Second
 // new stream begins with "changed", for what happened before it; a resumed
 // stream continues after its last event. The visitor is identified again before
 // each line, so that a session that ended gets no more of them.
-func (c *Console) events(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (a *approvals) events(w http.ResponseWriter, r *http.Request, v visitor) error {
 	after := int64(-1)
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
 		if err := number(&after, 0, math.MaxInt64, "Last-Event-ID is none of ours")(last); err != nil {
 			return err
 		}
 	}
-	ctx, stop := c.untilClosed(r.Context())
-	changes, wait := feedOf(ctx, c, c.opts.Feed.Follow(ctx, after)) // from here on nothing is missed
+	ctx, stop := a.untilClosed(r.Context())
+	changes, wait := feedOf(ctx, a.log, a.feed.Follow(ctx, after)) // from here on nothing is missed
 	defer wait()
 	defer stop()
 	known := func() (err error) {
-		v, err = c.identifyAgain(ctx, v)
+		v, err = a.visitors.identifyAgain(ctx, v)
 		return err
 	}
 	sendEvents(ctx, w, "event: changed\ndata:\n", changes, known, func(e approval.Event) string { return eventsOf(e, v) })
@@ -77,7 +78,7 @@ func sendEvents[T any](ctx context.Context, w http.ResponseWriter, start string,
 // feedOf reads a sequence in a goroutine of its own, and closes the channel at its end. An error ends the
 // sequence: a page that was too slow gets one, and asks again. The caller must end ctx and then call
 // wait, which returns when the goroutine has ended.
-func feedOf[T any](ctx context.Context, c *Console, from iter.Seq2[T, error]) (to <-chan T, wait func()) {
+func feedOf[T any](ctx context.Context, log hclog.Logger, from iter.Seq2[T, error]) (to <-chan T, wait func()) {
 	ch := make(chan T)
 	done := make(chan struct{})
 	go func() {
@@ -85,7 +86,7 @@ func feedOf[T any](ctx context.Context, c *Console, from iter.Seq2[T, error]) (t
 		defer close(ch)
 		for v, err := range from {
 			if err != nil {
-				c.opts.Log.Info("a feed has ended", "error", err)
+				log.Info("a feed has ended", "error", err)
 				return
 			}
 			select {
@@ -120,20 +121,20 @@ type TicketEvent struct {
 
 // watch streams the changes of the tickets that p sees, one per line. It
 // identifies p again for every line.
-func (c *Console) watch(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (a *approvals) watch(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	after := int64(-1)
 	if err := readQuery(r.URL, map[string]func(string) error{
 		"after": number(&after, 0, math.MaxInt64, "after is the seq of the last line that you have"),
 	}); err != nil {
 		return err
 	}
-	ctx, stop := c.untilClosed(r.Context())
+	ctx, stop := a.untilClosed(r.Context())
 	defer stop()
-	events := c.opts.Feed.Follow(ctx, after) // from here on nothing is missed
-	c.stream(w, jsonLines, func(yield func([]byte, error) bool) {
+	events := a.feed.Follow(ctx, after) // from here on nothing is missed
+	a.stream(w, jsonLines, func(yield func([]byte, error) bool) {
 		for e, err := range events {
 			if err == nil {
-				p, err = c.identify(ctx, r.Header.Values("Authorization"))
+				p, err = a.visitors.identify(ctx, r.Header.Values("Authorization"))
 			}
 			var line []byte
 			if err == nil && e.Ticket.VisibleTo(p) {
@@ -154,51 +155,7 @@ const (
 	stalled = 30 * time.Second
 )
 
-// audit streams the records that p may read, one per line.
-func (c *Console) audit(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	n, follow := tailLines, false
-	if err := readQuery(r.URL, map[string]func(string) error{
-		"n": number(&n, 0, maxLines, fmt.Sprintf("n is a number from 0 to %d", maxLines)),
-		"follow": func(value string) (err error) {
-			if follow, err = strconv.ParseBool(value); err != nil {
-				err = badRequest("follow is 1 or 0", "")
-			}
-			return err
-		},
-	}); err != nil {
-		return err
-	}
-	ctx, stop := c.untilClosed(r.Context())
-	defer stop()
-	lines, err := c.readable(ctx, r, p, n, follow)
-	if err != nil {
-		return err
-	}
-	c.stream(w, jsonLines, lines, follow)
-	return nil
-}
-
 const jsonLines = "application/jsonl"
-
-// stream writes lines of a media type as they come. With follow, the reader learns at once that it
-// is connected.
-func (c *Console) stream(w http.ResponseWriter, kind string, lines iter.Seq2[[]byte, error], follow bool) {
-	out := http.NewResponseController(w)
-	defer out.SetWriteDeadline(time.Time{}) //nolint:errcheck // not every writer has deadlines
-	w.Header().Set("Content-Type", kind)
-	if follow {
-		_ = out.Flush()
-	}
-	for line, err := range lines {
-		if err != nil {
-			c.opts.Log.Warn("ending a stream", "error", err)
-			panic(http.ErrAbortHandler) // a cut stream must not look complete
-		}
-		if writeLine(w, out, line) != nil {
-			return
-		}
-	}
-}
 
 // writeLine writes and flushes one line. It fails for a reader that takes
 // nothing for the time stalled.
@@ -210,11 +167,4 @@ func writeLine(w http.ResponseWriter, out *http.ResponseController, line []byte)
 		return err
 	}
 	return out.Flush()
-}
-
-// untilClosed returns the request's context, which Close ends too.
-func (c *Console) untilClosed(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(c.ctx, cancel)
-	return ctx, func() { stop(); cancel() }
 }

@@ -33,18 +33,18 @@ type ticketPage struct {
 	Typed   string   // the reason that stood in it
 }
 
-func (c *Console) ticketPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	return c.showTicket(w, r, v, nil)
+func (a *approvals) ticketPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+	return a.showTicket(w, r, v, nil)
 }
 
 // showTicket shows the page of the ticket that the path names and, where
 // refused is set, why the visitor's form changed nothing.
-func (c *Console) showTicket(w http.ResponseWriter, r *http.Request, v visitor, refused *problem) error {
-	k, err := c.visible(r, v.Principal)
+func (a *approvals) showTicket(w http.ResponseWriter, r *http.Request, v visitor, refused *problem) error {
+	k, err := a.visible(r, v.Principal)
 	if err != nil {
 		return err
 	}
-	data, err := c.describe(r, k, v)
+	data, err := a.describe(r, k, v)
 	if err != nil {
 		return err
 	}
@@ -55,22 +55,22 @@ func (c *Console) showTicket(w http.ResponseWriter, r *http.Request, v visitor, 
 	return render(w, appCSP, status, ticketView(data))
 }
 
-func (c *Console) describe(r *http.Request, k approval.Ticket, v visitor) (d ticketPage, err error) {
+func (a *approvals) describe(r *http.Request, k approval.Ticket, v visitor) (d ticketPage, err error) {
 	ctx := r.Context()
 	d = ticketPage{
-		face: c.face(k, v), Effect: effect(k), WhenRun: whenRun(k), Way: describeTransport(k), Session: Visible(k.Session),
+		face: a.face(k, v), Effect: effect(k), WhenRun: whenRun(k), Way: describeTransport(k), Session: Visible(k.Session),
 	}
-	if d.Ticket, err = c.wholeTicket(r, k, v.Principal); err != nil {
+	if d.Ticket, err = a.wholeTicket(r, k, v.Principal); err != nil {
 		return d, err
 	}
-	if d.shell, err = c.shell(ctx, v, Visible(k.Exposed), approvalsPath, ticketPath(k.ID)); err != nil {
+	if d.shell, err = a.shell(ctx, v, Visible(k.Exposed), approvalsPath, ticketPath(k.ID)); err != nil {
 		return d, err
 	}
 	own, voted := k.VoteOf(v.Principal)
 	d.MayDecide = d.MayDecide && !voted
 	d.WhyNot = whyNot(k, v.Principal, own, voted)
 	d.Raw, d.RawCut = rawOf(k.Arguments)
-	earlier, err := c.earlier(ctx, k, v.Principal)
+	earlier, err := a.earlier(ctx, k, v.Principal)
 	if err != nil {
 		return d, err
 	}
@@ -84,8 +84,8 @@ func (c *Console) describe(r *http.Request, k approval.Ticket, v visitor) (d tic
 
 // earlier returns the last approved call like k that p may see, the zero Ticket
 // for none.
-func (c *Console) earlier(ctx context.Context, k approval.Ticket, p policy.Principal) (approval.Ticket, error) {
-	found, err := c.opts.Archive.Similar(ctx, k.ID)
+func (a *approvals) earlier(ctx context.Context, k approval.Ticket, p policy.Principal) (approval.Ticket, error) {
+	found, err := a.archive.Similar(ctx, k.ID)
 	if errors.Is(err, approval.ErrNotFound) || err == nil && !found.VisibleTo(p) {
 		return approval.Ticket{}, nil
 	}
@@ -134,8 +134,8 @@ func whyNot(k approval.Ticket, p policy.Principal, own approval.Ballot, voted bo
 
 // arguments sends the judged bytes, so that readers can compare their digest
 // and read values that are too long for the page.
-func (c *Console) arguments(w http.ResponseWriter, r *http.Request, v visitor) error {
-	k, err := c.visible(r, v.Principal)
+func (a *approvals) arguments(w http.ResponseWriter, r *http.Request, v visitor) error {
+	k, err := a.visible(r, v.Principal)
 	if err != nil {
 		return err
 	}
@@ -146,32 +146,32 @@ func (c *Console) arguments(w http.ResponseWriter, r *http.Request, v visitor) e
 }
 
 // vote takes the form of a ticket's page.
-func (c *Console) vote(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (a *approvals) vote(w http.ResponseWriter, r *http.Request, v visitor) error {
 	word := r.PostForm.Get("vote")
 	if word != "approve" && word != "deny" {
 		return badRequest("a vote is approve or deny", "")
 	}
-	err := c.cast(r, v, r.PathValue("id"), r.PostForm.Get("digest"), approval.Vote{Approve: word == "approve", Reason: r.PostForm.Get("reason")})
-	return c.settled(w, r, v, err)
+	err := a.cast(r, v, r.PathValue("id"), r.PostForm.Get("digest"), approval.Vote{Approve: word == "approve", Reason: r.PostForm.Get("reason")})
+	return a.settled(w, r, v, err)
 }
 
 // finding takes the form for a call of unknown outcome.
-func (c *Console) finding(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (a *approvals) finding(w http.ResponseWriter, r *http.Request, v visitor) error {
 	outcome := r.PostForm.Get("outcome")
 	if outcome != string(approval.StateDone) && outcome != string(approval.StateFailed) {
 		return badRequest("an outcome is done or failed", "")
 	}
-	_, err := c.opts.Reconciler.Reconcile(r.Context(), approval.Finding{
+	_, err := a.reconciler.Reconcile(r.Context(), approval.Finding{
 		ID: r.PathValue("id"), Approver: v.Principal, TookEffect: outcome == string(approval.StateDone), Reason: r.PostForm.Get("reason"),
 	})
-	c.recordVote(r, v.Principal, r.PathValue("id"), err)
-	return c.settled(w, r, v, err)
+	a.recordVote(r, v.Principal, r.PathValue("id"), err)
+	return a.settled(w, r, v, err)
 }
 
 // settled answers a form with the page of its ticket: by a redirect when the
 // form changed something, else with the reason. A ticket that v may not see is
 // refused like a missing one.
-func (c *Console) settled(w http.ResponseWriter, r *http.Request, v visitor, err error) error {
+func (a *approvals) settled(w http.ResponseWriter, r *http.Request, v visitor, err error) error {
 	if err == nil {
 		http.Redirect(w, r, ticketPath(r.PathValue("id")), http.StatusSeeOther)
 		return nil
@@ -180,5 +180,5 @@ func (c *Console) settled(w http.ResponseWriter, r *http.Request, v visitor, err
 	if p.Status == http.StatusInternalServerError {
 		return err
 	}
-	return c.showTicket(w, r, v, &p)
+	return a.showTicket(w, r, v, &p)
 }

@@ -45,67 +45,74 @@ type MadeToken struct {
 
 const revokedToken = "revoked"
 
-// tokenRoutes are the routes of tokens.
-func (c *Console) tokenRoutes() map[string]map[string]handler {
-	return map[string]map[string]handler{
-		accessPath:                         {http.MethodGet: c.visit(shows(c.accessPage))},
-		seenPath:                           {http.MethodGet: c.visit(shows(c.seenPage))},
-		accessPath + "/tokens":             {http.MethodPost: c.submit(shows(c.submitToken))},
-		accessPath + "/tokens/{id}/revoke": {http.MethodPost: c.submit(leads(c.submitRevoke))},
+// access are the pages about tokens, and about who came with one.
+type access struct {
+	*site
+	tokens Tokens
+	tail   AuditTail
+}
 
-		"/v1/tokens":      {http.MethodGet: c.as(parts("tokens", c.askTokens)), http.MethodPost: c.as(c.createToken)},
-		"/v1/audit/seen":  {http.MethodGet: c.as(answers(c.seenFor))},
-		"/v1/tokens/{id}": {http.MethodDelete: c.as(answers(c.revokeToken))},
+// routes are the routes of tokens.
+func (a *access) routes(g *visitors) routes {
+	return routes{
+		accessPath:                         {http.MethodGet: g.visit(shows(a.page))},
+		seenPath:                           {http.MethodGet: g.visit(shows(a.seenPage))},
+		accessPath + "/tokens":             {http.MethodPost: g.submit(shows(a.submitMake))},
+		accessPath + "/tokens/{id}/revoke": {http.MethodPost: g.submit(leads(a.submitRevoke))},
+
+		"/v1/tokens":      {http.MethodGet: g.as(parts("tokens", a.ask)), http.MethodPost: g.as(a.create)},
+		"/v1/audit/seen":  {http.MethodGet: g.as(answers(a.seenFor))},
+		"/v1/tokens/{id}": {http.MethodDelete: g.as(answers(a.revoke))},
 	}
 }
 
 var noToken = problem{Status: http.StatusNotFound, Code: "NO_TOKEN", Detail: "no token with this ID is configured", Hint: "GET /v1/tokens lists them; toolgate token revoke also takes hashes of others"}
 
 // tokensFor returns the tokens that p may see, of a subject where that is not "".
-func (c *Console) tokensFor(ctx context.Context, p policy.Principal, subject string) ([]Token, error) {
-	if !c.may(ctx, p, policy.Operates) {
+func (a *access) tokensFor(ctx context.Context, p policy.Principal, subject string) ([]Token, error) {
+	if !a.may(ctx, p, policy.Operates) {
 		return nil, notOperator
 	}
-	all, err := c.opts.Tokens.List(ctx)
+	all, err := a.tokens.List(ctx)
 	return slices.DeleteFunc(all, func(t Token) bool { return subject != "" && t.Subject != subject }), err
 }
 
 // order returns a key that sorts tokens by subject.
 func (t Token) order() string { return t.Subject + "\x00" + t.ID }
 
-// askTokens returns the tokens for which r asks, and p may see.
-func (c *Console) askTokens(r *http.Request, p policy.Principal) (d accessPage, err error) {
+// ask returns the tokens for which r asks, and p may see.
+func (a *access) ask(r *http.Request, p policy.Principal) (d accessPage, err error) {
 	var part paging
 	if err := readQuery(r.URL, part.parameters(map[string]func(string) error{"subject": anyText(&d.Asked)})); err != nil {
 		return d, err
 	}
-	found, err := c.tokensFor(r.Context(), p, d.Asked)
+	found, err := a.tokensFor(r.Context(), p, d.Asked)
 	d.listPart = partOf(r.URL, part, found, Token.order)
 	return d, err
 }
 
 // makeFor makes a token for p that lasts for within, a duration, or "" = for ever. It is recorded first.
-func (c *Console) makeFor(r *http.Request, p policy.Principal, t Token, within string) (MadeToken, error) {
+func (a *access) makeFor(r *http.Request, p policy.Principal, t Token, within string) (MadeToken, error) {
 	act := Act{Name: ActTokenMade, Principal: p}
-	if !c.may(r.Context(), p, policy.Operates) {
-		return MadeToken{}, c.recordRefusal(r, act, notOperator)
+	if !a.may(r.Context(), p, policy.Operates) {
+		return MadeToken{}, a.recordRefusal(r, act, notOperator)
 	}
 	if within != "" {
 		d, err := time.ParseDuration(within)
 		if err != nil || d <= 0 {
 			return MadeToken{}, badRequest("for is no duration above zero", "720h")
 		}
-		t.Expires = c.opts.Now().Add(d).UTC().Truncate(time.Second)
+		t.Expires = a.now().Add(d).UTC().Truncate(time.Second)
 	}
-	made, err := c.opts.Tokens.Make(t)
+	made, err := a.tokens.Make(t)
 	if err != nil {
 		return MadeToken{}, badRequest(err.Error(), "")
 	}
 	act.Added = []string{"token " + Visible(t.Subject) + " " + made.ID}
-	return made, c.record(r, act)
+	return made, a.record(r, act)
 }
 
-func (c *Console) createToken(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (a *access) create(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	var body struct {
 		Subject string   `json:"subject"`
 		Person  string   `json:"person"`
@@ -116,7 +123,7 @@ func (c *Console) createToken(w http.ResponseWriter, r *http.Request, p policy.P
 	if err := read(w, r, &body, "an object with the texts subject, person, tenant and for, and the array roles", `{"subject": "agent-7", "roles": ["researcher"], "for": "720h"}`); err != nil {
 		return err
 	}
-	made, err := c.makeFor(r, p, Token{Subject: body.Subject, Person: body.Person, Tenant: body.Tenant, Roles: body.Roles}, body.For)
+	made, err := a.makeFor(r, p, Token{Subject: body.Subject, Person: body.Person, Tenant: body.Tenant, Roles: body.Roles}, body.For)
 	if err != nil {
 		return err
 	}
@@ -124,14 +131,14 @@ func (c *Console) createToken(w http.ResponseWriter, r *http.Request, p policy.P
 }
 
 // revokeFor revokes a token for p, and returns it. It is recorded first.
-func (c *Console) revokeFor(r *http.Request, p policy.Principal, id, reason string) (Token, error) {
+func (a *access) revokeFor(r *http.Request, p policy.Principal, id, reason string) (Token, error) {
 	if len(reason) > maxReasonBytes {
 		return Token{}, badRequest("the reason has at most 1000 bytes", "")
 	}
 	act := Act{Name: ActTokenRevoked, Principal: p}
-	all, err := c.tokensFor(r.Context(), p, "")
+	all, err := a.tokensFor(r.Context(), p, "")
 	if err != nil {
-		return Token{}, c.recordRefusal(r, act, err)
+		return Token{}, a.recordRefusal(r, act, err)
 	}
 	i := slices.IndexFunc(all, func(t Token) bool { return t.ID == id })
 	switch {
@@ -142,19 +149,19 @@ func (c *Console) revokeFor(r *http.Request, p policy.Principal, id, reason stri
 	}
 	t := all[i]
 	act.Why, act.Removed = Visible(reason), []string{"token " + t.Subject + " " + t.ID}
-	if err := c.record(r, act); err != nil {
+	if err := a.record(r, act); err != nil {
 		return Token{}, err
 	}
 	t.State = revokedToken
-	return t, c.opts.Tokens.Revoke(r.Context(), id, reason)
+	return t, a.tokens.Revoke(r.Context(), id, reason)
 }
 
-func (c *Console) revokeToken(r *http.Request, p policy.Principal) (any, error) {
+func (a *access) revoke(r *http.Request, p policy.Principal) (any, error) {
 	var reason string
 	if err := readQuery(r.URL, map[string]func(string) error{"reason": anyText(&reason)}); err != nil {
 		return nil, err
 	}
-	return c.revokeFor(r, p, r.PathValue("id"), reason)
+	return a.revokeFor(r, p, r.PathValue("id"), reason)
 }
 
 const accessPath = "/console/access"
@@ -162,39 +169,37 @@ const accessPath = "/console/access"
 type accessPage struct {
 	shell
 	listPart[Token]
-	Asked       string // subject that was asked for, "" = all
-	Connections bool   // there are connections of people
-	Trail       bool   // the visitor reads the whole trail
+	Asked string // subject that was asked for, "" = all
+	Trail bool   // the visitor reads the whole trail
 }
 
-// accessPage lists the tokens of the configuration.
-func (c *Console) accessPage(r *http.Request, v visitor) (templ.Component, error) {
-	d, err := c.askTokens(r, v.Principal)
+// page lists the tokens of the configuration.
+func (a *access) page(r *http.Request, v visitor) (templ.Component, error) {
+	d, err := a.ask(r, v.Principal)
 	if err != nil {
 		return nil, err
 	}
-	d.Trail = c.trailRight(r.Context(), v.Principal) == policy.TrailAll
-	d.Connections = c.opts.Connections != nil && len(c.opts.Connections.Services()) > 0
-	d.shell, err = c.shell(r.Context(), v, "Access", accessPath, "")
+	d.Trail = a.trailRight(r.Context(), v.Principal) == policy.TrailAll
+	d.shell, err = a.shell(r.Context(), v, "Access", accessPath, "")
 	return tokensView(d), err
 }
 
 // submitRevoke revokes the token that the path names.
-func (c *Console) submitRevoke(r *http.Request, v visitor) (string, error) {
-	_, err := c.revokeFor(r, v.Principal, r.PathValue("id"), r.PostForm.Get("reason"))
+func (a *access) submitRevoke(r *http.Request, v visitor) (string, error) {
+	_, err := a.revokeFor(r, v.Principal, r.PathValue("id"), r.PostForm.Get("reason"))
 	return accessPath, err
 }
 
-// submitToken makes the token that the form describes, and shows it once.
-func (c *Console) submitToken(r *http.Request, v visitor) (templ.Component, error) {
+// submitMake makes the token that the form describes, and shows it once.
+func (a *access) submitMake(r *http.Request, v visitor) (templ.Component, error) {
 	field := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
 	isComma := func(r rune) bool { return r == ',' || r == ' ' }
 	t := Token{Subject: field("subject"), Person: field("person"), Tenant: field("tenant"), Roles: strings.FieldsFunc(field("roles"), isComma)}
-	made, err := c.makeFor(r, v.Principal, t, field("for"))
+	made, err := a.makeFor(r, v.Principal, t, field("for"))
 	if err != nil {
 		return nil, err
 	}
-	frame, err := c.shell(r.Context(), v, "New token", accessPath, "")
+	frame, err := a.shell(r.Context(), v, "New token", accessPath, "")
 	return madeTokenView(madeTokenPage{frame, made}), err
 }
 

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -42,16 +41,16 @@ type toolsPage struct {
 	Servers []string
 }
 
-// toolsPage lists tools.
-func (c *Console) toolsPage(r *http.Request, v visitor) (templ.Component, error) {
-	d, err := c.askTools(r, v.Principal)
+// listPage lists tools.
+func (ts *tools) listPage(r *http.Request, v visitor) (templ.Component, error) {
+	d, err := ts.ask(r, v.Principal)
 	if err != nil {
 		return nil, err
 	}
-	for _, u := range c.opts.Status().Upstreams {
+	for _, u := range ts.status().Upstreams {
 		d.Servers = append(d.Servers, u.Name)
 	}
-	d.shell, err = c.shell(r.Context(), v, "Tools", toolsPath, "")
+	d.shell, err = ts.shell(r.Context(), v, "Tools", toolsPath, "")
 	return toolsView(d), err
 }
 
@@ -64,32 +63,32 @@ type toolPageData struct {
 	Judges  bool
 }
 
-// toolPage shows the tool that the path names.
-func (c *Console) toolPage(r *http.Request, v visitor) (templ.Component, error) {
+// page shows the tool that the path names.
+func (ts *tools) page(r *http.Request, v visitor) (templ.Component, error) {
 	q, err := readTool(r)
 	if err != nil {
 		return nil, err
 	}
-	d := toolPageData{Asked: q, Judges: c.may(r.Context(), v.Principal, policy.Definitions)}
-	d.Tool, err = c.toolFor(r.Context(), v.Principal, q)
+	d := toolPageData{Asked: q, Judges: ts.may(r.Context(), v.Principal, policy.Definitions)}
+	d.Tool, err = ts.toolFor(r.Context(), v.Principal, q)
 	if p := problemOf(err); err != nil && p.Status == http.StatusBadRequest {
 		d.Refused, q.Principal = &p, ""
-		d.Tool, err = c.toolFor(r.Context(), v.Principal, q)
+		d.Tool, err = ts.toolFor(r.Context(), v.Principal, q)
 	}
 	if err != nil {
 		return nil, err
 	}
 	d.Lines = sideBySide(d.Tool.Difference)
-	d.shell, err = c.shell(r.Context(), v, Visible(d.Tool.Exposed), toolsPath, "") // what the visitor types stays
+	d.shell, err = ts.shell(r.Context(), v, Visible(d.Tool.Exposed), toolsPath, "") // what the visitor types stays
 	return toolView(d), err
 }
 
 // submitJudgement returns what accepts or refuses the definition that a form shows.
-func (c *Console) submitJudgement(refuse bool) page {
+func (ts *tools) submitJudgement(refuse bool) page {
 	return leads(func(r *http.Request, v visitor) (string, error) {
 		q := toolAt(r)
 		verdict := Verdict{Server: q.Server, Name: q.Name, Digest: r.PostForm.Get("digest"), Refuse: refuse, Reason: r.PostForm.Get("reason")}
-		return toolPath(q.Server, q.Name) + "?digest=" + url.QueryEscape(verdict.Digest), c.judge(r, v.Principal, verdict)
+		return toolPath(q.Server, q.Name) + "?digest=" + url.QueryEscape(verdict.Digest), ts.judge(r, v.Principal, verdict)
 	})
 }
 
@@ -157,9 +156,4 @@ func apart(line, other string) *sideLine {
 // laidOut returns the visible form of JSON in lines.
 func laidOut(text json.RawMessage) marked {
 	return textOf(shorten(indented(text)))
-}
-
-// seesTools reports whether v finds the pages of tools.
-func (c *Console) seesTools(ctx context.Context, v visitor) bool {
-	return c.opts.Tools != nil && c.looks(ctx, v.Principal)
 }

@@ -118,18 +118,25 @@ type Verdict struct {
 	Record func(added, removed []string) error
 }
 
-// toolRoutes are the routes and pages of tools.
-func (c *Console) toolRoutes() map[string]map[string]handler {
+// tools are the pages about tools and their definitions.
+type tools struct {
+	*site
+	offered Tools
+	status  func() Status
+}
+
+// routes are the routes and pages of tools.
+func (ts *tools) routes(g *visitors) routes {
 	one := toolsPath + "/{server}/{name}"
-	return map[string]map[string]handler{
-		toolsPath:                          {http.MethodGet: c.visit(shows(c.toolsPage))},
-		one:                                {http.MethodGet: c.visit(shows(c.toolPage))},
-		one + "/accept":                    {http.MethodPost: c.submit(c.submitJudgement(false))},
-		one + "/refuse":                    {http.MethodPost: c.submit(c.submitJudgement(true))},
-		"/v1/tools":                        {http.MethodGet: c.as(parts("tools", c.askTools))},
-		"/v1/tools/{server}/{name}":        {http.MethodGet: c.as(answers(c.showTool))},
-		"/v1/tools/{server}/{name}/accept": {http.MethodPost: c.as(c.judgeTool(false))},
-		"/v1/tools/{server}/{name}/refuse": {http.MethodPost: c.as(c.judgeTool(true))},
+	return routes{
+		toolsPath:                          {http.MethodGet: g.visit(shows(ts.listPage))},
+		one:                                {http.MethodGet: g.visit(shows(ts.page))},
+		one + "/accept":                    {http.MethodPost: g.submit(ts.submitJudgement(false))},
+		one + "/refuse":                    {http.MethodPost: g.submit(ts.submitJudgement(true))},
+		"/v1/tools":                        {http.MethodGet: g.as(parts("tools", ts.ask))},
+		"/v1/tools/{server}/{name}":        {http.MethodGet: g.as(answers(ts.show))},
+		"/v1/tools/{server}/{name}/accept": {http.MethodPost: g.as(ts.answerJudgement(false))},
+		"/v1/tools/{server}/{name}/refuse": {http.MethodPost: g.as(ts.answerJudgement(true))},
 	}
 }
 
@@ -156,11 +163,6 @@ func toolProblem(err error) error {
 	return err
 }
 
-// looks reports whether p may look at tools: to operate servers, or to judge definitions.
-func (c *Console) looks(ctx context.Context, p policy.Principal) bool {
-	return c.may(ctx, p, policy.Operates) || c.may(ctx, p, policy.Definitions)
-}
-
 // toolChoice chooses among tools; "" = all.
 type toolChoice struct{ Server, State, Text string } // Text is in a name or the title
 
@@ -169,8 +171,8 @@ func (t Tool) inState(state string) bool {
 	return state == "" || t.State == state || state == unserved && slices.Contains(toolStates[2:], t.State)
 }
 
-// askTools returns the tools for which r asks, and p may see.
-func (c *Console) askTools(r *http.Request, p policy.Principal) (d toolsPage, err error) {
+// ask returns the tools for which r asks, and p may see.
+func (ts *tools) ask(r *http.Request, p policy.Principal) (d toolsPage, err error) {
 	var part paging
 	if err := readQuery(r.URL, part.parameters(map[string]func(string) error{
 		"server": anyText(&d.Choice.Server), "text": anyText(&d.Choice.Text),
@@ -183,10 +185,10 @@ func (c *Console) askTools(r *http.Request, p policy.Principal) (d toolsPage, er
 	})); err != nil {
 		return d, err
 	}
-	if !c.looks(r.Context(), p) {
+	if !ts.looks(r.Context(), p) {
 		return d, notOperator
 	}
-	all, err := c.opts.Tools.List(r.Context())
+	all, err := ts.offered.List(r.Context())
 	text := strings.ToLower(d.Choice.Text)
 	found := slices.DeleteFunc(all, func(t Tool) bool {
 		return d.Choice.Server != "" && t.Server != d.Choice.Server || !t.inState(d.Choice.State) ||
@@ -205,11 +207,11 @@ func (t Tool) order() string {
 }
 
 // toolFor returns what p may know of a tool.
-func (c *Console) toolFor(ctx context.Context, p policy.Principal, q ToolQuery) (ToolDetail, error) {
-	if !c.looks(ctx, p) {
+func (ts *tools) toolFor(ctx context.Context, p policy.Principal, q ToolQuery) (ToolDetail, error) {
+	if !ts.looks(ctx, p) {
 		return ToolDetail{}, notOperator
 	}
-	t, err := c.opts.Tools.Show(ctx, q)
+	t, err := ts.offered.Show(ctx, q)
 	if err != nil {
 		return t, toolProblem(err)
 	}
@@ -238,12 +240,12 @@ func readTool(r *http.Request) (ToolQuery, error) {
 	return q, err
 }
 
-func (c *Console) showTool(r *http.Request, p policy.Principal) (any, error) {
+func (ts *tools) show(r *http.Request, p policy.Principal) (any, error) {
 	q, err := readTool(r)
 	if err != nil {
 		return nil, err
 	}
-	return c.toolFor(r.Context(), p, q)
+	return ts.toolFor(r.Context(), p, q)
 }
 
 // toolAt returns the tool that the path of r names.
@@ -251,9 +253,9 @@ func toolAt(r *http.Request) ToolQuery {
 	return ToolQuery{Server: r.PathValue("server"), Name: r.PathValue("name")}
 }
 
-// judgeTool returns what accepts or refuses the definition of the tool that the path names, and answers
+// answerJudgement returns what accepts or refuses the definition of the tool that the path names, and answers
 // with the tool.
-func (c *Console) judgeTool(refuse bool) asker {
+func (ts *tools) answerJudgement(refuse bool) asker {
 	return func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 		var body struct {
 			Digest string `json:"digest"`
@@ -264,10 +266,10 @@ func (c *Console) judgeTool(refuse bool) asker {
 		}
 		q := toolAt(r)
 		q.Digest = body.Digest
-		if err := c.judge(r, p, Verdict{Server: q.Server, Name: q.Name, Digest: body.Digest, Refuse: refuse, Reason: body.Reason}); err != nil {
+		if err := ts.judge(r, p, Verdict{Server: q.Server, Name: q.Name, Digest: body.Digest, Refuse: refuse, Reason: body.Reason}); err != nil {
 			return err
 		}
-		t, err := c.toolFor(r.Context(), p, q)
+		t, err := ts.toolFor(r.Context(), p, q)
 		if err != nil {
 			return err
 		}
@@ -279,14 +281,14 @@ func (c *Console) judgeTool(refuse bool) asker {
 const maxReasonBytes = 1000
 
 // judge accepts or refuses a definition for p. It is recorded first, and so is that p was refused to.
-func (c *Console) judge(r *http.Request, p policy.Principal, v Verdict) error {
+func (ts *tools) judge(r *http.Request, p policy.Principal, v Verdict) error {
 	act := Act{Name: ActDefinitionAccepted, Principal: p, Server: Visible(v.Server), Tool: Visible(v.Name), Why: "accept"}
 	if v.Refuse {
 		act.Name, act.Why = ActDefinitionRefused, Visible(v.Reason)
 	}
 	var err error
 	switch {
-	case !c.may(r.Context(), p, policy.Definitions):
+	case !ts.may(r.Context(), p, policy.Definitions):
 		err = mayNotAccept
 	case v.Digest == "":
 		err = badRequest("digest names the definition that was looked at", "GET the tool: it is the member digest")
@@ -299,13 +301,13 @@ func (c *Console) judge(r *http.Request, p policy.Principal, v Verdict) error {
 		v.Record = func(added, removed []string) error {
 			done := act
 			done.Added, done.Removed = added, removed
-			return c.record(r, done)
+			return ts.record(r, done)
 		}
-		err = toolProblem(c.opts.Tools.Judge(r.Context(), v))
+		err = toolProblem(ts.offered.Judge(r.Context(), v))
 	}
 	if err != nil && problemOf(err).Code != codeUnrecorded {
 		act.Why = ""
-		return c.recordRefusal(r, act, err)
+		return ts.recordRefusal(r, act, err)
 	}
 	return err
 }

@@ -2,8 +2,13 @@ package console
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
 	"maps"
 	"net/http"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/toolgate/toolgate/audit/notary"
@@ -31,19 +36,34 @@ var (
 	mayNotExport = problem{Status: http.StatusForbidden, Code: "NOT_EXPORTER", Detail: "the policy does not let you export the audit trail", Hint: "see data.exports of the policy"}
 )
 
-// trailRoutes are the routes and pages that verify and export the trail.
-func (c *Console) trailRoutes() map[string]map[string]handler {
-	routes := map[string]map[string]handler{
-		auditPath:                          {http.MethodGet: c.visit(shows(c.auditPage))},
-		auditPath + "/export":              {http.MethodPost: c.submit(c.submitExport)},
-		verificationsPath:                  {http.MethodPost: c.submit(leads(c.submitVerify))},
-		verificationsPath + "/{id}":        {http.MethodGet: c.visit(shows(c.verificationPage))},
-		verificationsPath + "/{id}/cancel": {http.MethodPost: c.submit(c.cancelJob(verifyKind, verificationsPath))},
-		"/v1/audit/anchors":                {http.MethodGet: c.as(answers(c.showAnchors))},
-		"/v1/audit/export":                 {http.MethodGet: c.as(c.export)},
+// trail are the pages about the audit trail.
+type trail struct {
+	*site
+	lines    AuditTail
+	verifier func(ctx context.Context, report func(Progress)) (notary.Verified, error)  // Options.Verify
+	records  func(ctx context.Context, q ExportQuery) (iter.Seq2[[]byte, error], error) // Options.Export
+	anchors  func() (all []notary.AnchorState, unsigned error)                          // Options.Anchors
+	jobs     *jobs
+}
+
+// routes are the routes and pages that verify and export the trail.
+func (t *trail) routes(g *visitors) routes {
+	tail := routes{"/v1/audit/tail": {http.MethodGet: g.as(t.tail)}}
+	if t.verifier == nil || t.records == nil || t.anchors == nil {
+		return tail
 	}
-	maps.Copy(routes, c.jobRoutes(verifyPath, verifyKind, c.beginVerifying))
-	return routes
+	all := routes{
+		auditPath:                          {http.MethodGet: g.visit(shows(t.page))},
+		auditPath + "/export":              {http.MethodPost: g.submit(t.submitExport)},
+		verificationsPath:                  {http.MethodPost: g.submit(leads(t.submitVerify))},
+		verificationsPath + "/{id}":        {http.MethodGet: g.visit(shows(t.verificationPage))},
+		verificationsPath + "/{id}/cancel": {http.MethodPost: g.submit(t.jobs.cancels(verifyKind, verificationsPath))},
+		"/v1/audit/anchors":                {http.MethodGet: g.as(answers(t.showAnchors))},
+		"/v1/audit/export":                 {http.MethodGet: g.as(t.export)},
+	}
+	maps.Copy(all, tail)
+	maps.Copy(all, t.jobs.routes(g, verifyPath, verifyKind, t.beginVerifying))
+	return all
 }
 
 // An evidence is where the trail of this process is witnessed.
@@ -54,11 +74,11 @@ type evidence struct {
 }
 
 // evidenceFor returns where the trail is witnessed, for those who may read it whole.
-func (c *Console) evidenceFor(ctx context.Context, p policy.Principal) (e evidence, err error) {
-	if c.trailRight(ctx, p) != policy.TrailAll {
+func (t *trail) evidenceFor(ctx context.Context, p policy.Principal) (e evidence, err error) {
+	if t.trailRight(ctx, p) != policy.TrailAll {
 		return e, notAuditor
 	}
-	all, unsigned := c.opts.Anchors()
+	all, unsigned := t.anchors()
 	e.Anchors = append([]notary.AnchorState{}, all...)
 	for i := range e.Anchors {
 		e.Anchors[i].Fault = Visible(e.Anchors[i].Fault)
@@ -69,16 +89,16 @@ func (c *Console) evidenceFor(ctx context.Context, p policy.Principal) (e eviden
 	return e, nil
 }
 
-func (c *Console) showAnchors(r *http.Request, p policy.Principal) (any, error) {
+func (t *trail) showAnchors(r *http.Request, p policy.Principal) (any, error) {
 	if err := readQuery(r.URL, nil); err != nil {
 		return nil, err
 	}
-	return c.evidenceFor(r.Context(), p)
+	return t.evidenceFor(r.Context(), p)
 }
 
 // beginVerifying begins to verify the trail, for those who may read it whole.
-func (c *Console) beginVerifying(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	job, err := c.verify(r, p)
+func (t *trail) beginVerifying(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	job, err := t.verify(r, p)
 	if err != nil {
 		return err
 	}
@@ -86,50 +106,126 @@ func (c *Console) beginVerifying(w http.ResponseWriter, r *http.Request, p polic
 }
 
 // verify begins to verify the trail for p. It is recorded first.
-func (c *Console) verify(r *http.Request, p policy.Principal) (Job, error) {
+func (t *trail) verify(r *http.Request, p policy.Principal) (Job, error) {
 	act := Act{Name: ActTrailVerified, Principal: p}
-	if c.trailRight(r.Context(), p) != policy.TrailAll {
-		return Job{}, c.recordRefusal(r, act, notAuditor)
+	if t.trailRight(r.Context(), p) != policy.TrailAll {
+		return Job{}, t.recordRefusal(r, act, notAuditor)
 	}
-	if err := c.record(r, act); err != nil {
+	if err := t.record(r, act); err != nil {
 		return Job{}, err
 	}
-	return c.jobs.start(verifyKind, personOf(p), func(ctx context.Context, report func(Progress)) (any, error) {
-		return c.opts.Verify(ctx, report)
+	return t.jobs.start(verifyKind, personOf(p), func(ctx context.Context, report func(Progress)) (any, error) {
+		return t.verifier(ctx, report)
 	})
 }
 
 // export writes records of the trail.
-func (c *Console) export(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (t *trail) export(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	q := ExportQuery{Format: "jsonl"}
 	if err := readQuery(r.URL, map[string]func(string) error{
-		"format": anyText(&q.Format), "since": c.moment(&q.Since), "until": c.moment(&q.Until), "kind": anyText(&q.Kind), "outcome": anyText(&q.Outcome),
+		"format": anyText(&q.Format), "since": t.moment(&q.Since), "until": t.moment(&q.Until), "kind": anyText(&q.Kind), "outcome": anyText(&q.Outcome),
 		"principal": anyText(&q.Principal), "tool": anyText(&q.Tool), "ticket": anyText(&q.Ticket),
 	}); err != nil {
 		return err
 	}
-	return c.exportTo(w, r, p, q)
+	return t.exportTo(w, r, p, q)
 }
 
 // exportTo writes records of the trail, for those with the right. It is recorded first.
-func (c *Console) exportTo(w http.ResponseWriter, r *http.Request, p policy.Principal, q ExportQuery) error {
+func (t *trail) exportTo(w http.ResponseWriter, r *http.Request, p policy.Principal, q ExportQuery) error {
 	kind, known := exportForms[q.Format]
 	if !known {
 		return badRequest("there is no such format", "jsonl, csv and ocsf are known")
 	}
-	ctx, stop := c.untilClosed(r.Context())
+	ctx, stop := t.untilClosed(r.Context())
 	defer stop()
-	lines, err := c.opts.Export(ctx, q)
+	lines, err := t.records(ctx, q)
 	if err != nil {
 		return badRequest(Visible(err.Error()), "")
 	}
 	act := Act{Name: ActTrailExported, Principal: p}
-	if !c.may(r.Context(), p, policy.Exports) {
-		return c.recordRefusal(r, act, mayNotExport)
+	if !t.may(r.Context(), p, policy.Exports) {
+		return t.recordRefusal(r, act, mayNotExport)
 	}
-	if err := c.record(r, act); err != nil {
+	if err := t.record(r, act); err != nil {
 		return err
 	}
-	c.stream(w, kind, lines, false)
+	t.stream(w, kind, lines, false)
 	return nil
+}
+
+// tail streams the records that p may read, one per line.
+func (t *trail) tail(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	n, follow := tailLines, false
+	if err := readQuery(r.URL, map[string]func(string) error{
+		"n": number(&n, 0, maxLines, fmt.Sprintf("n is a number from 0 to %d", maxLines)),
+		"follow": func(value string) (err error) {
+			if follow, err = strconv.ParseBool(value); err != nil {
+				err = badRequest("follow is 1 or 0", "")
+			}
+			return err
+		},
+	}); err != nil {
+		return err
+	}
+	ctx, stop := t.untilClosed(r.Context())
+	defer stop()
+	lines, err := t.readable(ctx, r, p, n, follow)
+	if err != nil {
+		return err
+	}
+	t.stream(w, jsonLines, lines, follow)
+	return nil
+}
+
+// readable returns the lines of the trail that p may read: the last n of them, and with
+// follow those written later. Reading is recorded first.
+func (t *trail) readable(ctx context.Context, r *http.Request, p policy.Principal, n int, follow bool) (iter.Seq2[[]byte, error], error) {
+	right := t.trailRight(ctx, p)
+	act := Act{Name: ActTrailRead, Principal: p}
+	if right == policy.TrailNone {
+		return nil, t.recordRefusal(r, act, notAuditor)
+	}
+	if err := t.record(r, act); err != nil {
+		return nil, err
+	}
+	if right == policy.TrailAll {
+		return t.lines(ctx, n, follow), nil
+	}
+	return t.decidable(ctx, p, n, follow), nil
+}
+
+// decidable yields the records of the calls that p may decide on: the last n among the
+// last maxLines of all, and with follow later ones.
+func (t *trail) decidable(ctx context.Context, p policy.Principal, n int, follow bool) iter.Seq2[[]byte, error] {
+	may := t.mayDecide(ctx, p)
+	mine := func(line []byte) bool {
+		var record struct{ Ticket string }
+		return json.Unmarshal(line, &record) == nil && record.Ticket != "" && may(record.Ticket)
+	}
+	return func(yield func([]byte, error) bool) {
+		var last [][]byte
+		for line, err := range t.lines(ctx, maxLines, false) {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if mine(line) {
+				last = append(last, slices.Clone(line))
+			}
+		}
+		for _, line := range last[max(0, len(last)-n):] {
+			if !yield(line, nil) {
+				return
+			}
+		}
+		if !follow {
+			return
+		}
+		for line, err := range t.lines(ctx, 0, true) {
+			if (err != nil || mine(line)) && !yield(line, err) {
+				return
+			}
+		}
+	}
 }

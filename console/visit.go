@@ -51,10 +51,10 @@ func leads(h func(r *http.Request, v visitor) (string, error)) page {
 type identifier func(w http.ResponseWriter, r *http.Request) (visitor, error)
 
 // visit serves signed-in visitors and sends others to the sign-in page.
-func (c *Console) visit(h page) handler { return c.visitAs(c.visitor, h) }
+func (vs *visitors) visit(h page) handler { return vs.visitAs(vs.visitor, h) }
 
 // visitAs is visit for those whom identify knows.
-func (c *Console) visitAs(identify identifier, h page) handler {
+func (vs *visitors) visitAs(identify identifier, h page) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		v, err := identify(w, r)
 		if errors.Is(err, signedOut) && r.Header.Get("HX-Request") == "" { // an open page that fetches itself again stays as it is
@@ -65,7 +65,7 @@ func (c *Console) visitAs(identify identifier, h page) handler {
 			err = h(w, r, v)
 		}
 		if err != nil {
-			return c.refusePage(w, r, v, err)
+			return vs.refusePage(w, r, v, err)
 		}
 		return nil
 	}
@@ -73,13 +73,13 @@ func (c *Console) visitAs(identify identifier, h page) handler {
 
 // submit takes forms of signed-in visitors that carry the session's csrf field.
 // ServeHTTP has refused other origins before.
-func (c *Console) submit(h page) handler { return c.submitAs(c.visitor, readForm, h) }
+func (vs *visitors) submit(h page) handler { return vs.submitAs(vs.visitor, readForm, h) }
 
 // submitFiles is submit for forms with files, or with long texts.
-func (c *Console) submitFiles(h page) handler { return c.submitAs(c.visitor, readFiles, h) }
+func (vs *visitors) submitFiles(h page) handler { return vs.submitAs(vs.visitor, readFiles, h) }
 
 // submitAs is submit for those whom identify knows, and for forms that read reads.
-func (c *Console) submitAs(identify identifier, read func(http.ResponseWriter, *http.Request) error, h page) handler {
+func (vs *visitors) submitAs(identify identifier, read func(http.ResponseWriter, *http.Request) error, h page) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		v, err := identify(w, r)
 		if err == nil {
@@ -93,7 +93,7 @@ func (c *Console) submitAs(identify identifier, read func(http.ResponseWriter, *
 			err = h(w, r, v)
 		}
 		if err != nil {
-			return c.refusePage(w, r, v, err)
+			return vs.refusePage(w, r, v, err)
 		}
 		return nil
 	}
@@ -103,14 +103,14 @@ func (c *Console) submitAs(identify identifier, read func(http.ResponseWriter, *
 var signedOut = problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "you are no longer signed in; nothing was changed"}
 
 // visitor is the identifier of those who have signed in.
-func (c *Console) visitor(w http.ResponseWriter, r *http.Request) (visitor, error) {
+func (vs *visitors) visitor(w http.ResponseWriter, r *http.Request) (visitor, error) {
 	value := cookie(r, sessionCookie)
 	if value == "" {
 		return visitor{}, signedOut
 	}
-	v, err := c.identifyAgain(r.Context(), visitor{csrf: formSecret(value), session: session{id: hashOf(value)}})
+	v, err := vs.identifyAgain(r.Context(), visitor{csrf: formSecret(value), session: session{id: hashOf(value)}})
 	if err == nil {
-		err = c.sessions.use(r.Context(), v.session)
+		err = vs.sessions.use(r.Context(), v.session)
 	}
 	if errors.Is(err, signedOut) {
 		setCookie(w, sessionCookie, "")
@@ -120,12 +120,12 @@ func (c *Console) visitor(w http.ResponseWriter, r *http.Request) (visitor, erro
 
 // anybody is visitor and, where no caller needs a credential, it knows a browser without a session
 // as Options.Anonymous. Such a browser shows that a form is its own by the cookie of the sign-in page.
-func (c *Console) anybody(w http.ResponseWriter, r *http.Request) (visitor, error) {
-	v, err := c.visitor(w, r)
-	if !errors.Is(err, signedOut) || c.opts.Anonymous == nil || !c.private(r) {
+func (vs *visitors) anybody(w http.ResponseWriter, r *http.Request) (visitor, error) {
+	v, err := vs.visitor(w, r)
+	if !errors.Is(err, signedOut) || vs.anonymous == nil || !vs.private(r) {
 		return v, err
 	}
-	p, unknown := c.opts.Anonymous(r.Context())
+	p, unknown := vs.anonymous(r.Context())
 	if unknown != nil || !p.Valid() {
 		return v, err
 	}
@@ -134,24 +134,24 @@ func (c *Console) anybody(w http.ResponseWriter, r *http.Request) (visitor, erro
 
 // identifyAgain identifies v again during a long request; for errors see visitor. The session of
 // a visitor who can no longer be identified ends. It does not count as use of the session.
-func (c *Console) identifyAgain(ctx context.Context, v visitor) (visitor, error) {
-	k, err := c.sessions.read(ctx, v.session.id)
+func (vs *visitors) identifyAgain(ctx context.Context, v visitor) (visitor, error) {
+	k, err := vs.sessions.read(ctx, v.session.id)
 	if err != nil {
 		return visitor{}, err
 	}
 	p, err := policy.Principal{}, errors.New("there is no identity provider now")
 	switch {
 	case k.credential != "":
-		p, err = c.opts.Again(ctx, k.principal, k.credential)
-	case c.opts.Provider != nil:
-		p, err = c.opts.Provider.Again(ctx, k.principal)
+		p, err = vs.again(ctx, k.principal, k.credential)
+	case vs.provider != nil:
+		p, err = vs.provider.Again(ctx, k.principal)
 	}
 	switch {
 	case store.Away(err):
 		return visitor{}, err
 	case err != nil || !p.Valid():
-		c.opts.Log.Debug("ending a session", "subject", k.principal.Subject, "error", err)
-		if err := c.sessions.drop(ctx, k.id); err != nil {
+		vs.log.Debug("ending a session", "subject", k.principal.Subject, "error", err)
+		if err := vs.sessions.drop(ctx, k.id); err != nil {
 			return visitor{}, err
 		}
 		return visitor{}, signedOut
