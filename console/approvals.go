@@ -5,23 +5,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"mime"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
-	jsonv2 "github.com/go-json-experiment/json"
-
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
 const (
-	bodyBytes      = 64 << 10 // the largest request body
-	defaultTickets = 100      // in one list
+	defaultTickets = 100 // in one list
 	maxTickets     = 1000
 )
 
@@ -39,18 +35,18 @@ type approvals struct {
 // routes are the routes of held calls.
 func (a *approvals) routes(g *visitors) routes {
 	return routes{
-		approvalsPath:                     {http.MethodGet: g.visit(a.inbox)},
-		denyPath:                          {http.MethodPost: g.submit(a.denySeveral)},
-		approvalsPath + "/{id}":           {http.MethodGet: g.visit(a.ticketPage)},
-		approvalsPath + "/{id}/arguments": {http.MethodGet: g.visit(a.arguments)},
-		approvalsPath + "/{id}/vote":      {http.MethodPost: g.submit(a.vote)},
-		approvalsPath + "/{id}/reconcile": {http.MethodPost: g.submit(a.finding)},
-		"/console/events":                 {http.MethodGet: g.visit(a.events)},
-		"/v1/approvals":                   {http.MethodGet: g.as(answers(a.list))},
-		"/v1/approvals/{id}":              {http.MethodGet: g.as(answers(a.show))},
-		"/v1/approvals/{id}/{action}":     {http.MethodPost: g.as(a.decide)},
-		"/v1/approvals/watch":             {http.MethodGet: g.as(a.watch)},
-		"/v1/approvals/{id}/reconcile":    {http.MethodPost: g.as(a.reconcile)},
+		page.ApprovalsPath:                     {http.MethodGet: g.visit(a.inbox)},
+		denyPath:                               {http.MethodPost: g.submit(a.denySeveral)},
+		page.ApprovalsPath + "/{id}":           {http.MethodGet: g.visit(a.ticketPage)},
+		page.ApprovalsPath + "/{id}/arguments": {http.MethodGet: g.visit(a.arguments)},
+		page.ApprovalsPath + "/{id}/vote":      {http.MethodPost: g.submit(a.vote)},
+		page.ApprovalsPath + "/{id}/reconcile": {http.MethodPost: g.submit(a.finding)},
+		"/console/events":                      {http.MethodGet: g.visit(a.events)},
+		"/v1/approvals":                        {http.MethodGet: g.as(page.Answers(a.list))},
+		"/v1/approvals/{id}":                   {http.MethodGet: g.as(page.Answers(a.show))},
+		"/v1/approvals/{id}/{action}":          {http.MethodPost: g.as(a.decide)},
+		"/v1/approvals/watch":                  {http.MethodGet: g.as(a.watch)},
+		"/v1/approvals/{id}/reconcile":         {http.MethodPost: g.as(a.reconcile)},
 	}
 }
 
@@ -127,31 +123,31 @@ type Change struct {
 // view returns k as p sees it.
 func view(k approval.Ticket, p policy.Principal) Ticket {
 	t := Ticket{
-		ID: k.ID, State: k.State, Requester: Visible(k.Principal.Subject), RequesterRoles: k.Principal.Roles, Person: Visible(k.Principal.Person), Actors: visibleAll(k.Principal.Actors),
-		Client: Visible(k.Principal.Client), Tenant: Visible(k.Principal.Tenant),
-		Server: Visible(k.Server), Tool: Visible(k.Tool), Exposed: Visible(k.Exposed), Fingerprint: k.Fingerprint, Digest: k.Digest,
+		ID: k.ID, State: k.State, Requester: page.Visible(k.Principal.Subject), RequesterRoles: k.Principal.Roles, Person: page.Visible(k.Principal.Person), Actors: page.VisibleAll(k.Principal.Actors),
+		Client: page.Visible(k.Principal.Client), Tenant: page.Visible(k.Principal.Tenant),
+		Server: page.Visible(k.Server), Tool: page.Visible(k.Tool), Exposed: page.Visible(k.Exposed), Fingerprint: k.Fingerprint, Digest: k.Digest,
 		ArgumentsText: argumentsText(k), ArgumentBytes: k.ArgumentBytes,
-		Revision: k.Revision, Rule: Visible(k.Rule), Reason: Visible(k.Reason), Roles: k.Roles, Quorum: k.Quorum, Each: k.Each, Given: k.Given,
-		Created: k.Created, Expires: k.Expires, DecisionID: Visible(k.DecisionID), TraceID: Visible(k.TraceID),
-		Unconnected: Visible(k.Unconnected), DecidedBy: Visible(k.DecidedBy), DecisionReason: Visible(k.DecisionReason), Note: Visible(k.Note), ToolError: k.ToolFailed(), Attached: k.Attached,
+		Revision: k.Revision, Rule: page.Visible(k.Rule), Reason: page.Visible(k.Reason), Roles: k.Roles, Quorum: k.Quorum, Each: k.Each, Given: k.Given,
+		Created: k.Created, Expires: k.Expires, DecisionID: page.Visible(k.DecisionID), TraceID: page.Visible(k.TraceID),
+		Unconnected: page.Visible(k.Unconnected), DecidedBy: page.Visible(k.DecidedBy), DecisionReason: page.Visible(k.DecisionReason), Note: page.Visible(k.Note), ToolError: k.ToolFailed(), Attached: k.Attached,
 		Transport: k.Transport, Era: k.Era, Execute: k.Execute, Approvals: k.Approvals,
 		MayDecide:    k.State == approval.StateProposed && k.MayDecide(p),
 		MayReconcile: k.State == approval.StateUnknown && k.MayDecide(p),
 	}
 	if as := k.RunsAs; as != nil {
-		t.RunsAs = &approval.Account{ID: as.ID, Type: as.Type, Issuer: Visible(as.Issuer), Account: Visible(as.Account), Scopes: visibleAll(as.Scopes), Until: as.Until}
+		t.RunsAs = &approval.Account{ID: as.ID, Type: as.Type, Issuer: page.Visible(as.Issuer), Account: page.Visible(as.Account), Scopes: page.VisibleAll(as.Scopes), Until: as.Until}
 	}
 	for name, claim := range k.Tags {
 		if t.Tags == nil {
 			t.Tags = make(map[string]string)
 		}
-		t.Tags[Visible(name)] = Visible(claim)
+		t.Tags[page.Visible(name)] = page.Visible(claim)
 	}
 	if json.Valid(k.Arguments) {
 		t.Arguments = k.Arguments
 	}
 	for _, b := range k.Votes {
-		t.Votes = append(t.Votes, Ballot{Subject: Visible(b.Subject), Person: Visible(b.Person), Approve: b.Approve, Reason: Visible(b.Reason), At: b.At})
+		t.Votes = append(t.Votes, Ballot{Subject: page.Visible(b.Subject), Person: page.Visible(b.Person), Approve: b.Approve, Reason: page.Visible(b.Reason), At: b.At})
 	}
 	for _, c := range k.History {
 		t.History = append(t.History, visibleChange(c))
@@ -160,14 +156,14 @@ func view(k approval.Ticket, p policy.Principal) Ticket {
 }
 
 func visibleChange(c approval.Change) Change {
-	return Change{At: c.At, Who: Visible(c.Who), From: c.From, To: c.To, Reason: Visible(c.Reason), Digest: c.Digest}
+	return Change{At: c.At, Who: page.Visible(c.Who), From: c.From, To: c.To, Reason: page.Visible(c.Reason), Digest: c.Digest}
 }
 
 func argumentsText(k approval.Ticket) string {
 	if k.Arguments == nil && k.ArgumentBytes > 0 {
 		return fmt.Sprintf("(%d bytes, see the ticket)", k.ArgumentBytes)
 	}
-	return shorten(Visible(string(k.Arguments)))
+	return page.Shorten(page.Visible(string(k.Arguments)))
 }
 
 func (a *approvals) list(r *http.Request, p policy.Principal) (any, error) {
@@ -185,11 +181,11 @@ func (a *approvals) list(r *http.Request, p policy.Principal) (any, error) {
 			tickets = append(tickets, view(k, p))
 		}
 	}
-	page := map[string]any{"approvals": tickets}
+	answer := map[string]any{"approvals": tickets}
 	if len(found) == f.Limit {
-		page["next"] = found[len(found)-1].ID // there may be older ones: ?before=
+		answer["next"] = found[len(found)-1].ID // there may be older ones: ?before=
 	}
-	return page, nil
+	return answer, nil
 }
 
 // listFilter reads the query of a list by p.
@@ -202,12 +198,12 @@ func listFilter(u *url.URL, p policy.Principal) (approval.Filter, error) {
 	}
 	known["awaiting"] = func(value string) error {
 		if f.Awaiting = p; value != "me" {
-			return badRequest("awaiting is me: what waits for your vote", "")
+			return page.BadRequest("awaiting is me: what waits for your vote", "")
 		}
 		return nil
 	}
-	known["limit"] = number(&f.Limit, 1, maxTickets, fmt.Sprintf("limit is a number from 1 to %d", maxTickets))
-	return f, readQuery(u, known)
+	known["limit"] = page.Number(&f.Limit, 1, maxTickets, fmt.Sprintf("limit is a number from 1 to %d", maxTickets))
+	return f, page.ReadQuery(u, known)
 }
 
 // states reads one or more, with commas between them; nothing is all.
@@ -217,7 +213,7 @@ func states(list string) (found []approval.State, err error) {
 	}
 	for name := range strings.SplitSeq(list, ",") {
 		if !slices.Contains(approval.States(), approval.State(name)) {
-			return nil, badRequest(fmt.Sprintf("%q is no state", Visible(name)), "states are "+stateNames())
+			return nil, page.BadRequest(fmt.Sprintf("%q is no state", page.Visible(name)), "states are "+stateNames())
 		}
 		found = append(found, approval.State(name))
 	}
@@ -248,13 +244,13 @@ func (a *approvals) visible(r *http.Request, p policy.Principal) (approval.Ticke
 func (a *approvals) decide(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	action := r.PathValue("action")
 	if action != "approve" && action != "deny" {
-		return problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "a ticket can be approved or denied", Hint: "POST …/approve or …/deny"}
+		return page.Problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "a ticket can be approved or denied", Hint: "POST …/approve or …/deny"}
 	}
 	var body struct {
 		Reason string `json:"reason"`
 		Digest string `json:"digest"`
 	}
-	err := read(w, r, &body, "an object with the texts reason and digest", `{"reason": "…", "digest": "sha256:…"}`)
+	err := page.ReadBody(w, r, &body, "an object with the texts reason and digest", `{"reason": "…", "digest": "sha256:…"}`)
 	if err != nil {
 		return err
 	}
@@ -274,7 +270,7 @@ func (a *approvals) settle(w http.ResponseWriter, r *http.Request, p policy.Prin
 		a.recordVote(r, p, r.PathValue("id"), err)
 		return err
 	}
-	return answer(w, view(k, p))
+	return page.Answer(w, view(k, p))
 }
 
 // reconcile records what a person found out about a call of unknown outcome.
@@ -284,46 +280,24 @@ func (a *approvals) reconcile(w http.ResponseWriter, r *http.Request, p policy.P
 		Reason  string `json:"reason"`
 	}
 	const shape, example = "an object with the texts outcome, done or failed, and reason", `{"outcome": "done", "reason": "…"}`
-	if err := read(w, r, &body, shape, example); err != nil {
+	if err := page.ReadBody(w, r, &body, shape, example); err != nil {
 		return err
 	}
 	if body.Outcome != string(approval.StateDone) && body.Outcome != string(approval.StateFailed) {
-		return badRequest("the body is not "+shape, example)
+		return page.BadRequest("the body is not "+shape, example)
 	}
 	return a.settle(w, r, p, func(id string) (approval.Ticket, error) {
 		k, err := a.reconciler.Reconcile(r.Context(), approval.Finding{ID: id, Approver: p, TookEffect: body.Outcome == string(approval.StateDone), Reason: body.Reason})
 		if errors.Is(err, approval.ErrReasonRequired) {
-			err = problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a finding needs a reason", Hint: "say how you know"}
+			err = page.Problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a finding needs a reason", Hint: "say how you know"}
 		}
 		return k, err
 	})
 }
 
-// read decodes the body of a decision: one JSON object without duplicate and
-// unknown members. An empty body leaves into unchanged.
-func read(w http.ResponseWriter, r *http.Request, into any, shape, example string) error {
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return problem{Status: http.StatusUnsupportedMediaType, Code: "NOT_JSON", Detail: "the body must be application/json"}
-	}
-	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyBytes))
-	if _, long := errors.AsType[*http.MaxBytesError](err); long {
-		return tooLargeBody
-	}
-	if err != nil {
-		return badRequest("the body could not be read", "")
-	}
-	if len(text) == 0 {
-		return nil
-	}
-	if err := jsonv2.Unmarshal(text, into, jsonv2.RejectUnknownMembers(true)); err != nil {
-		return badRequest("the body is not "+shape, example)
-	}
-	return nil
-}
-
 // recordVote records a refused vote or finding on a ticket.
 func (a *approvals) recordVote(r *http.Request, p policy.Principal, ticket string, err error) {
 	if err != nil {
-		_ = a.record(r, Act{Name: ActVoteRefused, Principal: p, Ticket: Visible(ticket), Reason: problemOf(err).Code})
+		_ = a.record(r, Act{Name: ActVoteRefused, Principal: p, Ticket: page.Visible(ticket), Reason: page.ProblemOf(err).Code})
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/big"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/internal/text"
 )
 
@@ -57,14 +57,14 @@ func leaves(text []byte) (found []leaf, err error) {
 		found = append(found, leaf{pointer: string(d.StackPointer()), lexeme: string(value)})
 	}
 	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, badRequest("the text has data after its value", "")
+		return nil, page.BadRequest("the text has data after its value", "")
 	}
 	return found, nil
 }
 
 // row is one line of the table of arguments, for people.
 type row struct {
-	Pointer marked
+	Pointer page.Text
 	value
 	Was    *value // what the earlier call had here, when that was something else
 	IsNew  bool   // the earlier call had nothing here
@@ -73,9 +73,9 @@ type row struct {
 
 // A value is one value as it was written, with remarks for the reader.
 type value struct {
-	Text marked // whole
+	Text page.Text // whole
 	// Head and Tail stand for Text until it is opened; empty = it is short.
-	Head, Tail marked
+	Head, Tail page.Text
 	Runes      int
 	Reads      string   // what a string says, when its escapes hide that; visible, its line breaks are real
 	Notes      []string // remarks
@@ -83,19 +83,19 @@ type value struct {
 
 // valueOf describes one leaf.
 func valueOf(lexeme string) value {
-	shown := Visible(lexeme)
-	v := value{Text: textOf(shown), Runes: utf8.RuneCountInString(shown)}
+	shown := page.Visible(lexeme)
+	v := value{Text: page.TextOf(shown), Runes: utf8.RuneCountInString(shown)}
 	if v.Runes > foldRunes {
 		runes := []rune(shown)
-		v.Head, v.Tail = textOf(string(runes[:headRunes])), textOf(string(runes[len(runes)-tailRunes:]))
+		v.Head, v.Tail = page.TextOf(string(runes[:headRunes])), page.TextOf(string(runes[len(runes)-tailRunes:]))
 	}
 	said := lexeme
 	if strings.HasPrefix(lexeme, `"`) {
 		said = unquote(lexeme)
-		if lines := visibleLines(said); `"`+lines+`"` != shown {
+		if lines := page.VisibleLines(said); `"`+lines+`"` != shown {
 			v.Reads = lines
 		}
-		if strings.ContainsFunc(said, func(r rune) bool { return hidden(r) && r != '\n' && r != '\t' }) {
+		if strings.ContainsFunc(said, func(r rune) bool { return page.Hidden(r) && r != '\n' && r != '\t' }) {
 			v.Notes = append(v.Notes, `has characters that a screen would hide or turn around, shown as \u…`)
 		}
 		if mixed := mixedScripts(said); mixed != "" {
@@ -115,15 +115,6 @@ func unquote(lexeme string) string {
 		return lexeme // stray bytes: Visible shows them
 	}
 	return string(said)
-}
-
-// visibleLines is Visible, but line feeds stay.
-func visibleLines(s string) string {
-	lines := strings.Split(s, "\n")
-	for i, line := range lines {
-		lines[i] = Visible(line)
-	}
-	return strings.Join(lines, "\n")
 }
 
 // confusable are alphabets whose letters pass for one another's.
@@ -203,47 +194,6 @@ func grouped(digits string) string {
 	return b.String()
 }
 
-// marked is a visible text in parts, so that a page can mark the escapes.
-type marked []part
-
-type part struct {
-	Text   string
-	Escape bool // whether Text is an escape, such as \u0000
-}
-
-// escapes finds the escapes of a visible text. An escaped backslash escapes
-// nothing.
-var escapes = regexp.MustCompile(`(?s)\\(u[0-9a-fA-F]{4}|.)`)
-
-// textOf splits the result of Visible. In a JSON string, escapes that its
-// writer made count like those that Visible makes.
-func textOf(visible string) (t marked) {
-	from := 0
-	for _, at := range escapes.FindAllStringIndex(visible, -1) {
-		if at[1]-at[0] < len(`\u0000`) {
-			continue
-		}
-		if from < at[0] {
-			t = append(t, part{Text: visible[from:at[0]]})
-		}
-		t = append(t, part{Text: visible[at[0]:at[1]], Escape: true})
-		from = at[1]
-	}
-	if from < len(visible) {
-		t = append(t, part{Text: visible[from:]})
-	}
-	return t
-}
-
-// String joins the parts.
-func (t marked) String() string {
-	var b strings.Builder
-	for _, p := range t {
-		b.WriteString(p.Text)
-	}
-	return b.String()
-}
-
 // A table shows arguments value by value and, where an earlier call exists, how
 // they differ from its arguments.
 type table struct {
@@ -283,7 +233,7 @@ func compared(arguments, earlier []byte) (t table) {
 	for _, l := range now {
 		old, there := was[l.pointer]
 		delete(was, l.pointer)
-		r := row{Pointer: textOf(Visible(l.pointer)), value: valueOf(l.lexeme), IsNew: t.Compared && !there}
+		r := row{Pointer: page.TextOf(page.Visible(l.pointer)), value: valueOf(l.lexeme), IsNew: t.Compared && !there}
 		switch {
 		case r.IsNew:
 			t.Added++
@@ -297,7 +247,7 @@ func compared(arguments, earlier []byte) (t table) {
 	}
 	for _, l := range before {
 		if old, left := was[l.pointer]; left {
-			t.Rows = append(t.Rows, row{Pointer: textOf(Visible(l.pointer)), Was: new(valueOf(old)), IsGone: true})
+			t.Rows = append(t.Rows, row{Pointer: page.TextOf(page.Visible(l.pointer)), Was: new(valueOf(old)), IsGone: true})
 			t.Taken++
 			delete(was, l.pointer)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -152,7 +153,7 @@ func FuzzArguments(f *testing.F) {
 			}
 			rest = rest[at+len(l[1]):]
 			v := console.ValueOf(l[1])
-			if v.Text != console.Visible(l[1]) || console.Visible(strings.ReplaceAll(v.Reads, "\n", "")) != strings.ReplaceAll(v.Reads, "\n", "") ||
+			if v.Text != page.Visible(l[1]) || page.Visible(strings.ReplaceAll(v.Reads, "\n", "")) != strings.ReplaceAll(v.Reads, "\n", "") ||
 				!strings.HasPrefix(v.Text, v.Head) || !strings.HasSuffix(v.Text, v.Tail) {
 				t.Fatalf("%q is shown as %+v", l[1], v)
 			}

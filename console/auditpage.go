@@ -6,6 +6,7 @@ import (
 	"github.com/a-h/templ"
 
 	"github.com/toolgate/toolgate/audit/notary"
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -15,7 +16,7 @@ const (
 )
 
 type auditPageData struct {
-	shell
+	page.Shell
 	evidence
 	Jobs   []Job
 	Export bool // the visitor may export
@@ -27,7 +28,7 @@ func (t *trail) page(r *http.Request, v visitor) (view templ.Component, err erro
 	if d.evidence, err = t.evidenceFor(r.Context(), v.Principal); err != nil {
 		return nil, err
 	}
-	d.shell, err = t.shell(r.Context(), v, "Audit", auditPath, "")
+	d.Shell, err = t.shell(r.Context(), v, "Audit", auditPath, "")
 	return auditView(d), err
 }
 
@@ -38,7 +39,7 @@ func (t *trail) submitVerify(r *http.Request, v visitor) (string, error) {
 }
 
 type verificationPage struct {
-	shell
+	page.Shell
 	Job
 	Found *notary.Verified // nil = it is not known yet
 }
@@ -49,7 +50,7 @@ func (t *trail) verificationPage(r *http.Request, v visitor) (view templ.Compone
 	if d.Job, err = t.jobs.find(verifyKind, r.PathValue("id"), personOf(v.Principal), false); err != nil {
 		return nil, err
 	}
-	if d.shell, err = t.shell(r.Context(), v, "Verification", auditPath, ""); err != nil {
+	if d.Shell, err = t.shell(r.Context(), v, "Verification", auditPath, ""); err != nil {
 		return nil, err
 	}
 	d.Refresh = d.State == JobRunning

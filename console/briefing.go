@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
@@ -61,7 +62,7 @@ func (a *approvals) wholeTicket(r *http.Request, k approval.Ticket, p policy.Pri
 		t.Result = &Result{Withheld: true}
 		return t, nil
 	case p.Subject != k.Principal.Subject:
-		err = a.record(r, Act{Name: ActArgumentsRead, Principal: p, Call: Visible(k.DecisionID), Ticket: Visible(k.ID)})
+		err = a.record(r, Act{Name: ActArgumentsRead, Principal: p, Call: page.Visible(k.DecisionID), Ticket: page.Visible(k.ID)})
 	}
 	t.Result = new(resultOf(k.Result))
 	return t, err
@@ -69,10 +70,10 @@ func (a *approvals) wholeTicket(r *http.Request, k approval.Ticket, p policy.Pri
 
 // shown returns b with its texts in their visible form.
 func (b Briefing) shown() Briefing {
-	b.Description, b.Risk, b.Notice = visibleLines(b.Description), Visible(b.Risk), visibleLines(b.Notice)
+	b.Description, b.Risk, b.Notice = page.VisibleLines(b.Description), page.Visible(b.Risk), page.VisibleLines(b.Notice)
 	for i := range b.Budgets {
 		one := &b.Budgets[i]
-		one.Meter, one.Adds, one.Asset = Visible(one.Meter), Visible(one.Adds), Visible(one.Asset)
+		one.Meter, one.Adds, one.Asset = page.Visible(one.Meter), page.Visible(one.Adds), page.Visible(one.Asset)
 	}
 	return b
 }
@@ -104,12 +105,12 @@ func resultOf(stored json.RawMessage) (r Result) {
 	}
 	lines := strings.SplitAfterN(whole[:cut], "\n", resultLines+1)
 	start := strings.Join(lines[:min(len(lines), resultLines)], "")
-	return Result{Text: visibleLines(start), Cut: len(whole) - len(start)}
+	return Result{Text: page.VisibleLines(start), Cut: len(whole) - len(start)}
 }
 
 // String says in words what b reads.
 func (b Budget) String() string {
-	return b.Meter + prefixed(" of ", b.apart()) + " in " + b.Window + ": " + b.used(b.Before) + " before this call, " + b.used(b.With) + " with it"
+	return b.Meter + page.Prefixed(" of ", b.apart()) + " in " + b.Window + ": " + b.used(b.Before) + " before this call, " + b.used(b.With) + " with it"
 }
 
 // used says what a budget reads, in words.
@@ -118,7 +119,7 @@ func (b *Budget) used(r policy.Reading) string {
 	if b.Adds == "" {
 		return calls
 	}
-	return r.Sum.String() + prefixed(" ", b.Asset) + " in " + calls
+	return r.Sum.String() + page.Prefixed(" ", b.Asset) + " in " + calls
 }
 
 // apart names the values that a budget counts apart, "" for none.
@@ -127,7 +128,7 @@ func (b *Budget) apart() string {
 	_ = json.Unmarshal(b.Per, &values) // a budget of all calls together has no values
 	var said []string
 	for _, v := range values {
-		said = append(said, Visible(unquote(string(v))))
+		said = append(said, page.Visible(unquote(string(v))))
 	}
 	return strings.Join(said, ", ")
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/index"
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -31,7 +32,7 @@ const (
 )
 
 type callsPageData struct {
-	shell
+	page.Shell
 	index.Page
 	Filters []searchField
 	Narrow  bool   // a filter is set that is not always shown
@@ -77,7 +78,7 @@ func (c *calls) listPage(r *http.Request, v visitor) (templ.Component, error) {
 		return nil, err
 	}
 	d := callsPageData{Reads: c.may(r.Context(), v.Principal, policy.ReadsArguments)}
-	if d.shell, err = c.shell(r.Context(), v, "Calls", callsPath, ""); err != nil {
+	if d.Shell, err = c.shell(r.Context(), v, "Calls", callsPath, ""); err != nil {
 		return nil, err
 	}
 	if d.Page, err = c.index.Search(r.Context(), q); err != nil {
@@ -117,7 +118,7 @@ func callsAt(given url.Values, name, value string) string {
 func (c *calls) followPage(w http.ResponseWriter, r *http.Request, v visitor) error {
 	q, given, _, err := c.pageQuery(r.URL)
 	if err == nil && (q.Cursor != "" || !q.Until.IsZero()) {
-		err = badRequest("a list that has an end does not follow calls", "leave out cursor and until")
+		err = page.BadRequest("a list that has an end does not follow calls", "leave out cursor and until")
 	}
 	if err == nil {
 		err = c.searching(r, v.Principal, &q)
@@ -126,18 +127,18 @@ func (c *calls) followPage(w http.ResponseWriter, r *http.Request, v visitor) er
 		return err
 	}
 	ctx, stop := c.untilClosed(r.Context())
-	calls, wait := feedOf(ctx, c.log, c.index.Follow(ctx, q)) // from here on nothing is missed
+	calls, wait := page.Feed(ctx, c.log, c.index.Follow(ctx, q)) // from here on nothing is missed
 	defer wait()
 	defer stop()
 	if err := c.narrow(ctx, v.Principal, &q); err != nil { // what is asked of tickets is not for two goroutines
 		return err
 	}
-	page, err := c.index.Search(ctx, q)
+	found, err := c.index.Search(ctx, q)
 	if err != nil {
 		return ofIndex(err)
 	}
 	given.Del("follow")
-	list := openList{c: c, v: v, query: q, given: given, calls: page.Calls, more: page.Next != ""}
+	list := openList{c: c, v: v, query: q, given: given, calls: found.Calls, more: found.Next != ""}
 	list.send(ctx, w, calls)
 	return nil
 }
@@ -156,7 +157,7 @@ type openList struct {
 func (l *openList) send(ctx context.Context, w http.ResponseWriter, coming <-chan index.Call) {
 	out := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "text/event-stream")
-	beat := time.NewTicker(heartbeat)
+	beat := time.NewTicker(page.Heartbeat)
 	defer beat.Stop()
 	for due := time.After(0); ; {
 		text := []byte(": still here\n")
@@ -181,7 +182,7 @@ func (l *openList) send(ctx context.Context, w http.ResponseWriter, coming <-cha
 		if text == nil {
 			text = l.event(ctx)
 		}
-		if writeLine(w, out, text) != nil {
+		if page.WriteLine(w, out, text) != nil {
 			return
 		}
 	}
@@ -226,7 +227,7 @@ func (l *openList) event(ctx context.Context) []byte {
 }
 
 type callPageData struct {
-	shell
+	page.Shell
 	WholeCall
 	Decided, Ended audit.Record // as far as the trail at hand has them
 	Steps          []callStep
@@ -259,7 +260,7 @@ func (c *calls) page(r *http.Request, v visitor) (templ.Component, error) {
 		return nil, err
 	}
 	d.Tries, d.Viewer = c.mayTry(r, v.Principal) == nil, c.viewerURL(d.judgedBy().TraceID)
-	d.shell, err = c.shell(r.Context(), v, "Call of "+Visible(d.Call.Tool), callsPath, "")
+	d.Shell, err = c.shell(r.Context(), v, "Call of "+page.Visible(d.Call.Tool), callsPath, "")
 	return callView(d), err
 }
 
@@ -277,18 +278,9 @@ func (d *callPageData) judgedBy() *audit.Record {
 // arguments are those that were judged, indented; "" = they are not shown.
 func (d *callPageData) arguments() string {
 	if len(d.Decided.Arguments) > 0 {
-		return indented(d.Decided.Arguments)
+		return page.Indented(d.Decided.Arguments)
 	}
-	return indented(d.Ended.Arguments)
-}
-
-// indented is the visible form of JSON, a member on each line.
-func indented(text json.RawMessage) string {
-	var out bytes.Buffer
-	if json.Indent(&out, text, "", "  ") != nil {
-		return visibleLines(string(text))
-	}
-	return visibleLines(out.String())
+	return page.Indented(d.Ended.Arguments)
 }
 
 // steps returns what the records have the times of, the oldest first.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit/index"
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -48,16 +49,16 @@ func (c *calls) routes(g *visitors) routes {
 		callsPath + "/{id}": {http.MethodGet: g.visit(shows(c.page))},
 		callEvents:          {http.MethodGet: g.visit(c.followPage)},
 		"/v1/calls":         {http.MethodGet: g.as(c.list)},
-		"/v1/calls/{id}":    {http.MethodGet: g.as(answers(c.show))},
+		"/v1/calls/{id}":    {http.MethodGet: g.as(page.Answers(c.show))},
 	}
 }
 
 var (
-	noReader = problem{Status: http.StatusForbidden, Code: "NOT_READER", Detail: "the policy does not let you read arguments, or search in them",
+	noReader = page.Problem{Status: http.StatusForbidden, Code: "NOT_READER", Detail: "the policy does not let you read arguments, or search in them",
 		Hint: "see data.arguments of the policy; leave out argument and text"}
-	noCall = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "the index has no such call, or it is not yours to see",
+	noCall = page.Problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "the index has no such call, or it is not yours to see",
 		Hint: "the index is no evidence, and some seconds behind: toolgate audit search --id"}
-	noIndex = problem{Status: http.StatusServiceUnavailable, Code: "INDEX_STARTING", Detail: "the index of calls is being made",
+	noIndex = page.Problem{Status: http.StatusServiceUnavailable, Code: "INDEX_STARTING", Detail: "the index of calls is being made",
 		Hint: "try again in a few seconds; toolgate audit search reads the trail itself"}
 )
 
@@ -65,7 +66,7 @@ var (
 func ofIndex(err error) error {
 	switch {
 	case errors.Is(err, index.ErrQuery):
-		return badRequest(err.Error(), "")
+		return page.BadRequest(err.Error(), "")
 	case errors.Is(err, index.ErrNotFound):
 		return noCall
 	case errors.Is(err, index.ErrStarting):
@@ -96,7 +97,7 @@ func (c *calls) searching(r *http.Request, p policy.Principal, q *index.Query) e
 	act := Act{Name: ActTrailRead, Principal: p, Query: asked(q)}
 	refused := c.narrow(r.Context(), p, q)
 	if refused != nil {
-		act.Reason = problemOf(refused).Code
+		act.Reason = page.ProblemOf(refused).Code
 	}
 	if act.Reason == noReader.Code {
 		act.Name = ActArgumentsRead
@@ -129,13 +130,13 @@ func timesOf(q *index.Query) map[string]*time.Time {
 func asked(q *index.Query) string {
 	var said []string
 	for name, value := range textsOf(q) {
-		shown := "=" + Visible(*value)
+		shown := "=" + page.Visible(*value)
 		switch {
 		case *value == "" || name == "cursor":
 			continue
 		case name == "argument":
 			pointer, _, _ := strings.Cut(*value, "=")
-			shown = "=" + Visible(pointer)
+			shown = "=" + page.Visible(pointer)
 		case name == "text":
 			shown = ""
 		}
@@ -153,10 +154,10 @@ func asked(q *index.Query) string {
 // query reads a query of /v1/calls.
 func (c *calls) query(u *url.URL) (q index.Query, follow bool, err error) {
 	known := map[string]func(string) error{
-		"limit": number(&q.Limit, 1, index.MaxLimit, fmt.Sprintf("limit is a number from 1 to %d", index.MaxLimit)),
+		"limit": page.Number(&q.Limit, 1, index.MaxLimit, fmt.Sprintf("limit is a number from 1 to %d", index.MaxLimit)),
 		"follow": func(value string) (err error) {
 			if follow, err = strconv.ParseBool(value); err != nil {
-				err = badRequest("follow is true or false", "")
+				err = page.BadRequest("follow is true or false", "")
 			}
 			return err
 		},
@@ -167,7 +168,7 @@ func (c *calls) query(u *url.URL) (q index.Query, follow bool, err error) {
 	for name, to := range timesOf(&q) {
 		known[name] = c.moment(to)
 	}
-	if err = readQuery(u, known); err == nil {
+	if err = page.ReadQuery(u, known); err == nil {
 		err = ofIndex(q.Check())
 	}
 	return q, follow, err
@@ -185,18 +186,18 @@ func (c *calls) list(w http.ResponseWriter, r *http.Request, p policy.Principal)
 	if follow {
 		return c.follow(w, r, q)
 	}
-	page, err := c.index.Search(r.Context(), q)
+	found, err := c.index.Search(r.Context(), q)
 	if err != nil {
 		return ofIndex(err)
 	}
-	return answer(w, page)
+	return page.Answer(w, found)
 }
 
 // follow sends the calls of q that come as server-sent events, until the reader goes. It identifies
 // the reader again for every event.
 func (c *calls) follow(w http.ResponseWriter, r *http.Request, q index.Query) error {
 	ctx, stop := c.untilClosed(r.Context())
-	calls, wait := feedOf(ctx, c.log, c.index.Follow(ctx, q)) // from here on nothing is missed
+	calls, wait := page.Feed(ctx, c.log, c.index.Follow(ctx, q)) // from here on nothing is missed
 	defer wait()
 	defer stop()
 	may := func() error {
@@ -206,7 +207,7 @@ func (c *calls) follow(w http.ResponseWriter, r *http.Request, q index.Query) er
 		}
 		return c.narrow(ctx, p, &q)
 	}
-	sendEvents(ctx, w, ": calls follow; the index is no evidence\n", calls, may, func(k index.Call) string {
+	page.SendEvents(ctx, w, ": calls follow; the index is no evidence\n", calls, may, func(k index.Call) string {
 		data, _ := json.Marshal(k) // fails for no call
 		return fmt.Sprintf("event: call\ndata: %s\n", data)
 	})
@@ -215,7 +216,7 @@ func (c *calls) follow(w http.ResponseWriter, r *http.Request, q index.Query) er
 
 // show answers with one call whole.
 func (c *calls) show(r *http.Request, p policy.Principal) (any, error) {
-	if err := readQuery(r.URL, nil); err != nil {
+	if err := page.ReadQuery(r.URL, nil); err != nil {
 		return nil, err
 	}
 	return c.whole(r, p, r.PathValue("id"))
@@ -237,7 +238,7 @@ func (c *calls) whole(r *http.Request, p policy.Principal, id string) (whole Who
 		return WholeCall{}, noCall
 	}
 	if c.may(r.Context(), p, policy.ReadsArguments) {
-		return whole, c.record(r, Act{Name: ActArgumentsRead, Principal: p, Call: Visible(id), Ticket: Visible(whole.Call.Ticket)})
+		return whole, c.record(r, Act{Name: ActArgumentsRead, Principal: p, Call: page.Visible(id), Ticket: page.Visible(whole.Call.Ticket)})
 	}
 	whole.Withheld = withheld
 	for _, record := range []*json.RawMessage{&whole.Decision, &whole.Outcome} {

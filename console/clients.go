@@ -7,6 +7,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -37,7 +38,7 @@ type clients struct {
 func (c *clients) routes(g *visitors) routes {
 	return routes{
 		connectPath:   {http.MethodGet: g.visit(shows(c.page))},
-		"/v1/connect": {http.MethodGet: g.as(answers(c.show))},
+		"/v1/connect": {http.MethodGet: g.as(page.Answers(c.show))},
 	}
 }
 
@@ -58,24 +59,24 @@ func (c *clients) guideFor(r *http.Request, p policy.Principal) (k guide, err er
 }
 
 func (c *clients) show(r *http.Request, p policy.Principal) (any, error) {
-	if err := readQuery(r.URL, nil); err != nil {
+	if err := page.ReadQuery(r.URL, nil); err != nil {
 		return nil, err
 	}
 	return c.guideFor(r, p)
 }
 
 type clientsPage struct {
-	shell
+	page.Shell
 	guide
 	One Client // that was asked for, or the first
 }
 
-var noClient = problem{Status: http.StatusNotFound, Code: "NO_CLIENT", Detail: "toolgate does not know this client", Hint: "see /console/connect"}
+var noClient = page.Problem{Status: http.StatusNotFound, Code: "NO_CLIENT", Detail: "toolgate does not know this client", Hint: "see /console/connect"}
 
 // page says how to connect a client, and whether one of the visitor is connected.
 func (c *clients) page(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d clientsPage
-	if err := readQuery(r.URL, map[string]func(string) error{"client": anyText(&d.One.ID)}); err != nil {
+	if err := page.ReadQuery(r.URL, map[string]func(string) error{"client": page.String(&d.One.ID)}); err != nil {
 		return nil, err
 	}
 	if d.guide, err = c.guideFor(r, v.Principal); err != nil {
@@ -86,6 +87,6 @@ func (c *clients) page(r *http.Request, v visitor) (view templ.Component, err er
 		return nil, noClient
 	}
 	d.One = d.Clients[i]
-	d.shell, err = c.shell(r.Context(), v, "Connect", connectPath, connectPath+"?"+url.Values{"client": {d.One.ID}}.Encode())
+	d.Shell, err = c.shell(r.Context(), v, "Connect", connectPath, connectPath+"?"+url.Values{"client": {d.One.ID}}.Encode())
 	return clientsView(d), err
 }

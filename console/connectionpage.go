@@ -8,6 +8,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -24,7 +25,7 @@ func (v visitor) holds(s Service, all []Connection) holding {
 	who := s.owner(v.Principal)
 	i := slices.IndexFunc(all, func(k Connection) bool { return k.Server == s.Name && k.Person == who && k.Live() })
 	if i < 0 {
-		return holding{Name: Visible(s.Name), Page: servicePath(s.Name), CSRF: v.csrf}
+		return holding{Name: page.Visible(s.Name), Page: servicePath(s.Name), CSRF: v.csrf}
 	}
 	return v.holding(all[i])
 }
@@ -32,14 +33,14 @@ func (v visitor) holds(s Service, all []Connection) holding {
 // holding returns k for a page of v.
 func (v visitor) holding(k Connection) holding {
 	k = k.shown()
-	return holding{Name: Visible(k.Server), Page: servicePath(k.Server), Connection: &k, CSRF: v.csrf}
+	return holding{Name: page.Visible(k.Server), Page: servicePath(k.Server), Connection: &k, CSRF: v.csrf}
 }
 
 func servicePath(name string) string { return connectionsPath + "/" + url.PathEscape(name) }
 
 // connectionsPage lists holdings.
 type connectionsPage struct {
-	shell
+	page.Shell
 	Own, Toolgate, Others []holding
 	Operates, SeesOthers  bool
 }
@@ -52,7 +53,7 @@ func (c *connections) listPage(r *http.Request, v visitor) (templ.Component, err
 		return nil, err
 	}
 	data := connectionsPage{Operates: c.may(r.Context(), v.Principal, policy.Operates), SeesOthers: c.may(r.Context(), v.Principal, policy.Connections)}
-	if data.shell, err = c.shell(r.Context(), v, "Connections", connectionsPath, connectionsPath); err != nil {
+	if data.Shell, err = c.shell(r.Context(), v, "Connections", connectionsPath, connectionsPath); err != nil {
 		return nil, err
 	}
 	for _, s := range c.made.Services() {
@@ -93,13 +94,13 @@ func (c *connections) connectPage(w http.ResponseWriter, r *http.Request) error 
 
 // connectPage asks whether to connect.
 type connectPage struct {
-	shell
+	page.Shell
 	holding
 	Address string // of the server
 	Shared  bool
 	Asker   string // address of toolgate
 	Plan    Plan
-	Refused *problem // why nobody can connect now
+	Refused *page.Problem // why nobody can connect now
 }
 
 func (c *connections) askToConnect(w http.ResponseWriter, r *http.Request, v visitor) error {
@@ -107,7 +108,7 @@ func (c *connections) askToConnect(w http.ResponseWriter, r *http.Request, v vis
 	if err != nil {
 		return err
 	}
-	frame, err := c.shell(r.Context(), v, Visible(s.Name), connectionsPath, servicePath(s.Name))
+	frame, err := c.shell(r.Context(), v, page.Visible(s.Name), connectionsPath, servicePath(s.Name))
 	if err != nil {
 		return err
 	}
@@ -115,11 +116,11 @@ func (c *connections) askToConnect(w http.ResponseWriter, r *http.Request, v vis
 	if err != nil {
 		return err
 	}
-	d := connectPage{shell: frame, holding: v.holds(s, all), Address: s.Address, Shared: s.Shared, Asker: cmp.Or(c.visitors.url, r.Host)}
+	d := connectPage{Shell: frame, holding: v.holds(s, all), Address: s.Address, Shared: s.Shared, Asker: cmp.Or(c.visitors.url, r.Host)}
 	status := http.StatusOK
 	if d.Plan, err = c.connector.Plan(r.Context(), s.Name, personOf(v.Principal)); err != nil {
 		c.log.Error("asking how to connect", "server", s.Name, "error", err)
 		status, d.Refused = unreachableService.Status, &unreachableService
 	}
-	return render(w, connectCSP, status, connectView(d))
+	return page.Render(w, connectCSP, status, connectView(d))
 }

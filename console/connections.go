@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -96,20 +97,20 @@ const connectCSP = "default-src 'none'; frame-ancestors 'none'; base-uri 'none';
 	"form-action 'self' https: http://127.0.0.1:* http://localhost:*"
 
 var (
-	noService = problem{Status: http.StatusNotFound, Code: "NO_SERVER", Detail: "no server of this name takes accounts that people connect",
+	noService = page.Problem{Status: http.StatusNotFound, Code: "NO_SERVER", Detail: "no server of this name takes accounts that people connect",
 		Hint: "see " + connectionsPath}
-	noConnection = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no such connection, or it is not yours to see",
+	noConnection = page.Problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no such connection, or it is not yours to see",
 		Hint: "toolgate connection list"}
-	notYourBegin = problem{Status: http.StatusForbidden, Code: "NOT_BEGUN_HERE",
+	notYourBegin = page.Problem{Status: http.StatusForbidden, Code: "NOT_BEGUN_HERE",
 		Detail: "no connection was made: it was not begun in this session of this browser",
 		Hint:   "did somebody send you the address? Begin yourself at " + connectionsPath}
-	notConnected = problem{Status: http.StatusForbidden, Code: "NOT_CONNECTED", Detail: "no connection was made: the authorization server did not grant it, or its answer does not count",
+	notConnected = page.Problem{Status: http.StatusForbidden, Code: "NOT_CONNECTED", Detail: "no connection was made: the authorization server did not grant it, or its answer does not count",
 		Hint: "begin again at " + connectionsPath + "; toolgate's log says why"}
-	absentConnecting = problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "no connection was made: you are not signed in",
+	absentConnecting = page.Problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "no connection was made: you are not signed in",
 		Hint: "sign in, and begin again at " + connectionsPath}
-	mayNotSeeConnections = problem{Status: http.StatusForbidden, Code: "NOT_OPERATOR", Detail: "the policy does not let you see connections of others",
+	mayNotSeeConnections = page.Problem{Status: http.StatusForbidden, Code: "NOT_OPERATOR", Detail: "the policy does not let you see connections of others",
 		Hint: "see data.connections of the policy"}
-	unreachableService = problem{Status: http.StatusServiceUnavailable, Code: "UPSTREAM_UNAVAILABLE", Detail: "the server or its authorization server does not say how to connect",
+	unreachableService = page.Problem{Status: http.StatusServiceUnavailable, Code: "UPSTREAM_UNAVAILABLE", Detail: "the server or its authorization server does not say how to connect",
 		Hint: "try again; toolgate's log says why"}
 )
 
@@ -166,7 +167,7 @@ func rightAt(k Connection) policy.Right {
 
 // connect sends the browser of v to the authorization server. It is recorded first.
 func (c *connections) connect(w http.ResponseWriter, r *http.Request, v visitor) error {
-	act := Act{Name: ActConnect, Principal: v.Principal, Server: Visible(r.PathValue("server"))}
+	act := Act{Name: ActConnect, Principal: v.Principal, Server: page.Visible(r.PathValue("server"))}
 	s, err := c.service(r.Context(), r.PathValue("server"), v.Principal)
 	if err != nil {
 		c.recordNoConnection(r, act, err)
@@ -198,7 +199,7 @@ func (c *connections) finishConnection(w http.ResponseWriter, r *http.Request) e
 	sent := cookie(r, connectCookie)
 	name, _, _ := strings.Cut(sent, "|")
 	name, _ = url.QueryUnescape(name) // what cannot be read is no service
-	act := Act{Name: ActConnected, Server: Visible(name)}
+	act := Act{Name: ActConnected, Server: page.Visible(name)}
 	v, err := c.visitors.anybody(w, r)
 	if errors.Is(err, signedOut) {
 		err = absentConnecting
@@ -228,7 +229,7 @@ func (c *connections) finish(r *http.Request, v visitor, service string, act Act
 	}
 	answer, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return Connection{}, badRequest("the query cannot be read", "")
+		return Connection{}, page.BadRequest("the query cannot be read", "")
 	}
 	if err := c.record(r, act); err != nil {
 		return Connection{}, err
@@ -246,7 +247,7 @@ func (c *connections) finish(r *http.Request, v visitor, service string, act Act
 
 // recordNoConnection records that act was refused because of err.
 func (c *connections) recordNoConnection(r *http.Request, act Act, err error) {
-	if p := problemOf(err); p.Code != codeUnrecorded {
+	if p := page.ProblemOf(err); p.Code != codeUnrecorded {
 		act.Name, act.Reason = ActConnectRefused, p.Code
 		_ = c.record(r, act) // the log has the cause
 	}
@@ -269,7 +270,7 @@ func (c *connections) revoke(r *http.Request, k Connection, p policy.Principal) 
 	if !k.Live() {
 		return nil
 	}
-	if err := c.record(r, Act{Name: ActDisconnect, Principal: p, Server: Visible(k.Server), Connection: Visible(k.ID)}); err != nil {
+	if err := c.record(r, Act{Name: ActDisconnect, Principal: p, Server: page.Visible(k.Server), Connection: page.Visible(k.ID)}); err != nil {
 		return err
 	}
 	return c.made.Revoke(r.Context(), k.ID)
@@ -280,10 +281,10 @@ func (c *connections) revoke(r *http.Request, k Connection, p policy.Principal) 
 func (c *connections) list(r *http.Request, p policy.Principal) (any, error) {
 	var everybody bool
 	var subject string
-	err := readQuery(r.URL, map[string]func(string) error{
+	err := page.ReadQuery(r.URL, map[string]func(string) error{
 		"all": func(value string) error {
 			if everybody = value == "true"; !everybody {
-				return badRequest("all is true: the connections of everybody", "")
+				return page.BadRequest("all is true: the connections of everybody", "")
 			}
 			return nil
 		},
@@ -330,9 +331,9 @@ func (c *connections) revokeByID(r *http.Request, p policy.Principal) (any, erro
 
 // shown returns k with the texts that others wrote in their visible form.
 func (k Connection) shown() Connection {
-	k.Account, k.Issuer = Visible(k.Account), Visible(k.Issuer)
-	k.Person = Person{Issuer: Visible(k.Person.Issuer), Tenant: Visible(k.Person.Tenant), Subject: Visible(k.Person.Subject)}
-	k.Scopes = visibleAll(k.Scopes)
+	k.Account, k.Issuer = page.Visible(k.Account), page.Visible(k.Issuer)
+	k.Person = Person{Issuer: page.Visible(k.Person.Issuer), Tenant: page.Visible(k.Person.Tenant), Subject: page.Visible(k.Person.Subject)}
+	k.Scopes = page.VisibleAll(k.Scopes)
 	return k
 }
 
@@ -341,10 +342,10 @@ func (k Connection) shown() Connection {
 func (c *connections) routes(g *visitors) routes {
 	return routes{
 		connectionsPath:                          {http.MethodGet: g.visitAs(g.anybody, shows(c.listPage))},
-		connectionsPath + "/{server}":            {http.MethodGet: c.connectPage, http.MethodPost: g.submitAs(g.anybody, readForm, c.connect)},
-		connectionsPath + "/{server}/disconnect": {http.MethodPost: g.submitAs(g.anybody, readForm, leads(c.disconnect))},
+		connectionsPath + "/{server}":            {http.MethodGet: c.connectPage, http.MethodPost: g.submitAs(g.anybody, page.ReadForm, c.connect)},
+		connectionsPath + "/{server}/disconnect": {http.MethodPost: g.submitAs(g.anybody, page.ReadForm, leads(c.disconnect))},
 		connectionsPath + "/callback":            {http.MethodGet: c.finishConnection},
-		"/v1/connections":                        {http.MethodGet: g.asAnybody(answers(c.list))},
-		"/v1/connections/{id}":                   {http.MethodGet: g.asAnybody(answers(c.show)), http.MethodDelete: g.asAnybody(answers(c.revokeByID))},
+		"/v1/connections":                        {http.MethodGet: g.asAnybody(page.Answers(c.list))},
+		"/v1/connections/{id}":                   {http.MethodGet: g.asAnybody(page.Answers(c.show)), http.MethodDelete: g.asAnybody(page.Answers(c.revokeByID))},
 	}
 }

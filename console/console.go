@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/audit/notary"
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/docs/schemas"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/keys"
@@ -270,7 +271,7 @@ func New(opts Options) (*Console, error) {
 	c.visitors = &visitors{site: c.site, home: home, url: opts.URL, sessions: sessions, throttle: opts.Throttle, principal: opts.Identify, again: opts.Again,
 		anonymous: opts.Anonymous, provider: opts.Provider, logout: opts.Logout, endSession: opts.EndSession}
 	all := c.routes()
-	all["/v1/openapi.json"] = map[string]handler{http.MethodGet: asset("application/json", document)} // it shows nothing of this installation
+	all["/v1/openapi.json"] = map[string]page.Handler{http.MethodGet: page.Asset("application/json", document)} // it shows nothing of this installation
 	for pattern, methods := range all {
 		c.mux.Handle(pattern, c.serve(methods))
 	}
@@ -278,7 +279,7 @@ func New(opts Options) (*Console, error) {
 }
 
 // routes are the handlers of paths by method.
-type routes map[string]map[string]handler
+type routes map[string]map[string]page.Handler
 
 // An area is a part of the pages, with its routes under /v1.
 type area interface {
@@ -291,10 +292,10 @@ func (c *Console) routes() routes {
 		"/{$}":                     {http.MethodGet: redirect},
 		"/":                        {},
 		"/console":                 {http.MethodGet: redirect},
-		StylePath:                  {http.MethodGet: asset("text/css", styleText)},
-		"/console/htmx-4.0.1.js":   {http.MethodGet: asset("text/javascript", htmxScript)},
-		"/console/hx-sse-4.0.1.js": {http.MethodGet: asset("text/javascript", sseScript)},
-		"/console/console.js":      {http.MethodGet: asset("text/javascript", ownScript)},
+		page.StylePath:             {http.MethodGet: page.Style},
+		"/console/htmx-4.0.1.js":   {http.MethodGet: page.Asset("text/javascript", htmxScript)},
+		"/console/hx-sse-4.0.1.js": {http.MethodGet: page.Asset("text/javascript", sseScript)},
+		"/console/console.js":      {http.MethodGet: page.Asset("text/javascript", ownScript)},
 	}
 	for _, a := range c.areas() {
 		maps.Copy(all, a.routes(c.visitors))
@@ -338,14 +339,10 @@ func (c *Console) Close() {
 	c.jobs.wait.Wait()
 }
 
-// A handler answers a request, or returns the reason for a refusal, which serve
-// writes. A handler that returns an error must not have written anything.
-type handler func(w http.ResponseWriter, r *http.Request) error
-
 // ServeHTTP answers one request. It first refuses requests that a page of
 // another origin may have caused.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	secure(w.Header())
+	page.Secure(w.Header())
 	if err := c.admit(r); err != nil {
 		c.refuse(w, r, err)
 		return
@@ -354,7 +351,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // serve returns the handler of a path, which chooses by method.
-func (c *Console) serve(methods map[string]handler) http.Handler {
+func (c *Console) serve(methods map[string]page.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		method := r.Method
 		if method == http.MethodHead {
@@ -371,14 +368,14 @@ func (c *Console) serve(methods map[string]handler) http.Handler {
 	})
 }
 
-func wrongMethod(w http.ResponseWriter, methods map[string]handler) error {
+func wrongMethod(w http.ResponseWriter, methods map[string]page.Handler) error {
 	if len(methods) == 0 {
-		return problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is nothing here", Hint: "see /console/"}
+		return page.Problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is nothing here", Hint: "see /console/"}
 	}
 	for m := range methods {
 		w.Header().Add("Allow", m)
 	}
-	return problem{Status: http.StatusMethodNotAllowed, Code: "METHOD_NOT_ALLOWED", Detail: "this path does not take that method"}
+	return page.Problem{Status: http.StatusMethodNotAllowed, Code: "METHOD_NOT_ALLOWED", Detail: "this path does not take that method"}
 }
 
 func redirect(w http.ResponseWriter, r *http.Request) error {
@@ -387,23 +384,27 @@ func redirect(w http.ResponseWriter, r *http.Request) error {
 }
 
 // places returns the pages that v finds in the navigation.
-func (c *Console) places(ctx context.Context, v visitor) []place {
-	operates := c.site.may(ctx, v.Principal, policy.Operates)
-	return slices.DeleteFunc([]place{
-		{overviewPath, "Overview", true},
-		{callsPath, "Calls", !v.alone && c.opts.Calls != nil && c.site.trailRight(ctx, v.Principal) != policy.TrailNone},
-		{approvalsPath, "Approvals", !v.alone},
-		{serversPath, "Servers", !v.alone && operates},
-		{toolsPath, "Tools", !v.alone && c.opts.Tools != nil && c.site.looks(ctx, v.Principal)},
-		{policyPath, "Policy", !v.alone && c.opts.Policy != nil && operates},
-		{auditPath, "Audit", !v.alone && c.opts.Verify != nil && c.site.trailRight(ctx, v.Principal) == policy.TrailAll},
-		{sessionsPath, "Sessions", !v.alone && c.opts.Sessions != nil && operates},
-		{limitsPath, "Limits", !v.alone && c.opts.Limits != nil && operates},
-		{accessPath, "Access", !v.alone && c.opts.Tokens != nil && operates},
-		{connectPath, "Connect", !v.alone && c.opts.Clients != nil},
-		{connectionsPath, "Connections", c.opts.Connections != nil && len(c.opts.Connections.Services()) > 0},
-		{stopPath, "Stop", !v.alone && c.opts.Stops != nil},
-	}, func(p place) bool { return !p.there })
+func (c *Console) places(ctx context.Context, v visitor) (all []page.Place) {
+	o, operates, trail := &c.opts, c.site.may(ctx, v.Principal, policy.Operates), c.site.trailRight(ctx, v.Principal)
+	add := func(there bool, path, name string) {
+		if there {
+			all = append(all, page.Place{Path: path, Name: name})
+		}
+	}
+	add(true, page.OverviewPath, "Overview")
+	add(!v.alone && o.Calls != nil && trail != policy.TrailNone, callsPath, "Calls")
+	add(!v.alone, page.ApprovalsPath, "Approvals")
+	add(!v.alone && operates, serversPath, "Servers")
+	add(!v.alone && o.Tools != nil && c.site.looks(ctx, v.Principal), toolsPath, "Tools")
+	add(!v.alone && o.Policy != nil && operates, policyPath, "Policy")
+	add(!v.alone && o.Verify != nil && trail == policy.TrailAll, auditPath, "Audit")
+	add(!v.alone && o.Sessions != nil && operates, sessionsPath, "Sessions")
+	add(!v.alone && o.Limits != nil && operates, limitsPath, "Limits")
+	add(!v.alone && o.Tokens != nil && operates, accessPath, "Access")
+	add(!v.alone && o.Clients != nil, connectPath, "Connect")
+	add(o.Connections != nil && len(o.Connections.Services()) > 0, connectionsPath, "Connections")
+	add(!v.alone && o.Stops != nil, page.StopPath, "Stop")
+	return all
 }
 
 // admit refuses what a browser may have been made to send: a Host that is not
@@ -411,18 +412,18 @@ func (c *Console) places(ctx context.Context, v visitor) []place {
 // another site.
 func (c *Console) admit(r *http.Request) error {
 	if !c.knows(r) {
-		return problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this listener does not answer to that host name",
+		return page.Problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this listener does not answer to that host name",
 			Hint: "add the name to toolgate.allowed_hosts, or use a loopback name or the host of toolgate.console.url"}
 	}
 	for _, origin := range r.Header.Values("Origin") {
 		u, err := url.Parse(origin)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || !strings.EqualFold(u.Host, r.Host) {
-			return problem{Status: http.StatusForbidden, Code: "ORIGIN_REFUSED", Detail: "requests from pages of another origin are refused",
+			return page.Problem{Status: http.StatusForbidden, Code: "ORIGIN_REFUSED", Detail: "requests from pages of another origin are refused",
 				Hint: "a proxy in front has to pass the Host header on as it came"}
 		}
 	}
 	if err := new(http.CrossOriginProtection).Check(r); err != nil {
-		return problem{Status: http.StatusForbidden, Code: "ORIGIN_REFUSED", Detail: "requests from pages of another site are refused"}
+		return page.Problem{Status: http.StatusForbidden, Code: "ORIGIN_REFUSED", Detail: "requests from pages of another site are refused"}
 	}
 	return nil
 }

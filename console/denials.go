@@ -7,12 +7,13 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
 const (
-	denyPath = approvalsPath + "/deny"
+	denyPath = page.ApprovalsPath + "/deny"
 	// chosenPrefix begins the names of the fields that choose tickets to deny; the ID of the ticket
 	// follows, and the value is the digest of the arguments that the page showed.
 	chosenPrefix = "deny."
@@ -20,7 +21,7 @@ const (
 
 // denials are what became of the form that denies several calls.
 type denials struct {
-	Refused *problem          // why it denied none
+	Refused *page.Problem     // why it denied none
 	Typed   string            // the reason that stood in it
 	Chosen  map[string]string // ID ⇒ digest
 	Denied  int
@@ -30,7 +31,7 @@ type denials struct {
 // A failedDenial is a call that was chosen and could not be denied.
 type failedDenial struct {
 	ID string
-	problem
+	page.Problem
 }
 
 // denySeveral takes the form of the inbox that denies several calls for one reason. Each denial is a
@@ -50,9 +51,9 @@ func (a *approvals) denySeveral(w http.ResponseWriter, r *http.Request, v visito
 	slices.Sort(ids)
 	switch {
 	case len(ids) == 0 || len(ids) > listed:
-		d.Refused = &problem{Status: http.StatusUnprocessableEntity, Code: "NONE_CHOSEN", Detail: "choose from one to " + strconv.Itoa(listed) + " calls"}
+		d.Refused = &page.Problem{Status: http.StatusUnprocessableEntity, Code: "NONE_CHOSEN", Detail: "choose from one to " + strconv.Itoa(listed) + " calls"}
 	case d.Typed == "":
-		d.Refused = new(problemOf(approval.ErrReasonRequired))
+		d.Refused = new(page.ProblemOf(approval.ErrReasonRequired))
 	}
 	if d.Refused != nil {
 		return a.showInbox(w, r, v, d.Refused.Status, d)
@@ -63,7 +64,7 @@ func (a *approvals) denySeveral(w http.ResponseWriter, r *http.Request, v visito
 			d.Denied++
 			continue
 		}
-		d.Failed = append(d.Failed, failedDenial{ID: Visible(id), problem: a.problem(r, err)})
+		d.Failed = append(d.Failed, failedDenial{ID: page.Visible(id), Problem: a.problem(r, err)})
 	}
 	if d.Failed == nil {
 		http.Redirect(w, r, inboxPath(view, f), http.StatusSeeOther)
@@ -91,7 +92,7 @@ func (a *approvals) cast(r *http.Request, v visitor, id, digest string, vote app
 func (a *approvals) ticketFor(ctx context.Context, id string, p policy.Principal) (approval.Ticket, error) {
 	k, err := a.held.Get(ctx, id)
 	if err == nil && !k.VisibleTo(p) {
-		err = notFound
+		err = page.NoTicket
 	}
 	return k, err
 }

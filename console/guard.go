@@ -7,23 +7,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 )
-
-// csp lets nothing in and nobody frame; the page adds its own style sheet.
-const csp = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-
-func secure(h http.Header) {
-	h.Set("Content-Security-Policy", csp)
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("X-Frame-Options", "DENY")
-	h.Set("Referrer-Policy", "same-origin") // with no-referrer, browsers post our own forms with Origin null
-	h.Set("Cache-Control", "no-store")
-	h.Set("Cross-Origin-Opener-Policy", "same-origin")
-	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-}
 
 // atHome reports whether hostport is that of Options.URL.
 func (vs *visitors) atHome(hostport string) bool {
@@ -56,22 +44,8 @@ func (vs *visitors) routes(*visitors) routes {
 	}
 }
 
-// An asker is a handler that knows its caller.
-type asker func(w http.ResponseWriter, r *http.Request, p policy.Principal) error
-
-// answers returns an asker that answers with what h returns.
-func answers[T any](h func(r *http.Request, p policy.Principal) (T, error)) asker {
-	return func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-		found, err := h(r, p)
-		if err != nil {
-			return err
-		}
-		return answer(w, found)
-	}
-}
-
 // as serves callers with a valid bearer token.
-func (vs *visitors) as(h asker) handler {
+func (vs *visitors) as(h page.CallerHandler) page.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		p, err := vs.identify(r.Context(), r.Header.Values("Authorization"))
 		if store.Away(err) {
@@ -80,7 +54,7 @@ func (vs *visitors) as(h asker) handler {
 		if err != nil && r.Header["Authorization"] != nil && !vs.throttle.Allow(r.RemoteAddr) {
 			w.Header().Set("Retry-After", strconv.Itoa(int(guard.RefusedEvery.Seconds())))
 			w.Header().Set("Connection", "close")
-			return problem{Status: http.StatusTooManyRequests, Code: "TOO_OFTEN", Detail: "too many credentials from your address were refused",
+			return page.Problem{Status: http.StatusTooManyRequests, Code: "TOO_OFTEN", Detail: "too many credentials from your address were refused",
 				Hint: "a valid one is accepted at any time"}
 		}
 		if err != nil {
@@ -93,7 +67,7 @@ func (vs *visitors) as(h asker) handler {
 
 // asAnybody is as and, where no caller needs a credential, serves those without one as
 // Options.Anonymous.
-func (vs *visitors) asAnybody(h asker) handler {
+func (vs *visitors) asAnybody(h page.CallerHandler) page.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if r.Header["Authorization"] == nil && vs.anonymous != nil {
 			if p, err := vs.anonymous(r.Context()); err == nil && p.Valid() {
@@ -108,7 +82,7 @@ func (vs *visitors) asAnybody(h asker) handler {
 // error and an invalid principal are all refused with 401, and with 503 while nobody can be
 // looked up.
 func (vs *visitors) identify(ctx context.Context, headers []string) (policy.Principal, error) {
-	nobody := problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "missing or unknown bearer token",
+	nobody := page.Problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "missing or unknown bearer token",
 		Hint: "say who asks with --token or TOOLGATE_TOKEN"}
 	if len(headers) != 1 {
 		return policy.Principal{}, nobody

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -70,13 +71,13 @@ func (h *health) ready(w http.ResponseWriter, r *http.Request) error {
 }
 
 // watched serves those who may watch toolgate.
-func (h *health) watched(show handler) handler {
+func (h *health) watched(show page.Handler) page.Handler {
 	if h.watches(policy.Principal{}) {
 		return show
 	}
 	return h.visitors.as(func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 		if !h.watches(p) {
-			return problem{Status: http.StatusForbidden, Code: "NOT_WATCHER", Detail: "you may not read the metrics and the status of toolgate", Hint: "toolgate.metrics_role names the role that may"}
+			return page.Problem{Status: http.StatusForbidden, Code: "NOT_WATCHER", Detail: "you may not read the metrics and the status of toolgate", Hint: "toolgate.metrics_role names the role that may"}
 		}
 		return show(w, r)
 	})
@@ -99,7 +100,7 @@ func (h *health) readiness(w http.ResponseWriter, r *http.Request, details bool)
 	}
 	if strings.Contains(r.Header.Get("Accept"), "application/json") {
 		s.Upstreams, s.Sights, s.Warnings = append([]Upstream{}, s.Upstreams...), append([]Sight{}, s.Sights...), append([]string{}, s.Warnings...) // none is [], not null
-		return answerAs(w, code, s)
+		return page.AnswerAs(w, code, s)
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(code)
@@ -111,28 +112,25 @@ func (h *health) readiness(w http.ResponseWriter, r *http.Request, details bool)
 	return nil
 }
 
-// oneLine puts the hint of a warning on the line of the warning.
-func oneLine(warning string) string { return strings.ReplaceAll(warning, "\nhint: ", "; hint: ") }
-
 // lines are the details of s as text.
 func (s *Status) lines() (lines []string) {
 	add := func(parts ...string) { lines = append(lines, strings.Join(parts, "")) }
 	if len(s.Degraded) > 0 {
-		add("degraded without ", strings.Join(visibleAll(s.Degraded), ", "))
+		add("degraded without ", strings.Join(page.VisibleAll(s.Degraded), ", "))
 	}
-	add("policy ", Visible(s.Revision))
+	add("policy ", page.Visible(s.Revision))
 	if s.Shadow != "" {
-		add("shadow ", Visible(s.Shadow))
+		add("shadow ", page.Visible(s.Shadow))
 	}
 	for _, u := range s.Upstreams {
 		quarantined := ""
 		if u.Quarantined > 0 {
 			quarantined = fmt.Sprintf(", quarantined %d", u.Quarantined)
 		}
-		add("upstream ", Visible(u.Name), " ", Visible(u.State), fmt.Sprintf(", tools %d", u.Tools), quarantined,
-			prefixed(", sandbox ", Visible(u.Sandbox)), prefixed(": ", Visible(u.Error)))
+		add("upstream ", page.Visible(u.Name), " ", page.Visible(u.State), fmt.Sprintf(", tools %d", u.Tools), quarantined,
+			page.Prefixed(", sandbox ", page.Visible(u.Sandbox)), page.Prefixed(": ", page.Visible(u.Error)))
 		for _, warning := range u.Warnings {
-			add("warning: ", Visible(u.Name), ": ", Visible(oneLine(warning)))
+			add("warning: ", page.Visible(u.Name), ": ", page.Visible(page.OneLine(warning)))
 		}
 	}
 	for _, sight := range s.Sights {
@@ -140,13 +138,13 @@ func (s *Status) lines() (lines []string) {
 		if sight.Blind() {
 			mark = "warning: "
 		}
-		add(mark, Visible(sight.String()))
+		add(mark, page.Visible(sight.String()))
 		if sight.Hint != "" {
-			add("hint: ", Visible(sight.Hint))
+			add("hint: ", page.Visible(sight.Hint))
 		}
 	}
 	for _, warning := range s.Warnings {
-		add("warning: ", Visible(warning))
+		add("warning: ", page.Visible(warning))
 	}
 	return lines
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -52,7 +53,7 @@ type item struct {
 
 // inboxPage is one list of tickets.
 type inboxPage struct {
-	shell
+	page.Shell
 	View           string          // of lists
 	Filter         approval.Filter // what was asked for
 	Items, Unclear []item
@@ -76,7 +77,7 @@ func (a *approvals) showInbox(w http.ResponseWriter, r *http.Request, v visitor,
 		return err
 	}
 	data := inboxPage{View: view, Filter: f, denials: denied}
-	if data.shell, err = a.shell(r.Context(), v, "Approvals", approvalsPath, inboxPath(view, f)); err != nil {
+	if data.Shell, err = a.shell(r.Context(), v, "Approvals", page.ApprovalsPath, inboxPath(view, f)); err != nil {
 		return err
 	}
 	found, err := a.held.List(r.Context(), f)
@@ -100,7 +101,7 @@ func (a *approvals) showInbox(w http.ResponseWriter, r *http.Request, v visitor,
 		}
 		data.Unclear = a.items(slices.DeleteFunc(unclear, func(k approval.Ticket) bool { return !k.MayDecide(v.Principal) }), v)
 	}
-	return render(w, appCSP, status, inboxView(data))
+	return page.Render(w, page.ScriptCSP, status, inboxView(data))
 }
 
 func (a *approvals) items(found []approval.Ticket, v visitor) (items []item) {
@@ -116,8 +117,8 @@ func (a *approvals) items(found []approval.Ticket, v visitor) (items []item) {
 func inboxQuery(u *url.URL, v visitor) (view string, f approval.Filter, err error) {
 	f.Limit = listed
 	known := ticketParameters(&f)
-	known["view"] = anyText(&view)
-	if err := readQuery(u, known); err != nil {
+	known["view"] = page.String(&view)
+	if err := page.ReadQuery(u, known); err != nil {
 		return "", f, err
 	}
 	switch view = cmp.Or(view, "mine"); view {
@@ -129,7 +130,7 @@ func inboxQuery(u *url.URL, v visitor) (view string, f approval.Filter, err erro
 		f.Viewer, f.States = v.Principal, []approval.State{approval.StateDenied, approval.StateExpired, approval.StateSuperseded,
 			approval.StateDone, approval.StateFailed, approval.StateUnknown}
 	default:
-		return "", f, badRequest("there is no such list", "mine, team and history are known")
+		return "", f, page.BadRequest("there is no such list", "mine, team and history are known")
 	}
 	return view, f, nil
 }
@@ -137,7 +138,7 @@ func inboxQuery(u *url.URL, v visitor) (view string, f approval.Filter, err erro
 // ticketParameters are the parameters of a query that choose tickets.
 func ticketParameters(f *approval.Filter) map[string]func(string) error {
 	return map[string]func(string) error{
-		"before": anyText(&f.Before), "server": anyText(&f.Server), "tool": anyText(&f.Tool), "principal": anyText(&f.Principal),
+		"before": page.String(&f.Before), "server": page.String(&f.Server), "tool": page.String(&f.Tool), "principal": page.String(&f.Principal),
 		"role": func(value string) error {
 			if f.Roles = nil; value != "" {
 				f.Roles = []string{value}
@@ -164,7 +165,7 @@ func inboxValues(view string, f approval.Filter) url.Values {
 }
 
 func inboxPath(view string, f approval.Filter) string {
-	return (&url.URL{Path: approvalsPath, RawQuery: inboxValues(view, f).Encode()}).String()
+	return (&url.URL{Path: page.ApprovalsPath, RawQuery: inboxValues(view, f).Encode()}).String()
 }
 
 // to returns the first page of another list of the same choice.
@@ -175,4 +176,4 @@ func (d *inboxPage) to(view string) string {
 }
 
 // ticketPath returns the path of the page of a ticket.
-func ticketPath(id string) string { return approvalsPath + "/" + url.PathEscape(id) }
+func ticketPath(id string) string { return page.ApprovalsPath + "/" + url.PathEscape(id) }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -46,8 +47,8 @@ const (
 const keptJobs = 8
 
 var (
-	noJob   = problem{Status: http.StatusNotFound, Code: "NO_JOB", Detail: "there is no such job", Hint: "a restart forgets jobs, and only the last of each kind are kept"}
-	jobBusy = problem{Status: http.StatusConflict, Code: "BUSY", Detail: "another job of this kind runs", Hint: "wait for its end; whoever began it may cancel it"}
+	noJob   = page.Problem{Status: http.StatusNotFound, Code: "NO_JOB", Detail: "there is no such job", Hint: "a restart forgets jobs, and only the last of each kind are kept"}
+	jobBusy = page.Problem{Status: http.StatusConflict, Code: "BUSY", Detail: "another job of this kind runs", Hint: "wait for its end; whoever began it may cancel it"}
 )
 
 // jobs runs jobs, one of each kind at a time. It is safe for concurrent use.
@@ -106,7 +107,7 @@ func (j *jobs) end(ctx context.Context, job *Job, result any, err error) {
 	case ctx.Err() != nil:
 		job.State = JobCancelled
 	default:
-		job.State, job.Error = JobFailed, Visible(err.Error())
+		job.State, job.Error = JobFailed, page.Visible(err.Error())
 	}
 }
 
@@ -142,9 +143,9 @@ func (j *jobs) find(kind, id string, by Person, cancel bool) (Job, error) {
 
 // routes are the routes of the jobs of a kind at a path. People see and cancel the jobs that they
 // began themselves.
-func (j *jobs) routes(g *visitors, path, kind string, begin asker) routes {
-	show := func(cancel bool) asker {
-		return answers(func(r *http.Request, p policy.Principal) (any, error) {
+func (j *jobs) routes(g *visitors, path, kind string, begin page.CallerHandler) routes {
+	show := func(cancel bool) page.CallerHandler {
+		return page.Answers(func(r *http.Request, p policy.Principal) (any, error) {
 			return j.find(kind, r.PathValue("id"), personOf(p), cancel)
 		})
 	}
@@ -152,7 +153,7 @@ func (j *jobs) routes(g *visitors, path, kind string, begin asker) routes {
 		return map[string][]Job{"jobs": j.list(kind, personOf(p))}, nil
 	}
 	return routes{
-		path:           {http.MethodGet: g.as(answers(list)), http.MethodPost: g.as(begin)},
+		path:           {http.MethodGet: g.as(page.Answers(list)), http.MethodPost: g.as(begin)},
 		path + "/{id}": {http.MethodGet: g.as(show(false)), http.MethodDelete: g.as(show(true))},
 	}
 }
@@ -160,11 +161,11 @@ func (j *jobs) routes(g *visitors, path, kind string, begin asker) routes {
 // begun answers with a job that has begun, and where it is.
 func begun(w http.ResponseWriter, path string, job Job) error {
 	w.Header().Set("Location", path+"/"+job.ID)
-	return answerAs(w, http.StatusAccepted, job)
+	return page.AnswerAs(w, http.StatusAccepted, job)
 }
 
 // cancels returns the page that cancels the job of a kind that the path names.
-func (j *jobs) cancels(kind, path string) page {
+func (j *jobs) cancels(kind, path string) visitorHandler {
 	return leads(func(r *http.Request, v visitor) (string, error) {
 		job, err := j.find(kind, r.PathValue("id"), personOf(v.Principal), true)
 		return path + "/" + job.ID, err

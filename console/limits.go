@@ -12,6 +12,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -59,7 +60,7 @@ type limits struct {
 func (l *limits) routes(g *visitors) routes {
 	return routes{
 		limitsPath:   {http.MethodGet: g.visit(shows(l.page))},
-		"/v1/limits": {http.MethodGet: g.as(answers(l.list))},
+		"/v1/limits": {http.MethodGet: g.as(page.Answers(l.list))},
 	}
 }
 
@@ -76,12 +77,12 @@ func (l Limit) order() string {
 // ask returns the limits for which r asks, as p may see them. The values that meters count apart are
 // arguments of calls: p sees them with the right to read those.
 func (l *limits) ask(r *http.Request, p policy.Principal) (d limitsPage, err error) {
-	var part paging
-	if err := readQuery(r.URL, part.parameters(map[string]func(string) error{
-		"principal": anyText(&d.Principal), "tool": anyText(&d.Tool),
+	var part page.Paging
+	if err := page.ReadQuery(r.URL, part.Parameters(map[string]func(string) error{
+		"principal": page.String(&d.Principal), "tool": page.String(&d.Tool),
 		"kind": func(value string) error {
 			if d.Kind = value; value != "" && !slices.Contains(limitKinds, value) {
-				return badRequest("kind is rate, refused or meter", "")
+				return page.BadRequest("kind is rate, refused or meter", "")
 			}
 			return nil
 		},
@@ -95,7 +96,7 @@ func (l *limits) ask(r *http.Request, p policy.Principal) (d limitsPage, err err
 	found := slices.DeleteFunc(all, func(l Limit) bool {
 		return d.Kind != "" && l.Kind != d.Kind || d.Principal != "" && l.Principal != d.Principal || d.Tool != "" && l.Tool != d.Tool
 	})
-	d.listPart, d.Cut = partOf(r.URL, part, found, Limit.order), !whole
+	d.List, d.Cut = page.PartOf(r.URL, part, found, Limit.order), !whole
 	l.show(r.Context(), p, d.All)
 	return d, err
 }
@@ -105,11 +106,11 @@ func (l *limits) list(r *http.Request, p policy.Principal) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	page := d.object("limits")
+	answer := d.Object("limits")
 	if d.Cut {
-		page["cut"] = true
+		answer["cut"] = true
 	}
-	return page, nil
+	return answer, nil
 }
 
 // show brings the texts of limits into their visible form, and takes away what p may not read.
@@ -117,7 +118,7 @@ func (l *limits) show(ctx context.Context, p policy.Principal, shown []Limit) {
 	reads := l.may(ctx, p, policy.ReadsArguments)
 	for i := range shown {
 		l := &shown[i]
-		l.Rule, l.Principal, l.Tenant, l.Tool = Visible(l.Rule), Visible(l.Principal), Visible(l.Tenant), Visible(l.Tool)
+		l.Rule, l.Principal, l.Tenant, l.Tool = page.Visible(l.Rule), page.Visible(l.Principal), page.Visible(l.Tenant), page.Visible(l.Tool)
 		if !reads {
 			l.Per = nil
 		}
@@ -127,8 +128,8 @@ func (l *limits) show(ctx context.Context, p policy.Principal, shown []Limit) {
 const limitsPath = "/console/limits"
 
 type limitsPage struct {
-	shell
-	listPart[Limit]
+	page.Shell
+	page.List[Limit]
 	Kind, Principal, Tool string // that were asked for, "" = all
 	Cut                   bool   // not all are known
 }
@@ -139,7 +140,7 @@ func (l *limits) page(r *http.Request, v visitor) (templ.Component, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.shell, err = l.shell(r.Context(), v, "Limits", limitsPath, "")
+	d.Shell, err = l.shell(r.Context(), v, "Limits", limitsPath, "")
 	return limitsView(d), err
 }
 

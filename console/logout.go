@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/internal/store"
 )
 
@@ -29,7 +30,7 @@ func (vs *visitors) providerLogout(w http.ResponseWriter, r *http.Request) error
 	}
 	var l Logout
 	var ended []session
-	err := readForm(w, r)
+	err := page.ReadForm(w, r)
 	if err == nil {
 		l, err = vs.logout(r.Context(), r.PostForm.Get("logout_token"))
 	}

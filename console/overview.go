@@ -9,15 +9,15 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit/index"
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 )
 
 const (
-	overviewPath = "/console/"
-	day          = 24 * time.Hour
-	bars         = 48 // of a chart
-	warned       = 10 // warnings, unless all are asked for
+	day    = 24 * time.Hour
+	bars   = 48 // of a chart
+	warned = 10 // warnings, unless all are asked for
 )
 
 // A Bucket counts the calls of one span of time by verdict.
@@ -41,12 +41,12 @@ type overview struct {
 
 // routes are the routes of the first page.
 func (o *overview) routes(*visitors) routes {
-	return routes{overviewPath + "{$}": {http.MethodGet: o.page}}
+	return routes{page.OverviewPath + "{$}": {http.MethodGet: o.page}}
 }
 
 // overviewPage is what needs a person, and what has happened.
 type overviewPage struct {
-	shell
+	page.Shell
 	Status
 	Version string
 	Held    int
@@ -69,15 +69,15 @@ type need struct {
 // page shows the status and what needs a person. Its readers may have not signed in: those
 // who may not watch toolgate see counts only.
 func (o *overview) page(w http.ResponseWriter, r *http.Request) error {
-	d := overviewPage{shell: o.outside("Overview"), Status: o.status(), Version: o.version, Details: o.watches(policy.Principal{})}
+	d := overviewPage{Shell: o.outside("Overview"), Status: o.status(), Version: o.version, Details: o.watches(policy.Principal{})}
 	d.Enter, d.Warned = true, warned
 	if r.URL.Query().Get("warnings") == "all" {
 		d.Warned = len(d.Warnings)
 	}
-	csp := pageCSP
+	csp := page.PlainCSP
 	if v, err := o.visitors.visitor(w, r); err == nil {
-		csp, d.Details = appCSP, o.watches(v.Principal)
-		if d.shell, err = o.shell(r.Context(), v, "Overview", overviewPath, overviewPath); err != nil {
+		csp, d.Details = page.ScriptCSP, o.watches(v.Principal)
+		if d.Shell, err = o.shell(r.Context(), v, "Overview", page.OverviewPath, page.OverviewPath); err != nil {
 			return err
 		}
 	}
@@ -89,7 +89,7 @@ func (o *overview) page(w http.ResponseWriter, r *http.Request) error {
 		o.activity(r.Context(), &d)
 	}
 	d.Needs = d.needs()
-	return render(w, csp, http.StatusOK, overviewView(d))
+	return page.Render(w, csp, http.StatusOK, overviewView(d))
 }
 
 // activity counts the calls of the last hour and day for d. Without counts the page has no chart.
@@ -127,10 +127,10 @@ func sum(all []Bucket) (s Bucket) {
 // needs lists what needs a person, each with the address of its list.
 func (d *overviewPage) needs() (all []need) {
 	servers, tools, warnings := "#servers", "#servers", "" // readers who see counts only have no list of warnings
-	if d.finds(serversPath) {
+	if d.Finds(serversPath) {
 		servers, tools = serversPath, serversPath
 	}
-	if d.finds(toolsPath) {
+	if d.Finds(toolsPath) {
 		tools = toolsAt("", unserved)
 	}
 	if d.Details {
@@ -148,10 +148,10 @@ func (d *overviewPage) needs() (all []need) {
 		all = append(all, need{"No calls are served", servers, true})
 	}
 	if d.Subject == "" {
-		add(d.Held, approvalsPath, false, "call waits for a decision", "calls wait for a decision")
+		add(d.Held, page.ApprovalsPath, false, "call waits for a decision", "calls wait for a decision")
 	} else {
-		add(d.Awaiting, approvalsPath, false, "call waits for your decision", "calls wait for your decision")
-		add(d.Held-d.Awaiting, approvalsPath+"?view=team", false, "call waits for others", "calls wait for others")
+		add(d.Awaiting, page.ApprovalsPath, false, "call waits for your decision", "calls wait for your decision")
+		add(d.Held-d.Awaiting, page.ApprovalsPath+"?view=team", false, "call waits for others", "calls wait for others")
 	}
 	var failed, quarantined int
 	for _, u := range d.Upstreams {
@@ -215,15 +215,6 @@ func countTools(u *Upstream) string {
 
 // shortRevision returns the beginning of the revision of a policy, which tells it from others.
 func shortRevision(revision string) string {
-	shown := []rune(Visible(revision))
+	shown := []rune(page.Visible(revision))
 	return string(shown[:min(len(shown), len("sha256:")+12)])
-}
-
-// visibleAll returns the visible forms of texts, never nil.
-func visibleAll(all []string) []string {
-	shown := make([]string, len(all))
-	for i, one := range all {
-		shown[i] = Visible(one)
-	}
-	return shown
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -249,26 +247,5 @@ func TestRefusalsKnowTheVisitor(t *testing.T) {
 		if got := strings.Contains(w.Body.String(), "Signed in as <b>ann</b>"); w.Code != tc.status || got != tc.known {
 			t.Errorf("%s: %d, the visitor is known: %v", name, w.Code, got)
 		}
-	}
-}
-
-// A person who comes to the listener of agents learns where to go, and nothing else.
-func TestAgentsPage(t *testing.T) {
-	handler := console.AgentsPage("https://gate.example/mcp", "https://gate.example:8788/console/")
-	for path, want := range map[string]int{"/": 200, "/mcp": 404, "/<script>": 404} {
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, &http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}})
-		page := w.Body.String()
-		if w.Code != want || !strings.Contains(page, "<code>https://gate.example/mcp</code>") || !strings.Contains(page, `href="https://gate.example:8788/console/"`) || strings.Contains(page, "<script") {
-			t.Errorf("%s: %d %s", path, w.Code, page)
-		}
-		if csp := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'; frame-ancestors 'none'") || strings.Contains(csp, "unsafe") {
-			t.Errorf("%s: CSP %q", path, csp)
-		}
-	}
-	w := httptest.NewRecorder()
-	handler.ServeHTTP(w, &http.Request{Method: http.MethodGet, URL: &url.URL{Path: console.StylePath}})
-	if w.Code != 200 || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/css") {
-		t.Errorf("the style: %d %v", w.Code, w.Header())
 	}
 }

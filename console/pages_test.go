@@ -562,10 +562,11 @@ func TestWhatPagesLoad(t *testing.T) {
 		}
 	}
 	templates, err := filepath.Glob("*.templ")
-	if err != nil || len(templates) < 5 {
-		t.Fatalf("%v, %v", templates, err)
+	shared, failed := filepath.Glob("*/*.templ")
+	if err != nil || failed != nil || len(templates) < 5 || len(shared) < 3 {
+		t.Fatalf("%v, %v, %v, %v", templates, shared, err, failed)
 	}
-	for _, name := range append(templates, "console.js") {
+	for _, name := range append(append(templates, shared...), "console.js") {
 		text, err := os.ReadFile(name)
 		if n := strings.Count(string(text), "\n"); err != nil || n > 300 {
 			t.Errorf("%s has %d lines, %v", name, n, err)

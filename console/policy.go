@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rejudge/replay"
 	"github.com/toolgate/toolgate/policy/rejudge/shadow"
@@ -169,16 +170,16 @@ func (a *advice) routes(g *visitors) routes {
 		trialsPath:                  {http.MethodGet: g.visit(shows(a.tryPage)), http.MethodPost: g.submitFiles(leads(a.submitTry))},
 		trialsPath + "/{id}":        {http.MethodGet: g.visit(shows(a.trialPage))},
 		trialsPath + "/{id}/cancel": {http.MethodPost: g.submit(a.jobs.cancels(tryKind, trialsPath))},
-		"/v1/policy":                {http.MethodGet: g.as(answers(a.state))},
-		"/v1/policy/matrix":         {http.MethodGet: g.as(answers(a.matrix))},
+		"/v1/policy":                {http.MethodGet: g.as(page.Answers(a.state))},
+		"/v1/policy/matrix":         {http.MethodGet: g.as(page.Answers(a.matrix))},
 		"/v1/policy/can-i":          {http.MethodPost: g.as(judging(a, a.judge.CanI))},
 		"/v1/policy/explain":        {http.MethodPost: g.as(judging(a, a.judge.Explain))},
 	}
 	maps.Copy(routes, a.jobs.routes(g, policyTryPath, tryKind, a.beginTrial))
 	routes[policyTryPath+"/{id}"][http.MethodGet] = g.as(a.showTrial)
 	if a.shadow != nil {
-		routes[shadowPath] = map[string]handler{http.MethodGet: g.visit(shows(a.shadowPage))}
-		routes["/v1/policy/shadow"] = map[string]handler{http.MethodGet: g.as(answers(a.shadowFor))}
+		routes[shadowPath] = map[string]page.Handler{http.MethodGet: g.visit(shows(a.shadowPage))}
+		routes["/v1/policy/shadow"] = map[string]page.Handler{http.MethodGet: g.as(page.Answers(a.shadowFor))}
 	}
 	return routes
 }
@@ -195,12 +196,12 @@ func (a *advice) matrix(r *http.Request, p policy.Principal) (any, error) {
 		return nil, notOperator
 	}
 	q := MatrixQuery{Limit: matrixTools}
-	if err := readQuery(r.URL, map[string]func(string) error{
+	if err := page.ReadQuery(r.URL, map[string]func(string) error{
 		"role":    func(value string) error { q.Roles = []string{value}; return nil },
-		"subject": anyText(&q.Subject),
+		"subject": page.String(&q.Subject),
 		"tool":    func(value string) error { q.Tools = []string{value}; return nil },
-		"cursor":  anyText(&q.After),
-		"limit":   number(&q.Limit, 1, mostTools, fmt.Sprintf("limit is a number of tools from 1 to %d", mostTools)),
+		"cursor":  page.String(&q.After),
+		"limit":   page.Number(&q.Limit, 1, mostTools, fmt.Sprintf("limit is a number of tools from 1 to %d", mostTools)),
 	}); err != nil {
 		return nil, err
 	}
@@ -212,9 +213,9 @@ func (a *advice) supposed(w http.ResponseWriter, r *http.Request, p policy.Princ
 	if !a.may(r.Context(), p, policy.Operates) {
 		return call, notOperator
 	}
-	err = read(w, r, &call, "an object with tool, subject or roles, and arguments", `{"tool": "search__query", "roles": ["researcher"], "arguments": {}}`)
+	err = page.ReadBody(w, r, &call, "an object with tool, subject or roles, and arguments", `{"tool": "search__query", "roles": ["researcher"], "arguments": {}}`)
 	if err == nil && (call.Tool == "" || call.Subject == "" && len(call.Roles) == 0) {
-		err = badRequest("name a tool, and the subject or the roles that call it", "")
+		err = page.BadRequest("name a tool, and the subject or the roles that call it", "")
 	}
 	return call, err
 }
@@ -222,13 +223,13 @@ func (a *advice) supposed(w http.ResponseWriter, r *http.Request, p policy.Princ
 // judged turns an error about a call into a refusal.
 func judged(err error) error {
 	if errors.Is(err, ErrBadCall) {
-		return badRequest(Visible(err.Error()), "")
+		return page.BadRequest(page.Visible(err.Error()), "")
 	}
 	return err
 }
 
 // judging returns what answers with what judge says of the call that the body describes.
-func judging[T any](a *advice, judge func(context.Context, SupposedCall) (T, error)) asker {
+func judging[T any](a *advice, judge func(context.Context, SupposedCall) (T, error)) page.CallerHandler {
 	return func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 		call, err := a.supposed(w, r, p)
 		if err != nil {
@@ -238,14 +239,14 @@ func judging[T any](a *advice, judge func(context.Context, SupposedCall) (T, err
 		if err != nil {
 			return judged(err)
 		}
-		return answer(w, said)
+		return page.Answer(w, said)
 	}
 }
 
 // beginTrial begins to try the policy in the body.
 func (a *advice) beginTrial(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	candidate := Candidate{Since: a.now().Add(-24 * time.Hour)}
-	if err := readQuery(r.URL, map[string]func(string) error{"since": a.moment(&candidate.Since)}); err != nil {
+	if err := page.ReadQuery(r.URL, map[string]func(string) error{"since": a.moment(&candidate.Since)}); err != nil {
 		return err
 	}
 	if err := a.admitTry(r, p); err != nil {
@@ -266,7 +267,7 @@ func (a *advice) beginTrial(w http.ResponseWriter, r *http.Request, p policy.Pri
 func (a *advice) admitTry(r *http.Request, p policy.Principal) error {
 	err := a.mayTry(r, p)
 	if err != nil {
-		_ = a.record(r, Act{Name: ActPolicyTried, Principal: p, Reason: problemOf(err).Code}) // the log has the cause
+		_ = a.record(r, Act{Name: ActPolicyTried, Principal: p, Reason: page.ProblemOf(err).Code}) // the log has the cause
 	}
 	return err
 }
@@ -282,7 +283,7 @@ func (a *advice) try(r *http.Request, p policy.Principal, candidate Candidate) (
 	})
 }
 
-var notTried = problem{Status: http.StatusConflict, Code: "NOT_DONE", Detail: "the trial has no result", Hint: "ask for application/json: it says how far the trial is"}
+var notTried = page.Problem{Status: http.StatusConflict, Code: "NOT_DONE", Detail: "the trial has no result", Hint: "ask for application/json: it says how far the trial is"}
 
 // showTrial shows a trial as a job, or to those who accept that first, its result as Markdown.
 func (a *advice) showTrial(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
@@ -293,7 +294,7 @@ func (a *advice) showTrial(w http.ResponseWriter, r *http.Request, p policy.Prin
 	w.Header().Set("Vary", "Accept")
 	first, _, _ := strings.Cut(r.Header.Get("Accept"), ",")
 	if kind, _, _ := mime.ParseMediaType(first); kind != "text/markdown" || a.trialText == nil {
-		return answer(w, job)
+		return page.Answer(w, job)
 	}
 	trial, done := job.Result.(PolicyTrial)
 	if !done {
@@ -304,9 +305,9 @@ func (a *advice) showTrial(w http.ResponseWriter, r *http.Request, p policy.Prin
 	return nil
 }
 
-var tooLargePolicy = problem{Status: http.StatusRequestEntityTooLarge, Code: "TOO_LARGE", Detail: fmt.Sprintf("a policy may have %d MiB", candidateBytes>>20)}
+var tooLargePolicy = page.Problem{Status: http.StatusRequestEntityTooLarge, Code: "TOO_LARGE", Detail: fmt.Sprintf("a policy may have %d MiB", candidateBytes>>20)}
 
-var badCandidate = problem{Status: http.StatusBadRequest, Code: "BAD_REQUEST", Detail: "the body is no policy",
+var badCandidate = page.Problem{Status: http.StatusBadRequest, Code: "BAD_REQUEST", Detail: "the body is no policy",
 	Hint: `send a .tar.gz as application/gzip, or {"files": {"policy.rego": "…", "data.json": "…"}} as application/json`}
 
 // readCandidate reads the files of a policy.
@@ -326,7 +327,7 @@ func readCandidate(w http.ResponseWriter, r *http.Request) (map[string][]byte, e
 			files[name] = []byte(text)
 		}
 	default:
-		return nil, problem{Status: http.StatusUnsupportedMediaType, Code: "NOT_JSON", Detail: badCandidate.Detail, Hint: badCandidate.Hint}
+		return nil, page.Problem{Status: http.StatusUnsupportedMediaType, Code: "NOT_JSON", Detail: badCandidate.Detail, Hint: badCandidate.Hint}
 	}
 	if err != nil {
 		return nil, badCandidate
@@ -338,7 +339,7 @@ func readCandidate(w http.ResponseWriter, r *http.Request) (map[string][]byte, e
 func checkCandidate(files map[string][]byte) error {
 	for name := range files {
 		if !filepath.IsLocal(name) || strings.ContainsAny(name, `\:`) {
-			return badRequest(fmt.Sprintf("%q is no path in a policy", Visible(name)), "")
+			return page.BadRequest(fmt.Sprintf("%q is no path in a policy", page.Visible(name)), "")
 		}
 	}
 	if len(files) == 0 || len(files) > candidateFiles {

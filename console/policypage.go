@@ -11,6 +11,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rejudge/replay"
@@ -27,15 +28,15 @@ const (
 
 // frame is the shell of a page about the policy, for those who operate servers. The page is not fetched
 // anew when a ticket changes: what it shows is dear, or is being edited.
-func (a *advice) frame(ctx context.Context, v visitor, title string) (shell, error) {
+func (a *advice) frame(ctx context.Context, v visitor, title string) (page.Shell, error) {
 	if !a.may(ctx, v.Principal, policy.Operates) {
-		return shell{}, notOperator
+		return page.Shell{}, notOperator
 	}
 	return a.shell(ctx, v, title, policyPath, "")
 }
 
 type policyStatePage struct {
-	shell
+	page.Shell
 	PolicyState
 	Try  bool // the visitor may try policies
 	Asks bool // and see what a shadow policy would decide
@@ -44,7 +45,7 @@ type policyStatePage struct {
 // page shows the policy that serves and what is wrong with it.
 func (a *advice) page(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d policyStatePage
-	if d.shell, err = a.frame(r.Context(), v, "Policy"); err != nil {
+	if d.Shell, err = a.frame(r.Context(), v, "Policy"); err != nil {
 		return nil, err
 	}
 	if d.PolicyState, err = a.policy.State(r.Context()); err != nil {
@@ -56,7 +57,7 @@ func (a *advice) page(r *http.Request, v visitor) (view templ.Component, err err
 }
 
 type matrixPage struct {
-	shell
+	page.Shell
 	PolicyMatrix
 	Query MatrixQuery
 }
@@ -67,22 +68,22 @@ func one(list []string) string { return strings.Join(list, "") }
 // matrixPage shows who may call what.
 func (a *advice) matrixPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	d := matrixPage{Query: MatrixQuery{Limit: cellsOfPage}}
-	if err := readQuery(r.URL, map[string]func(string) error{
+	if err := page.ReadQuery(r.URL, map[string]func(string) error{
 		"role":    func(value string) error { d.Query.Roles = named(value); return nil },
-		"subject": anyText(&d.Query.Subject),
+		"subject": page.String(&d.Query.Subject),
 		"tool":    func(value string) error { d.Query.Tools = named(value); return nil },
-		"cursor":  anyText(&d.Query.After),
+		"cursor":  page.String(&d.Query.After),
 	}); err != nil {
 		return nil, err
 	}
-	if d.shell, err = a.frame(r.Context(), v, "Who may what"); err != nil {
+	if d.Shell, err = a.frame(r.Context(), v, "Who may what"); err != nil {
 		return nil, err
 	}
 	if d.PolicyMatrix, err = a.policy.Matrix(r.Context(), d.Query); err != nil {
 		return nil, err
 	}
 	if d.Next != "" {
-		d.Next = withCursor(r.URL, d.Next)
+		d.Next = page.WithCursor(r.URL, d.Next)
 	}
 	return matrixView(d), nil
 }
@@ -96,29 +97,29 @@ func named(name string) []string {
 }
 
 type askPage struct {
-	shell
+	page.Shell
 	Call    SupposedCall
 	Answer  *PolicyExplanation // nil = nothing was asked
-	Refused *problem           // why it could not be judged
+	Refused *page.Problem      // why it could not be judged
 }
 
 // askPage says why a call would be decided so.
 func (a *advice) askPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d askPage
-	if err := readQuery(r.URL, map[string]func(string) error{
+	if err := page.ReadQuery(r.URL, map[string]func(string) error{
 		"role":      func(value string) error { d.Call.Roles = named(value); return nil },
-		"subject":   anyText(&d.Call.Subject),
-		"tool":      anyText(&d.Call.Tool),
+		"subject":   page.String(&d.Call.Subject),
+		"tool":      page.String(&d.Call.Tool),
 		"arguments": func(value string) error { d.Call.Arguments = json.RawMessage(value); return nil },
 	}); err != nil {
 		return nil, err
 	}
-	if d.shell, err = a.frame(r.Context(), v, "Ask the policy"); err != nil {
+	if d.Shell, err = a.frame(r.Context(), v, "Ask the policy"); err != nil {
 		return nil, err
 	}
 	if d.Call.Tool != "" {
 		x, err := a.judge.Explain(r.Context(), d.Call)
-		p := problemOf(judged(err))
+		p := page.ProblemOf(judged(err))
 		switch {
 		case err == nil:
 			d.Answer = &x
@@ -132,7 +133,7 @@ func (a *advice) askPage(r *http.Request, v visitor) (view templ.Component, err 
 }
 
 type tryPageData struct {
-	shell
+	page.Shell
 	Files map[string][]byte // of the policy that serves
 	Jobs  []Job
 }
@@ -140,7 +141,7 @@ type tryPageData struct {
 // tryPage shows the files of the policy that serves, to be changed and tried.
 func (a *advice) tryPage(r *http.Request, v visitor) (view templ.Component, err error) {
 	var d tryPageData
-	if d.shell, err = a.frame(r.Context(), v, "Try a change"); err != nil {
+	if d.Shell, err = a.frame(r.Context(), v, "Try a change"); err != nil {
 		return nil, err
 	}
 	if err := a.mayTry(r, v.Principal); err != nil {
@@ -188,7 +189,7 @@ func (a *advice) submitTry(r *http.Request, v visitor) (string, error) {
 }
 
 type trialPage struct {
-	shell
+	page.Shell
 	Job
 	Trial *PolicyTrial // nil = there is none yet
 	Text  string       // of Trial, as Markdown; "" = nobody writes it
@@ -200,7 +201,7 @@ func (a *advice) trialPage(r *http.Request, v visitor) (view templ.Component, er
 	if d.Job, err = a.jobs.find(tryKind, r.PathValue("id"), personOf(v.Principal), false); err != nil {
 		return nil, err
 	}
-	if d.shell, err = a.frame(r.Context(), v, "Trial"); err != nil {
+	if d.Shell, err = a.frame(r.Context(), v, "Trial"); err != nil {
 		return nil, err
 	}
 	d.Refresh = d.State == JobRunning

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -18,9 +19,9 @@ const maxProfile = time.Minute
 // take profiles. It is recorded first. Close ends it early.
 func (h *health) profile(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	name := r.PathValue("name")
-	act := Act{Name: ActProfile, Principal: p, Profile: Visible(name)}
+	act := Act{Name: ActProfile, Principal: p, Profile: page.Visible(name)}
 	if h.profiles == nil || !h.profiles(p) {
-		return h.recordRefusal(r, act, problem{Status: http.StatusForbidden, Code: "NOT_PROFILER", Detail: "you may not take profiles", Hint: "toolgate.pprof_role names the role that may"})
+		return h.recordRefusal(r, act, page.Problem{Status: http.StatusForbidden, Code: "NOT_PROFILER", Detail: "you may not take profiles", Hint: "toolgate.pprof_role names the role that may"})
 	}
 	// The command line is left out, because it may hold a token.
 	take := map[string]http.HandlerFunc{"profile": pprof.Profile, "trace": pprof.Trace}[name]
@@ -28,11 +29,11 @@ func (h *health) profile(w http.ResponseWriter, r *http.Request, p policy.Princi
 		take = pprof.Handler(name).ServeHTTP
 	}
 	if take == nil {
-		return problem{Status: http.StatusNotFound, Code: "NO_PROFILE", Detail: "there is no profile of this name", Hint: "profile, trace, heap, allocs, goroutine, block, mutex and threadcreate are there"}
+		return page.Problem{Status: http.StatusNotFound, Code: "NO_PROFILE", Detail: "there is no profile of this name", Hint: "profile, trace, heap, allocs, goroutine, block, mutex and threadcreate are there"}
 	}
 	if text := r.FormValue("seconds"); text != "" {
 		if n, err := strconv.Atoi(text); err != nil || n < 1 || n > int(maxProfile.Seconds()) {
-			return problem{Status: http.StatusBadRequest, Code: "BAD_QUERY", Detail: "seconds must be from 1 to 60"}
+			return page.Problem{Status: http.StatusBadRequest, Code: "BAD_QUERY", Detail: "seconds must be from 1 to 60"}
 		}
 	}
 	if err := h.record(r, act); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/a-h/templ"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -51,7 +52,7 @@ type SignIn struct {
 
 // seenFor returns who came lately, for those who read the whole trail. Reading is recorded first.
 func (a *access) seenFor(r *http.Request, p policy.Principal) (found Seen, err error) {
-	if err := readQuery(r.URL, nil); err != nil {
+	if err := page.ReadQuery(r.URL, nil); err != nil {
 		return found, err
 	}
 	act := Act{Name: ActTrailRead, Principal: p, Query: "principals and sign-ins"}
@@ -83,7 +84,7 @@ func (a *access) seenFor(r *http.Request, p policy.Principal) (found Seen, err e
 		case record.Kind == audit.KindOutcome:
 			sawCaller(callers, record.Principal, record.Time)
 		case e != nil && slices.Contains([]string{audit.EventSignIn, audit.EventSignInRefused, audit.EventSignOut, audit.EventCredentialRefused}, e.Name):
-			found.SignIns = append(found.SignIns, SignIn{At: record.Time, Event: e.Name, Subject: Visible(record.Principal.Subject), Source: e.Source, Credential: e.Credential, Reason: Visible(e.Reason), Count: e.Count})
+			found.SignIns = append(found.SignIns, SignIn{At: record.Time, Event: e.Name, Subject: page.Visible(record.Principal.Subject), Source: e.Source, Credential: e.Credential, Reason: page.Visible(e.Reason), Count: e.Count})
 		}
 	}
 	slices.Reverse(found.SignIns)
@@ -97,11 +98,11 @@ func sawCaller(callers map[string]*SeenPrincipal, p audit.Principal, at time.Tim
 	key := strings.Join([]string{p.Tenant, p.Subject, p.Person}, "\x00")
 	s := callers[key]
 	if s == nil {
-		s = &SeenPrincipal{Subject: Visible(p.Subject), Person: Visible(p.Person), Tenant: Visible(p.Tenant)}
+		s = &SeenPrincipal{Subject: page.Visible(p.Subject), Person: page.Visible(p.Person), Tenant: page.Visible(p.Tenant)}
 		callers[key] = s
 	}
 	s.Calls++
-	s.Last, s.Roles = at, visibleAll(p.Roles)
+	s.Last, s.Roles = at, page.VisibleAll(p.Roles)
 }
 
 func latestCallers(callers map[string]*SeenPrincipal) []SeenPrincipal {
@@ -116,7 +117,7 @@ func latestCallers(callers map[string]*SeenPrincipal) []SeenPrincipal {
 }
 
 type seenPageData struct {
-	shell
+	page.Shell
 	Seen
 }
 
@@ -126,6 +127,6 @@ func (a *access) seenPage(r *http.Request, v visitor) (view templ.Component, err
 	if d.Seen, err = a.seenFor(r, v.Principal); err != nil {
 		return nil, err
 	}
-	d.shell, err = a.shell(r.Context(), v, "Who came", accessPath, "")
+	d.Shell, err = a.shell(r.Context(), v, "Who came", accessPath, "")
 	return seenView(d), err
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -21,15 +22,15 @@ const (
 // ticket's, which the page sets apart so that it cannot pass for our words.
 type phrase struct {
 	Words string
-	Name  string // of a tool, a person, an argument
-	Value marked // of an argument, as written
+	Name  string    // of a tool, a person, an argument
+	Value page.Text // of an argument, as written
 }
 
 // sentence says in plain words what k asks for, and nothing that is not in k.
 func sentence(k approval.Ticket) []phrase {
-	s := []phrase{{Name: Visible(k.Principal.Subject)}, {Words: " asks to call "}, {Name: Visible(k.Exposed)}}
+	s := []phrase{{Name: page.Visible(k.Principal.Subject)}, {Words: " asks to call "}, {Name: page.Visible(k.Exposed)}}
 	if k.Server != "" {
-		s = append(s, phrase{Words: " of server "}, phrase{Name: Visible(k.Server)})
+		s = append(s, phrase{Words: " of server "}, phrase{Name: page.Visible(k.Server)})
 	}
 	return append(s, saidArguments(k)...)
 }
@@ -44,8 +45,8 @@ func saidArguments(k approval.Ticket) (s []phrase) {
 	}
 	left := 0
 	for _, l := range found {
-		name, nested := strings.CutPrefix(Visible(l.pointer), "/")
-		shown := Visible(l.lexeme)
+		name, nested := strings.CutPrefix(page.Visible(l.pointer), "/")
+		shown := page.Visible(l.lexeme)
 		if strings.Contains(name, "/") || len([]rune(shown)) > saidRunes || len(s) >= saidValues*4 || !nested {
 			left++
 			continue
@@ -54,7 +55,7 @@ func saidArguments(k approval.Ticket) (s []phrase) {
 		if len(s) == 0 {
 			join = " with "
 		}
-		s = append(s, phrase{Words: join}, phrase{Name: name}, phrase{Words: " "}, phrase{Value: textOf(shown)})
+		s = append(s, phrase{Words: join}, phrase{Name: name}, phrase{Words: " "}, phrase{Value: page.TextOf(shown)})
 	}
 	switch {
 	case left > 0 && len(s) == 0:
@@ -68,18 +69,18 @@ func saidArguments(k approval.Ticket) (s []phrase) {
 // effect says in plain words what an approval of k leads to, and what k was when
 // it is decided; the arguments follow it.
 func effect(k approval.Ticket) []phrase {
-	s := []phrase{{Words: "Call "}, {Name: Visible(k.Exposed)}}
+	s := []phrase{{Words: "Call "}, {Name: page.Visible(k.Exposed)}}
 	if k.State != approval.StateProposed {
 		s[0].Words = "The call of "
 	}
 	if k.Server != "" {
-		s = append(s, phrase{Words: " of server "}, phrase{Name: Visible(k.Server)})
+		s = append(s, phrase{Words: " of server "}, phrase{Name: page.Visible(k.Server)})
 	}
 	by := " once, for "
 	if k.State != approval.StateProposed {
 		by = " by "
 	}
-	return append(s, phrase{Words: by}, phrase{Name: Visible(k.Principal.Subject)}, phrase{Words: ", with exactly this:"})
+	return append(s, phrase{Words: by}, phrase{Name: page.Visible(k.Principal.Subject)}, phrase{Words: ", with exactly this:"})
 }
 
 // whenRun says when an approval makes k run.
@@ -111,9 +112,9 @@ var standings = map[approval.State]string{
 // describeState describes the state of k, and how its tool failed.
 func describeState(k approval.Ticket) string {
 	if k.ToolFailed() {
-		return "ran; " + Visible(k.Note)
+		return "ran; " + page.Visible(k.Note)
 	}
-	return strings.Replace(cmp.Or(standings[k.State], string(k.State)), "%", Visible(decidedBy(k)), 1)
+	return strings.Replace(cmp.Or(standings[k.State], string(k.State)), "%", page.Visible(decidedBy(k)), 1)
 }
 
 // decidedBy names who decided k: everybody who approved it, where the votes are known.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -69,7 +70,7 @@ func (s *servers) all() []Server {
 	return all
 }
 
-var noServer = problem{Status: http.StatusNotFound, Code: "NO_SERVER", Detail: "no server of this name runs", Hint: "toolgate server list"}
+var noServer = page.Problem{Status: http.StatusNotFound, Code: "NO_SERVER", Detail: "no server of this name runs", Hint: "toolgate server list"}
 
 // list lists the servers for those whom the policy lets operate them.
 func (s *servers) list(r *http.Request, p policy.Principal) (any, error) {
@@ -101,7 +102,7 @@ func (s *servers) server(r *http.Request, p policy.Principal) (Server, error) {
 // servers, and returns its state. It is recorded first.
 func (s *servers) restarted(r *http.Request, p policy.Principal) (Upstream, error) {
 	name := r.PathValue("name")
-	act := Act{Name: ActServerRestart, Principal: p, Server: Visible(name)}
+	act := Act{Name: ActServerRestart, Principal: p, Server: page.Visible(name)}
 	found, err := s.server(r, p)
 	if errors.Is(err, notOperator) {
 		err = s.recordRefusal(r, act, err)
@@ -123,7 +124,7 @@ func (s *servers) restartable(one Server) bool { return s.restart != nil && one.
 
 // serversPage lists servers, or is about one of them.
 type serversPage struct {
-	shell
+	page.Shell
 	All         []Server
 	One         Server
 	Restartable bool
@@ -135,7 +136,7 @@ func (s *servers) listPage(r *http.Request, v visitor) (templ.Component, error) 
 		return nil, notOperator
 	}
 	frame, err := s.shell(r.Context(), v, "Servers", serversPath, serversPath)
-	return serversView(serversPage{shell: frame, All: s.all()}), err
+	return serversView(serversPage{Shell: frame, All: s.all()}), err
 }
 
 // page shows the server that the path names.
@@ -144,8 +145,8 @@ func (s *servers) page(r *http.Request, v visitor) (templ.Component, error) {
 	if err != nil {
 		return nil, err
 	}
-	frame, err := s.shell(r.Context(), v, Visible(found.Name), serversPath, serverPath(found.Name))
-	return serverView(serversPage{shell: frame, One: found, Restartable: s.restartable(found)}), err
+	frame, err := s.shell(r.Context(), v, page.Visible(found.Name), serversPath, serverPath(found.Name))
+	return serverView(serversPage{Shell: frame, One: found, Restartable: s.restartable(found)}), err
 }
 
 // submitRestart restarts the server that the path names.
@@ -165,8 +166,8 @@ func (s *servers) routes(g *visitors) routes {
 		serversPath:                     {http.MethodGet: g.visit(shows(s.listPage))},
 		serversPath + "/{name}":         {http.MethodGet: g.visit(shows(s.page))},
 		serversPath + "/{name}/restart": {http.MethodPost: g.submit(leads(s.submitRestart))},
-		"/v1/servers":                   {http.MethodGet: g.as(answers(s.list))},
-		"/v1/servers/{name}":            {http.MethodGet: g.as(answers(s.server))},
-		"/v1/servers/{name}/restart":    {http.MethodPost: g.as(answers(s.restarted))},
+		"/v1/servers":                   {http.MethodGet: g.as(page.Answers(s.list))},
+		"/v1/servers/{name}":            {http.MethodGet: g.as(page.Answers(s.server))},
+		"/v1/servers/{name}/restart":    {http.MethodPost: g.as(page.Answers(s.restarted))},
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -57,12 +58,12 @@ func (c *clientSessions) routes(g *visitors) routes {
 		sessionsPath:               {http.MethodGet: g.visit(shows(c.page))},
 		sessionsPath + "/{id}/end": {http.MethodPost: g.submit(leads(c.submitEnd))},
 
-		"/v1/sessions":      {http.MethodGet: g.as(parts("sessions", c.ask))},
-		"/v1/sessions/{id}": {http.MethodDelete: g.as(answers(c.end))},
+		"/v1/sessions":      {http.MethodGet: g.as(page.Parts("sessions", c.ask))},
+		"/v1/sessions/{id}": {http.MethodDelete: g.as(page.Answers(c.end))},
 	}
 }
 
-var noSession = problem{Status: http.StatusNotFound, Code: "NO_SESSION", Detail: "no session with this ID is open here", Hint: "GET /v1/sessions lists them; another replica has its own"}
+var noSession = page.Problem{Status: http.StatusNotFound, Code: "NO_SESSION", Detail: "no session with this ID is open here", Hint: "GET /v1/sessions lists them; another replica has its own"}
 
 // visibleTo returns the sessions that p may see, of a principal and with a connection to a
 // server of their own, where these are not "".
@@ -82,7 +83,7 @@ func (c *clientSessions) visibleTo(ctx context.Context, p policy.Principal, prin
 
 // shown returns s with the texts that others wrote in their visible form.
 func (s ClientSession) shown() ClientSession {
-	s.Principal, s.Tenant, s.Client = Visible(s.Principal), Visible(s.Tenant), Visible(s.Client)
+	s.Principal, s.Tenant, s.Client = page.Visible(s.Principal), page.Visible(s.Tenant), page.Visible(s.Client)
 	return s
 }
 
@@ -91,12 +92,12 @@ func (s ClientSession) order() string { return s.Principal + "\x00" + s.ID }
 
 // ask returns the sessions for which r asks, and p may see.
 func (c *clientSessions) ask(r *http.Request, p policy.Principal) (d clientSessionsPage, err error) {
-	var part paging
-	if err := readQuery(r.URL, part.parameters(map[string]func(string) error{"principal": anyText(&d.Principal), "server": anyText(&d.Server)})); err != nil {
+	var part page.Paging
+	if err := page.ReadQuery(r.URL, part.Parameters(map[string]func(string) error{"principal": page.String(&d.Principal), "server": page.String(&d.Server)})); err != nil {
 		return d, err
 	}
 	found, err := c.visibleTo(r.Context(), p, d.Principal, d.Server)
-	d.listPart = partOf(r.URL, part, found, ClientSession.order)
+	d.List = page.PartOf(r.URL, part, found, ClientSession.order)
 	return d, err
 }
 
@@ -126,8 +127,8 @@ func (c *clientSessions) end(r *http.Request, p policy.Principal) (ClientSession
 const sessionsPath = "/console/sessions"
 
 type clientSessionsPage struct {
-	shell
-	listPart[ClientSession]
+	page.Shell
+	page.List[ClientSession]
 	Principal, Server string // that were asked for, "" = all
 }
 
@@ -137,7 +138,7 @@ func (c *clientSessions) page(r *http.Request, v visitor) (templ.Component, erro
 	if err != nil {
 		return nil, err
 	}
-	d.shell, err = c.shell(r.Context(), v, "Sessions", sessionsPath, "")
+	d.Shell, err = c.shell(r.Context(), v, "Sessions", sessionsPath, "")
 	return clientSessionsView(d), err
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rejudge/shadow"
 )
@@ -26,7 +27,7 @@ const (
 	disagreeings = 50 // in one list, unless asked for otherwise
 )
 
-var noCandidate = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "no policy with this revision was asked", Hint: "without candidate it is the one that was asked last"}
+var noCandidate = page.Problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "no policy with this revision was asked", Hint: "without candidate it is the one that was asked last"}
 
 // A shadowPart is what shadow policies would have decided otherwise, with a part of the disagreements.
 type shadowPart struct {
@@ -38,16 +39,16 @@ type shadowPart struct {
 // with the rights to try policies, and reading it is recorded first.
 func (a *advice) shadowFor(r *http.Request, p policy.Principal) (found shadowPart, err error) {
 	var q ShadowQuery
-	var part paging
-	known := part.parameters(map[string]func(string) error{"candidate": anyText(&q.Candidate), "since": a.moment(&q.Since)})
-	part.limit = disagreeings
-	if err := readQuery(r.URL, known); err != nil {
+	var part page.Paging
+	known := part.Parameters(map[string]func(string) error{"candidate": page.String(&q.Candidate), "since": a.moment(&q.Since)})
+	part.Limit = disagreeings
+	if err := page.ReadQuery(r.URL, known); err != nil {
 		return found, err
 	}
-	if part.after != "" { // another candidate may be the latest by now
-		q.Candidate, q.After, _ = strings.Cut(part.after, " ")
+	if part.After != "" { // another candidate may be the latest by now
+		q.Candidate, q.After, _ = strings.Cut(part.After, " ")
 	}
-	q.Limit = part.limit + 1
+	q.Limit = part.Limit + 1
 	act := Act{Name: ActTrailRead, Principal: p, Query: "disagreements of the shadow policy"}
 	if err := a.mayTry(r, p); err != nil {
 		return found, a.recordRefusal(r, act, err)
@@ -58,21 +59,21 @@ func (a *advice) shadowFor(r *http.Request, p policy.Principal) (found shadowPar
 	if found.Report, err = a.shadow(r.Context(), q); errors.Is(err, shadow.ErrNoCandidate) {
 		err = noCandidate
 	}
-	if len(found.Disagreements) > part.limit {
-		found.Disagreements = found.Disagreements[:part.limit]
-		last := found.Disagreements[part.limit-1]
-		found.Next = cursorOf(last.Candidate + " " + last.DecisionID)
+	if len(found.Disagreements) > part.Limit {
+		found.Disagreements = found.Disagreements[:part.Limit]
+		last := found.Disagreements[part.Limit-1]
+		found.Next = page.CursorOf(last.Candidate + " " + last.DecisionID)
 	}
 	for i := range found.Disagreements {
 		d := &found.Disagreements[i]
-		d.Principal, d.Tool, d.Reason = Visible(d.Principal), Visible(d.Tool), Visible(d.Reason)
-		d.Was.Rule, d.Now.Rule = Visible(d.Was.Rule), Visible(d.Now.Rule)
+		d.Principal, d.Tool, d.Reason = page.Visible(d.Principal), page.Visible(d.Tool), page.Visible(d.Reason)
+		d.Was.Rule, d.Now.Rule = page.Visible(d.Was.Rule), page.Visible(d.Now.Rule)
 	}
 	return found, err
 }
 
 type shadowPage struct {
-	shell
+	page.Shell
 	shadowPart
 }
 
@@ -83,9 +84,9 @@ func (a *advice) shadowPage(r *http.Request, v visitor) (view templ.Component, e
 		return nil, err
 	}
 	if d.Next != "" {
-		d.Next = withCursor(r.URL, d.Next)
+		d.Next = page.WithCursor(r.URL, d.Next)
 	}
-	d.shell, err = a.frame(r.Context(), v, "Shadow policy")
+	d.Shell, err = a.frame(r.Context(), v, "Shadow policy")
 	return shadowView(d), err
 }
 

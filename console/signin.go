@@ -5,13 +5,13 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
-	"mime"
 	"net/http"
 	"net/url"
 	"path"
 	"strconv"
 	"strings"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
@@ -27,9 +27,9 @@ const (
 
 // An entry is the content of the sign-in page.
 type entry struct {
-	shell
+	page.Shell
 	Next      string
-	Refused   *problem
+	Refused   *page.Problem
 	Provider  bool // there is one to sign in at
 	Closed    bool // no cookie would come back: the form is left out
 	URL       string
@@ -43,7 +43,7 @@ func (vs *visitors) page(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return vs.refusePage(w, r, v, err)
 		}
-		return render(w, pageCSP, http.StatusOK, entryView(entry{shell: frame}))
+		return page.Render(w, page.PlainCSP, http.StatusOK, entryView(entry{Shell: frame}))
 	}
 	s := entry{Next: next(r.URL.Query().Get("next"))}
 	state, _, _ := strings.Cut(cookie(r, journeyCookie), "|")
@@ -55,11 +55,11 @@ func (vs *visitors) page(w http.ResponseWriter, r *http.Request) error {
 
 // askWho shows the sign-in form with a token for this browser.
 func (vs *visitors) askWho(w http.ResponseWriter, r *http.Request, status int, s entry) error {
-	s.shell, s.Closed, s.URL, s.Provider = vs.outside("Sign in"), !vs.private(r), vs.url, vs.provider != nil
+	s.Shell, s.Closed, s.URL, s.Provider = vs.outside("Sign in"), !vs.private(r), vs.url, vs.provider != nil
 	if !s.Closed {
 		s.CSRF = entrySecret(w, r)
 	}
-	return render(w, pageCSP, status, entryView(s))
+	return page.Render(w, page.PlainCSP, status, entryView(s))
 }
 
 // entrySecret returns the field csrf for a browser without a session, which gets it as a cookie.
@@ -75,15 +75,15 @@ func entrySecret(w http.ResponseWriter, r *http.Request) string {
 // signIn begins a session for a token. Only its hash is kept, so that a token
 // that is replaced ends what it began.
 func (vs *visitors) signIn(w http.ResponseWriter, r *http.Request) error {
-	if err := readForm(w, r); err != nil {
+	if err := page.ReadForm(w, r); err != nil {
 		return vs.refusePage(w, r, visitor{}, err)
 	}
 	s := entry{Next: next(r.PostForm.Get("next"))}
 	switch {
 	case !vs.private(r):
-		return vs.noEntry(w, r, s, problem{Status: http.StatusForbidden, Code: "NOT_PRIVATE", Detail: "a token is not taken over a connection that others can read"})
+		return vs.noEntry(w, r, s, page.Problem{Status: http.StatusForbidden, Code: "NOT_PRIVATE", Detail: "a token is not taken over a connection that others can read"})
 	case !equalSecrets(cookie(r, entryCookie), r.PostForm.Get("csrf")):
-		return vs.noEntry(w, r, s, problem{Status: http.StatusForbidden, Code: "FORM_REFUSED",
+		return vs.noEntry(w, r, s, page.Problem{Status: http.StatusForbidden, Code: "FORM_REFUSED",
 			Detail: "your browser did not send back the cookie of this page", Hint: "allow cookies for this site, and try again"})
 	}
 	token := strings.TrimSpace(r.PostForm.Get("token"))
@@ -96,7 +96,7 @@ func (vs *visitors) signIn(w http.ResponseWriter, r *http.Request) error {
 		if !vs.throttle.Allow(r.RemoteAddr) {
 			return vs.tooOften(w, r, s)
 		}
-		return vs.noEntry(w, r, s, problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "that token is not known here"})
+		return vs.noEntry(w, r, s, page.Problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "that token is not known here"})
 	}
 	return vs.enter(w, r, session{principal: p, credential: hashOf(token)}, s.Next)
 }
@@ -122,14 +122,14 @@ func (vs *visitors) enter(w http.ResponseWriter, r *http.Request, k session, to 
 }
 
 // noEntry shows the sign-in form again, with the reason.
-func (vs *visitors) noEntry(w http.ResponseWriter, r *http.Request, s entry, p problem) error {
+func (vs *visitors) noEntry(w http.ResponseWriter, r *http.Request, s entry, p page.Problem) error {
 	s.Refused = &p
 	return vs.askWho(w, r, p.Status, s)
 }
 
 func (vs *visitors) tooOften(w http.ResponseWriter, r *http.Request, s entry) error {
 	w.Header().Set("Retry-After", strconv.Itoa(int(guard.RefusedEvery.Seconds())))
-	return vs.noEntry(w, r, s, problem{Status: http.StatusTooManyRequests, Code: "TOO_OFTEN",
+	return vs.noEntry(w, r, s, page.Problem{Status: http.StatusTooManyRequests, Code: "TOO_OFTEN",
 		Detail: "there were too many tries to sign in from your address", Hint: "wait a minute, and try again"})
 }
 
@@ -156,7 +156,7 @@ func (vs *visitors) signOut(w http.ResponseWriter, r *http.Request, v visitor) e
 	}
 	setCookie(w, journeyCookie, state+"|")
 	w.Header().Set("Refresh", "0; url="+elsewhere)
-	return render(w, pageCSP, http.StatusOK, entryView(entry{shell: vs.outside("Sign out"), Elsewhere: elsewhere}))
+	return page.Render(w, page.PlainCSP, http.StatusOK, entryView(entry{Shell: vs.outside("Sign out"), Elsewhere: elsewhere}))
 }
 
 // private reports whether the connection is private: the browser runs on this
@@ -171,7 +171,7 @@ func next(to string) string {
 	u, err := url.Parse(to)
 	if err != nil || len(to) > maxNextBytes || u.IsAbs() || u.Host != "" || u.User != nil || u.Opaque != "" || !ours(u.Path) || path.Clean(u.Path) != strings.TrimSuffix(u.Path, "/") ||
 		strings.ContainsAny(to, "\\\r\n\t") || strings.HasPrefix(u.Path, "/console/log") {
-		return approvalsPath
+		return page.ApprovalsPath
 	}
 	return (&url.URL{Path: u.Path, RawQuery: u.RawQuery}).String()
 }
@@ -181,35 +181,10 @@ func ours(path string) bool {
 	return strings.HasPrefix(path, "/console/") || path == connectionsPath || strings.HasPrefix(path, connectionsPath+"/")
 }
 
-// readForm reads the fields of a form into r.PostForm.
-func readForm(w http.ResponseWriter, r *http.Request) error {
-	r.Body = http.MaxBytesReader(w, r.Body, bodyBytes)
-	return readFields(r, "application/x-www-form-urlencoded", r.ParseForm, tooLargeBody)
-}
-
 // readFiles is readForm for multipart forms of twice candidateBytes, which it holds in memory.
 func readFiles(w http.ResponseWriter, r *http.Request) error {
 	r.Body = http.MaxBytesReader(w, r.Body, 2*candidateBytes)
-	return readFields(r, "multipart/form-data", func() error { return r.ParseMultipartForm(3 * candidateBytes) }, tooLargePolicy)
-}
-
-// readFields reads a form of a media type with parse. It refuses a form that has a field twice.
-func readFields(r *http.Request, media string, parse func() error, tooLarge problem) error {
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != media {
-		return problem{Status: http.StatusUnsupportedMediaType, Code: "NOT_A_FORM", Detail: "the body must be " + media}
-	}
-	if err := parse(); err != nil {
-		if _, long := errors.AsType[*http.MaxBytesError](err); long {
-			return tooLarge
-		}
-		return badRequest("the form cannot be read", "")
-	}
-	for name, values := range r.PostForm {
-		if len(values) > 1 {
-			return badRequest("a field is given twice: "+Visible(name), "")
-		}
-	}
-	return nil
+	return page.ReadFields(r, "multipart/form-data", func() error { return r.ParseMultipartForm(3 * candidateBytes) }, tooLargePolicy)
 }
 
 // uploaded returns the file in a field of a form that readFiles has read; nil = none was chosen.
@@ -219,7 +194,7 @@ func uploaded(r *http.Request, field string) ([]byte, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, badRequest("the file cannot be read", "")
+		return nil, page.BadRequest("the file cannot be read", "")
 	}
 	defer f.Close()
 	return io.ReadAll(f)
@@ -244,7 +219,7 @@ type Provider interface {
 // with which the browser comes back after signing out there.
 const journeyCookie = "__Host-toolgate-journey"
 
-var noProvider = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no identity provider here", Hint: "see toolgate.console.oidc"}
+var noProvider = page.Problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no identity provider here", Hint: "see toolgate.console.oidc"}
 
 // beginProviderSignIn redirects the browser to the provider. It first moves the browser to
 // the host of Options.URL, because only the host that sets the cookie receives
@@ -264,7 +239,7 @@ func (vs *visitors) beginProviderSignIn(w http.ResponseWriter, r *http.Request) 
 	address, secret, err := vs.provider.Begin(r.Context())
 	if err != nil {
 		vs.log.Error("signing in", "error", err)
-		return vs.noEntry(w, r, entry{Next: to}, problem{Status: http.StatusServiceUnavailable, Code: "PROVIDER_UNREACHABLE",
+		return vs.noEntry(w, r, entry{Next: to}, page.Problem{Status: http.StatusServiceUnavailable, Code: "PROVIDER_UNREACHABLE",
 			Detail: "the identity provider cannot be reached", Hint: "try again, or sign in with a token"})
 	}
 	setCookie(w, journeyCookie, secret+"|"+url.QueryEscape(to))
@@ -276,7 +251,7 @@ func (vs *visitors) beginProviderSignIn(w http.ResponseWriter, r *http.Request) 
 func (vs *visitors) moveHome(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	if query.Has("moved") {
-		return vs.refusePage(w, r, visitor{}, problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this address is not the one in toolgate.console.url",
+		return vs.refusePage(w, r, visitor{}, page.Problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this address is not the one in toolgate.console.url",
 			Hint: "a proxy in front has to pass the Host header on as it came"})
 	}
 	query.Set("moved", "1")
@@ -299,13 +274,13 @@ func (vs *visitors) finishProviderSignIn(w http.ResponseWriter, r *http.Request)
 	setCookie(w, journeyCookie, "")
 	answer, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return vs.refusePage(w, r, visitor{}, badRequest("the query cannot be read", ""))
+		return vs.refusePage(w, r, visitor{}, page.BadRequest("the query cannot be read", ""))
 	}
 	p, sid, err := vs.provider.Finish(r.Context(), secret, answer)
 	if err != nil || !p.Valid() {
 		vs.log.Warn("refusing a sign-in", "error", err)
 		_ = vs.record(r, Act{Name: ActSignInRefused, Credential: "provider", Reason: "UNAUTHENTICATED"}) // the log has the cause
-		return vs.noEntry(w, r, s, problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED",
+		return vs.noEntry(w, r, s, page.Problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED",
 			Detail: "the identity provider did not sign you in here", Hint: "try again; toolgate's log says why"})
 	}
 	if p.Until.IsZero() { // nothing but the session vouches for a guest, for votes too

@@ -2,16 +2,14 @@ package console
 
 import (
 	"context"
-	"iter"
 	"net"
 	"net/http"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/stop"
@@ -22,7 +20,7 @@ import (
 type site struct {
 	environment string
 	approvals   Approvals // that wait for the visitor
-	places      func(ctx context.Context, v visitor) []place
+	places      func(ctx context.Context, v visitor) []page.Place
 	stopped     func() []stop.Stop                                                              // Options.InForce
 	watches     func(p policy.Principal) bool                                                   // Options.Watches
 	right       func(ctx context.Context, p policy.Principal, right policy.Right) (bool, error) // Options.May
@@ -33,7 +31,7 @@ type site struct {
 	ctx         context.Context // ends with Close
 }
 
-var notOperator = problem{Status: http.StatusForbidden, Code: "NOT_OPERATOR", Detail: "the policy does not let you operate servers",
+var notOperator = page.Problem{Status: http.StatusForbidden, Code: "NOT_OPERATOR", Detail: "the policy does not let you operate servers",
 	Hint: "see data.operators of the policy"}
 
 // may reports whether the policy gives p a right. It fails closed: the log has the cause.
@@ -66,12 +64,12 @@ func (s *site) record(r *http.Request, a Act) error {
 	}
 	if err := s.recorder(a); err != nil {
 		s.log.Error("recording an act", "act", a.Name, "subject", a.Principal.Subject, "error", err)
-		return problem{Status: http.StatusServiceUnavailable, Code: codeUnrecorded, Detail: "this cannot be recorded, so it is not done", Hint: "the log says why"}
+		return page.Problem{Status: http.StatusServiceUnavailable, Code: codeUnrecorded, Detail: "this cannot be recorded, so it is not done", Hint: "the log says why"}
 	}
 	return nil
 }
 
-var notAuditor = problem{Status: http.StatusForbidden, Code: "NOT_AUDITOR", Detail: "the policy does not let you read the audit trail", Hint: "see data.trail of the policy"}
+var notAuditor = page.Problem{Status: http.StatusForbidden, Code: "NOT_AUDITOR", Detail: "the policy does not let you read the audit trail", Hint: "see data.trail of the policy"}
 
 // trailRight returns which records p may read. It fails closed: the log has the cause.
 func (s *site) trailRight(ctx context.Context, p policy.Principal) policy.TrailRight {
@@ -89,7 +87,7 @@ func (s *site) trailRight(ctx context.Context, p policy.Principal) policy.TrailR
 // recordRefusal records that act was refused, and returns err, which says why. The log has the cause
 // when that cannot be recorded.
 func (s *site) recordRefusal(r *http.Request, act Act, err error) error {
-	act.Reason = problemOf(err).Code
+	act.Reason = page.ProblemOf(err).Code
 	_ = s.record(r, act)
 	return err
 }
@@ -118,7 +116,7 @@ func (s *site) moment(into *time.Time) func(string) error {
 			at, err = s.now().Add(-ago), nil
 		}
 		if err != nil {
-			return badRequest("a time is RFC 3339, or how long ago", "2026-01-31T08:00:00Z, or 24h")
+			return page.BadRequest("a time is RFC 3339, or how long ago", "2026-01-31T08:00:00Z, or 24h")
 		}
 		*into = at
 		return nil
@@ -131,7 +129,7 @@ func (s *site) inForce() (all []stop.Stop) {
 		return nil
 	}
 	for _, s := range s.stopped() {
-		s.Name, s.Reason, s.By = Visible(s.Name), Visible(oneLine(s.Reason)), Visible(s.By)
+		s.Name, s.Reason, s.By = page.Visible(s.Name), page.Visible(page.OneLine(s.Reason)), page.Visible(s.By)
 		all = append(all, s)
 	}
 	return all
@@ -149,57 +147,15 @@ func (s *site) banner() []stop.Stop {
 	return all
 }
 
-// A place is a page that the navigation lists.
-type place struct {
-	path, name string
-	there      bool // for the visitor
-}
-
-// shell is what every page has around its content.
-type shell struct {
-	Title         string
-	Environment   string // Options.Environment
-	At            string // path of the place that the page belongs to
-	Path          string // of the page itself, to fetch it anew; "" = it is not
-	Places        []place
-	Subject, CSRF string // of the visitor; Subject "" = nobody has signed in
-	Enter         bool   // the page offers to sign in
-	Alone         bool   // nobody has to sign in, and nobody decides
-	InForce       []stop.Stop
-	Follows       bool // the page follows a feed of its own, and not tickets
-	Refresh       bool // the page shows work that goes on: a browser fetches it again
-	Awaiting      int  // tickets that wait for the visitor's vote
-}
-
-func (s *site) shell(ctx context.Context, v visitor, title, at, path string) (shell, error) {
+func (s *site) shell(ctx context.Context, v visitor, title, at, path string) (page.Shell, error) {
 	waiting, err := s.approvals.List(ctx, approval.Filter{Awaiting: v.Principal, Limit: mostAwaiting})
-	return shell{Title: title, Environment: Visible(s.environment), At: at, Path: path, Places: s.places(ctx, v), Subject: Visible(v.Subject), CSRF: v.csrf,
+	return page.Shell{Title: title, Environment: page.Visible(s.environment), At: at, Path: path, Places: s.places(ctx, v), Subject: page.Visible(v.Subject), CSRF: v.csrf,
 		Alone: v.alone, InForce: s.inForce(), Awaiting: len(waiting)}, err
 }
 
 // outside returns the shell of a page for those who have not signed in.
-func (s *site) outside(title string) shell {
-	return shell{Title: title, Environment: Visible(s.environment), InForce: s.banner()}
-}
-
-// finds reports whether the visitor finds the place with a path.
-func (s *shell) finds(path string) bool {
-	return slices.ContainsFunc(s.Places, func(p place) bool { return p.path == path })
-}
-
-// live reports whether the page follows tickets.
-func (s *shell) live() bool { return s.Subject != "" && !s.Alone && s.Path != "" }
-
-// moves reports whether the page follows anything, for which it needs scripts.
-func (s *shell) moves() bool { return s.live() || s.Follows }
-
-// windowTitle names the page, after the number of tickets that wait.
-func (s *shell) windowTitle() string {
-	title := s.Title + " · toolgate" + prefixed(" ", s.Environment)
-	if s.Awaiting > 0 {
-		title = "(" + strconv.Itoa(s.Awaiting) + ") " + title
-	}
-	return title
+func (s *site) outside(title string) page.Shell {
+	return page.Shell{Title: title, Environment: page.Visible(s.environment), InForce: s.banner()}
 }
 
 // refusePage answers with err as a page, in the frame of v if that is somebody.
@@ -207,45 +163,25 @@ func (s *site) refusePage(w http.ResponseWriter, r *http.Request, v visitor, err
 	return s.showProblem(w, r, v, s.problem(r, err))
 }
 
-func (s *site) showProblem(w http.ResponseWriter, r *http.Request, v visitor, p problem) error {
-	frame, csp := s.outside(p.Title), pageCSP
+func (s *site) showProblem(w http.ResponseWriter, r *http.Request, v visitor, p page.Problem) error {
+	frame, csp := s.outside(p.Title), page.PlainCSP
 	if v.Subject != "" {
 		if own, err := s.shell(r.Context(), v, p.Title, "", ""); err == nil {
-			frame, csp = own, appCSP
+			frame, csp = own, page.ScriptCSP
 		}
 	}
-	return render(w, csp, p.Status, problemView(frame, p))
+	return page.Render(w, csp, p.Status, page.ProblemView(frame, p))
 }
 
 // problem returns the refusal for err and logs internal errors.
-func (s *site) problem(r *http.Request, err error) problem {
-	p := problemOf(err)
+func (s *site) problem(r *http.Request, err error) page.Problem {
+	p := page.ProblemOf(err)
 	if p.Status == http.StatusInternalServerError {
 		s.log.Error("serving the console", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
 	p.Title = http.StatusText(p.Status)
 	p.Type = "urn:toolgate:problem:" + strings.ReplaceAll(strings.ToLower(p.Code), "_", "-")
 	return p
-}
-
-// stream writes lines of a media type as they come. With follow, the reader learns at once that it
-// is connected.
-func (s *site) stream(w http.ResponseWriter, kind string, lines iter.Seq2[[]byte, error], follow bool) {
-	out := http.NewResponseController(w)
-	defer out.SetWriteDeadline(time.Time{}) //nolint:errcheck // not every writer has deadlines
-	w.Header().Set("Content-Type", kind)
-	if follow {
-		_ = out.Flush()
-	}
-	for line, err := range lines {
-		if err != nil {
-			s.log.Warn("ending a stream", "error", err)
-			panic(http.ErrAbortHandler) // a cut stream must not look complete
-		}
-		if writeLine(w, out, line) != nil {
-			return
-		}
-	}
 }
 
 // untilClosed returns the request's context, which Close ends too.

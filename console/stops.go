@@ -9,6 +9,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/stop"
 )
@@ -50,12 +51,10 @@ func (st *stops) states(ctx context.Context) ([]StopState, error) {
 	return states, err
 }
 
-const stopPath = "/console/stop"
-
 var (
-	mayNotStop = problem{Status: http.StatusForbidden, Code: "NOT_STOPPER", Detail: "the policy does not let you stop calls or resume them",
+	mayNotStop = page.Problem{Status: http.StatusForbidden, Code: "NOT_STOPPER", Detail: "the policy does not let you stop calls or resume them",
 		Hint: "see data.stops of the policy"}
-	noStop = problem{Status: http.StatusNotFound, Code: "NO_STOP", Detail: "no such stop is in force", Hint: "toolgate stop"}
+	noStop = page.Problem{Status: http.StatusNotFound, Code: "NO_STOP", Detail: "no such stop is in force", Hint: "toolgate stop"}
 )
 
 // stop stops calls for p. It is recorded first.
@@ -68,14 +67,14 @@ func (st *stops) stop(r *http.Request, p policy.Principal, s stop.Stop, within s
 	if within != "" {
 		d, err := time.ParseDuration(within)
 		if err != nil || d <= 0 {
-			return stop.State{}, badRequest("for is no duration above zero", "1h30m")
+			return stop.State{}, page.BadRequest("for is no duration above zero", "1h30m")
 		}
 		s.Until = st.now().Add(d).UTC()
 	}
 	if err := s.Check(); err != nil {
-		return stop.State{}, badRequest(err.Error(), "")
+		return stop.State{}, page.BadRequest(err.Error(), "")
 	}
-	act.Stop = Visible(s.About() + ": " + s.Reason)
+	act.Stop = page.Visible(s.About() + ": " + s.Reason)
 	if !s.Until.IsZero() {
 		act.Stop += ", until " + s.Until.Format(time.RFC3339)
 	}
@@ -87,7 +86,7 @@ func (st *stops) stop(r *http.Request, p policy.Principal, s stop.Stop, within s
 
 // resume ends the stop with an ID for p, and returns it. It is recorded first.
 func (st *stops) resume(r *http.Request, p policy.Principal, id string) (stop.Stop, error) {
-	act := Act{Name: ActResume, Principal: p, Stop: Visible(id)}
+	act := Act{Name: ActResume, Principal: p, Stop: page.Visible(id)}
 	if !st.may(r.Context(), p, policy.Stops) {
 		return stop.Stop{}, st.recordRefusal(r, act, mayNotStop)
 	}
@@ -99,7 +98,7 @@ func (st *stops) resume(r *http.Request, p policy.Principal, id string) (stop.St
 		if s.ID != id {
 			continue
 		}
-		act.Stop = Visible(s.ID + ", " + s.About())
+		act.Stop = page.Visible(s.ID + ", " + s.About())
 		if err := st.record(r, act); err != nil {
 			return stop.Stop{}, err
 		}
@@ -124,14 +123,14 @@ func (st *stops) add(w http.ResponseWriter, r *http.Request, p policy.Principal)
 		Reason string    `json:"reason"`
 		For    string    `json:"for"`
 	}
-	if err := read(w, r, &body, "an object with the texts kind, name, reason and for", `{"kind": "role", "name": "researcher", "reason": "…", "for": "1h"}`); err != nil {
+	if err := page.ReadBody(w, r, &body, "an object with the texts kind, name, reason and for", `{"kind": "role", "name": "researcher", "reason": "…", "for": "1h"}`); err != nil {
 		return err
 	}
 	state, err := st.stop(r, p, stop.Stop{Kind: body.Kind, Name: body.Name, Reason: body.Reason}, body.For)
 	if err != nil {
 		return err
 	}
-	return answerAs(w, http.StatusCreated, st.state(state))
+	return page.AnswerAs(w, http.StatusCreated, st.state(state))
 }
 
 // end resumes, and answers with the stop that has ended.
@@ -141,14 +140,14 @@ func (st *stops) end(r *http.Request, p policy.Principal) (any, error) {
 
 // stopsPage shows stops.
 type stopsPage struct {
-	shell
+	page.Shell
 	All []StopState
 	May bool // the visitor may stop and resume
 }
 
 // page shows the stops in force and, to those who may, how to stop and resume.
 func (st *stops) page(r *http.Request, v visitor) (templ.Component, error) {
-	frame, err := st.shell(r.Context(), v, "Stop", stopPath, stopPath)
+	frame, err := st.shell(r.Context(), v, "Stop", page.StopPath, page.StopPath)
 	if err != nil {
 		return nil, err
 	}
@@ -161,21 +160,21 @@ func (st *stops) submitStop(r *http.Request, v visitor) (string, error) {
 	field := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
 	s := stop.Stop{Kind: stop.Kind(field("kind")), Name: field("name"), Reason: field("reason")}
 	_, err := st.stop(r, v.Principal, s, field("for"))
-	return stopPath, err
+	return page.StopPath, err
 }
 
 // submitResume ends the stop that the field id names.
 func (st *stops) submitResume(r *http.Request, v visitor) (string, error) {
 	_, err := st.resume(r, v.Principal, r.PostForm.Get("id"))
-	return stopPath, err
+	return page.StopPath, err
 }
 
 // routes are the routes of stops.
 func (st *stops) routes(g *visitors) routes {
 	return routes{
-		stopPath:             {http.MethodGet: g.visit(shows(st.page)), http.MethodPost: g.submit(leads(st.submitStop))},
-		stopPath + "/resume": {http.MethodPost: g.submit(leads(st.submitResume))},
-		"/v1/stop":           {http.MethodGet: g.as(answers(st.list)), http.MethodPost: g.as(st.add)},
-		"/v1/stop/{id}":      {http.MethodDelete: g.as(answers(st.end))},
+		page.StopPath:             {http.MethodGet: g.visit(shows(st.page)), http.MethodPost: g.submit(leads(st.submitStop))},
+		page.StopPath + "/resume": {http.MethodPost: g.submit(leads(st.submitResume))},
+		"/v1/stop":                {http.MethodGet: g.as(page.Answers(st.list)), http.MethodPost: g.as(st.add)},
+		"/v1/stop/{id}":           {http.MethodDelete: g.as(page.Answers(st.end))},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"unicode/utf8"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -14,7 +15,7 @@ import (
 // ticketPage is what the page of one ticket shows: the ticket for people, and
 // what helps to decide.
 type ticketPage struct {
-	shell
+	page.Shell
 	Ticket
 	face
 	Effect                []phrase
@@ -25,12 +26,12 @@ type ticketPage struct {
 	EarlierBy string // whose call that was, when it was not the same requester's
 	Redefined bool   // the tool's definition is another than it was then
 
-	Raw    marked
+	Raw    page.Text
 	RawCut int // bytes of the arguments that Raw leaves out
 
-	WhyNot  string   // why the visitor has nothing to decide
-	Refused *problem // why the visitor's form changed nothing
-	Typed   string   // the reason that stood in it
+	WhyNot  string        // why the visitor has nothing to decide
+	Refused *page.Problem // why the visitor's form changed nothing
+	Typed   string        // the reason that stood in it
 }
 
 func (a *approvals) ticketPage(w http.ResponseWriter, r *http.Request, v visitor) error {
@@ -39,7 +40,7 @@ func (a *approvals) ticketPage(w http.ResponseWriter, r *http.Request, v visitor
 
 // showTicket shows the page of the ticket that the path names and, where
 // refused is set, why the visitor's form changed nothing.
-func (a *approvals) showTicket(w http.ResponseWriter, r *http.Request, v visitor, refused *problem) error {
+func (a *approvals) showTicket(w http.ResponseWriter, r *http.Request, v visitor, refused *page.Problem) error {
 	k, err := a.visible(r, v.Principal)
 	if err != nil {
 		return err
@@ -52,18 +53,18 @@ func (a *approvals) showTicket(w http.ResponseWriter, r *http.Request, v visitor
 	if refused != nil {
 		status, data.Refused, data.Typed = refused.Status, refused, r.PostForm.Get("reason")
 	}
-	return render(w, appCSP, status, ticketView(data))
+	return page.Render(w, page.ScriptCSP, status, ticketView(data))
 }
 
 func (a *approvals) describe(r *http.Request, k approval.Ticket, v visitor) (d ticketPage, err error) {
 	ctx := r.Context()
 	d = ticketPage{
-		face: a.face(k, v), Effect: effect(k), WhenRun: whenRun(k), Way: describeTransport(k), Session: Visible(k.Session),
+		face: a.face(k, v), Effect: effect(k), WhenRun: whenRun(k), Way: describeTransport(k), Session: page.Visible(k.Session),
 	}
 	if d.Ticket, err = a.wholeTicket(r, k, v.Principal); err != nil {
 		return d, err
 	}
-	if d.shell, err = a.shell(ctx, v, Visible(k.Exposed), approvalsPath, ticketPath(k.ID)); err != nil {
+	if d.Shell, err = a.shell(ctx, v, page.Visible(k.Exposed), page.ApprovalsPath, ticketPath(k.ID)); err != nil {
 		return d, err
 	}
 	own, voted := k.VoteOf(v.Principal)
@@ -76,7 +77,7 @@ func (a *approvals) describe(r *http.Request, k approval.Ticket, v visitor) (d t
 	}
 	d.Table = compared(k.Arguments, earlier.Arguments)
 	if d.Earlier = earlier.ID; d.Earlier != "" && earlier.Principal.Subject != k.Principal.Subject {
-		d.EarlierBy = Visible(earlier.Principal.Subject)
+		d.EarlierBy = page.Visible(earlier.Principal.Subject)
 	}
 	d.Redefined = d.Earlier != "" && earlier.Fingerprint != k.Fingerprint
 	return d, nil
@@ -94,20 +95,20 @@ func (a *approvals) earlier(ctx context.Context, k approval.Ticket, p policy.Pri
 
 // rawOf returns the visible form of the judged bytes and the number of bytes
 // that it leaves out at the end.
-func rawOf(arguments []byte) (marked, int) {
-	cut := min(len(arguments), textBytes)
+func rawOf(arguments []byte) (page.Text, int) {
+	cut := min(len(arguments), page.TextBytes)
 	for cut < len(arguments) && !utf8.RuneStart(arguments[cut]) {
 		cut--
 	}
-	return textOf(Visible(string(arguments[:cut]))), len(arguments) - cut
+	return page.TextOf(page.Visible(string(arguments[:cut]))), len(arguments) - cut
 }
 
 // describeTransport says how a call arrived.
 func describeTransport(k approval.Ticket) string {
 	named := map[string]string{"http": "MCP over HTTP", "stdio": "MCP over stdio", "ndjson": "NDJSON", "rest": "REST"}
-	s := cmp.Or(named[k.Transport], Visible(k.Transport))
+	s := cmp.Or(named[k.Transport], page.Visible(k.Transport))
 	if k.Era != "" {
-		s += " (" + Visible(k.Era) + ")"
+		s += " (" + page.Visible(k.Era) + ")"
 	}
 	return s
 }
@@ -149,7 +150,7 @@ func (a *approvals) arguments(w http.ResponseWriter, r *http.Request, v visitor)
 func (a *approvals) vote(w http.ResponseWriter, r *http.Request, v visitor) error {
 	word := r.PostForm.Get("vote")
 	if word != "approve" && word != "deny" {
-		return badRequest("a vote is approve or deny", "")
+		return page.BadRequest("a vote is approve or deny", "")
 	}
 	err := a.cast(r, v, r.PathValue("id"), r.PostForm.Get("digest"), approval.Vote{Approve: word == "approve", Reason: r.PostForm.Get("reason")})
 	return a.settled(w, r, v, err)
@@ -159,7 +160,7 @@ func (a *approvals) vote(w http.ResponseWriter, r *http.Request, v visitor) erro
 func (a *approvals) finding(w http.ResponseWriter, r *http.Request, v visitor) error {
 	outcome := r.PostForm.Get("outcome")
 	if outcome != string(approval.StateDone) && outcome != string(approval.StateFailed) {
-		return badRequest("an outcome is done or failed", "")
+		return page.BadRequest("an outcome is done or failed", "")
 	}
 	_, err := a.reconciler.Reconcile(r.Context(), approval.Finding{
 		ID: r.PathValue("id"), Approver: v.Principal, TookEffect: outcome == string(approval.StateDone), Reason: r.PostForm.Get("reason"),
@@ -176,7 +177,7 @@ func (a *approvals) settled(w http.ResponseWriter, r *http.Request, v visitor, e
 		http.Redirect(w, r, ticketPath(r.PathValue("id")), http.StatusSeeOther)
 		return nil
 	}
-	p := problemOf(err)
+	p := page.ProblemOf(err)
 	if p.Status == http.StatusInternalServerError {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -60,13 +61,13 @@ func (a *access) routes(g *visitors) routes {
 		accessPath + "/tokens":             {http.MethodPost: g.submit(shows(a.submitMake))},
 		accessPath + "/tokens/{id}/revoke": {http.MethodPost: g.submit(leads(a.submitRevoke))},
 
-		"/v1/tokens":      {http.MethodGet: g.as(parts("tokens", a.ask)), http.MethodPost: g.as(a.create)},
-		"/v1/audit/seen":  {http.MethodGet: g.as(answers(a.seenFor))},
-		"/v1/tokens/{id}": {http.MethodDelete: g.as(answers(a.revoke))},
+		"/v1/tokens":      {http.MethodGet: g.as(page.Parts("tokens", a.ask)), http.MethodPost: g.as(a.create)},
+		"/v1/audit/seen":  {http.MethodGet: g.as(page.Answers(a.seenFor))},
+		"/v1/tokens/{id}": {http.MethodDelete: g.as(page.Answers(a.revoke))},
 	}
 }
 
-var noToken = problem{Status: http.StatusNotFound, Code: "NO_TOKEN", Detail: "no token with this ID is configured", Hint: "GET /v1/tokens lists them; toolgate token revoke also takes hashes of others"}
+var noToken = page.Problem{Status: http.StatusNotFound, Code: "NO_TOKEN", Detail: "no token with this ID is configured", Hint: "GET /v1/tokens lists them; toolgate token revoke also takes hashes of others"}
 
 // tokensFor returns the tokens that p may see, of a subject where that is not "".
 func (a *access) tokensFor(ctx context.Context, p policy.Principal, subject string) ([]Token, error) {
@@ -82,12 +83,12 @@ func (t Token) order() string { return t.Subject + "\x00" + t.ID }
 
 // ask returns the tokens for which r asks, and p may see.
 func (a *access) ask(r *http.Request, p policy.Principal) (d accessPage, err error) {
-	var part paging
-	if err := readQuery(r.URL, part.parameters(map[string]func(string) error{"subject": anyText(&d.Asked)})); err != nil {
+	var part page.Paging
+	if err := page.ReadQuery(r.URL, part.Parameters(map[string]func(string) error{"subject": page.String(&d.Asked)})); err != nil {
 		return d, err
 	}
 	found, err := a.tokensFor(r.Context(), p, d.Asked)
-	d.listPart = partOf(r.URL, part, found, Token.order)
+	d.List = page.PartOf(r.URL, part, found, Token.order)
 	return d, err
 }
 
@@ -100,15 +101,15 @@ func (a *access) makeFor(r *http.Request, p policy.Principal, t Token, within st
 	if within != "" {
 		d, err := time.ParseDuration(within)
 		if err != nil || d <= 0 {
-			return MadeToken{}, badRequest("for is no duration above zero", "720h")
+			return MadeToken{}, page.BadRequest("for is no duration above zero", "720h")
 		}
 		t.Expires = a.now().Add(d).UTC().Truncate(time.Second)
 	}
 	made, err := a.tokens.Make(t)
 	if err != nil {
-		return MadeToken{}, badRequest(err.Error(), "")
+		return MadeToken{}, page.BadRequest(err.Error(), "")
 	}
-	act.Added = []string{"token " + Visible(t.Subject) + " " + made.ID}
+	act.Added = []string{"token " + page.Visible(t.Subject) + " " + made.ID}
 	return made, a.record(r, act)
 }
 
@@ -120,20 +121,20 @@ func (a *access) create(w http.ResponseWriter, r *http.Request, p policy.Princip
 		Roles   []string `json:"roles"`
 		For     string   `json:"for"`
 	}
-	if err := read(w, r, &body, "an object with the texts subject, person, tenant and for, and the array roles", `{"subject": "agent-7", "roles": ["researcher"], "for": "720h"}`); err != nil {
+	if err := page.ReadBody(w, r, &body, "an object with the texts subject, person, tenant and for, and the array roles", `{"subject": "agent-7", "roles": ["researcher"], "for": "720h"}`); err != nil {
 		return err
 	}
 	made, err := a.makeFor(r, p, Token{Subject: body.Subject, Person: body.Person, Tenant: body.Tenant, Roles: body.Roles}, body.For)
 	if err != nil {
 		return err
 	}
-	return answerAs(w, http.StatusCreated, made)
+	return page.AnswerAs(w, http.StatusCreated, made)
 }
 
 // revokeFor revokes a token for p, and returns it. It is recorded first.
 func (a *access) revokeFor(r *http.Request, p policy.Principal, id, reason string) (Token, error) {
 	if len(reason) > maxReasonBytes {
-		return Token{}, badRequest("the reason has at most 1000 bytes", "")
+		return Token{}, page.BadRequest("the reason has at most 1000 bytes", "")
 	}
 	act := Act{Name: ActTokenRevoked, Principal: p}
 	all, err := a.tokensFor(r.Context(), p, "")
@@ -148,7 +149,7 @@ func (a *access) revokeFor(r *http.Request, p policy.Principal, id, reason strin
 		return all[i], nil
 	}
 	t := all[i]
-	act.Why, act.Removed = Visible(reason), []string{"token " + t.Subject + " " + t.ID}
+	act.Why, act.Removed = page.Visible(reason), []string{"token " + t.Subject + " " + t.ID}
 	if err := a.record(r, act); err != nil {
 		return Token{}, err
 	}
@@ -158,7 +159,7 @@ func (a *access) revokeFor(r *http.Request, p policy.Principal, id, reason strin
 
 func (a *access) revoke(r *http.Request, p policy.Principal) (any, error) {
 	var reason string
-	if err := readQuery(r.URL, map[string]func(string) error{"reason": anyText(&reason)}); err != nil {
+	if err := page.ReadQuery(r.URL, map[string]func(string) error{"reason": page.String(&reason)}); err != nil {
 		return nil, err
 	}
 	return a.revokeFor(r, p, r.PathValue("id"), reason)
@@ -167,8 +168,8 @@ func (a *access) revoke(r *http.Request, p policy.Principal) (any, error) {
 const accessPath = "/console/access"
 
 type accessPage struct {
-	shell
-	listPart[Token]
+	page.Shell
+	page.List[Token]
 	Asked string // subject that was asked for, "" = all
 	Trail bool   // the visitor reads the whole trail
 }
@@ -180,7 +181,7 @@ func (a *access) page(r *http.Request, v visitor) (templ.Component, error) {
 		return nil, err
 	}
 	d.Trail = a.trailRight(r.Context(), v.Principal) == policy.TrailAll
-	d.shell, err = a.shell(r.Context(), v, "Access", accessPath, "")
+	d.Shell, err = a.shell(r.Context(), v, "Access", accessPath, "")
 	return tokensView(d), err
 }
 
@@ -204,6 +205,6 @@ func (a *access) submitMake(r *http.Request, v visitor) (templ.Component, error)
 }
 
 type madeTokenPage struct {
-	shell
+	page.Shell
 	Made MadeToken
 }

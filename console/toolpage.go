@@ -8,6 +8,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -35,8 +36,8 @@ func (t Tool) address() string {
 func (t Tool) waits() bool { return t.Pin != nil && t.Pin.Digest != t.Digest }
 
 type toolsPage struct {
-	shell
-	listPart[Tool]
+	page.Shell
+	page.List[Tool]
 	Choice  toolChoice
 	Servers []string
 }
@@ -50,16 +51,16 @@ func (ts *tools) listPage(r *http.Request, v visitor) (templ.Component, error) {
 	for _, u := range ts.status().Upstreams {
 		d.Servers = append(d.Servers, u.Name)
 	}
-	d.shell, err = ts.shell(r.Context(), v, "Tools", toolsPath, "")
+	d.Shell, err = ts.shell(r.Context(), v, "Tools", toolsPath, "")
 	return toolsView(d), err
 }
 
 type toolPageData struct {
-	shell
+	page.Shell
 	Tool    ToolDetail
 	Lines   []twoLines // of the accepted and the offered definition
 	Asked   ToolQuery
-	Refused *problem // why nothing is known of who was asked for
+	Refused *page.Problem // why nothing is known of who was asked for
 	Judges  bool
 }
 
@@ -71,7 +72,7 @@ func (ts *tools) page(r *http.Request, v visitor) (templ.Component, error) {
 	}
 	d := toolPageData{Asked: q, Judges: ts.may(r.Context(), v.Principal, policy.Definitions)}
 	d.Tool, err = ts.toolFor(r.Context(), v.Principal, q)
-	if p := problemOf(err); err != nil && p.Status == http.StatusBadRequest {
+	if p := page.ProblemOf(err); err != nil && p.Status == http.StatusBadRequest {
 		d.Refused, q.Principal = &p, ""
 		d.Tool, err = ts.toolFor(r.Context(), v.Principal, q)
 	}
@@ -79,12 +80,12 @@ func (ts *tools) page(r *http.Request, v visitor) (templ.Component, error) {
 		return nil, err
 	}
 	d.Lines = sideBySide(d.Tool.Difference)
-	d.shell, err = ts.shell(r.Context(), v, Visible(d.Tool.Exposed), toolsPath, "") // what the visitor types stays
+	d.Shell, err = ts.shell(r.Context(), v, page.Visible(d.Tool.Exposed), toolsPath, "") // what the visitor types stays
 	return toolView(d), err
 }
 
 // submitJudgement returns what accepts or refuses the definition that a form shows.
-func (ts *tools) submitJudgement(refuse bool) page {
+func (ts *tools) submitJudgement(refuse bool) visitorHandler {
 	return leads(func(r *http.Request, v visitor) (string, error) {
 		q := toolAt(r)
 		verdict := Verdict{Server: q.Server, Name: q.Name, Digest: r.PostForm.Get("digest"), Refuse: refuse, Reason: r.PostForm.Get("reason")}
@@ -99,7 +100,7 @@ type twoLines struct {
 }
 
 // sideLine is a line in three parts, of which the middle is the one that differs.
-type sideLine struct{ Before, Middle, After marked }
+type sideLine struct{ Before, Middle, After page.Text }
 
 // sideBySide lays out a difference in the unified form, of visible texts.
 func sideBySide(unified string) (all []twoLines) {
@@ -109,9 +110,9 @@ func sideBySide(unified string) (all []twoLines) {
 			line := twoLines{Changed: true}
 			switch {
 			case i >= len(now):
-				line.Was = &sideLine{Before: textOf(was[i])}
+				line.Was = &sideLine{Before: page.TextOf(was[i])}
 			case i >= len(was):
-				line.Now = &sideLine{Before: textOf(now[i])}
+				line.Now = &sideLine{Before: page.TextOf(now[i])}
 			default:
 				line.Was, line.Now = apart(was[i], now[i]), apart(now[i], was[i])
 			}
@@ -131,7 +132,7 @@ func sideBySide(unified string) (all []twoLines) {
 			all = append(all, twoLines{Gap: true})
 		default:
 			flush()
-			same := &sideLine{Before: textOf(strings.TrimPrefix(text, " "))}
+			same := &sideLine{Before: page.TextOf(strings.TrimPrefix(text, " "))}
 			all = append(all, twoLines{Was: same, Now: same})
 		}
 	}
@@ -149,11 +150,11 @@ func apart(line, other string) *sideLine {
 	for end < min(len(a), len(b))-start && a[len(a)-1-end] == b[len(b)-1-end] {
 		end++
 	}
-	join := func(words []string) marked { return textOf(strings.Join(words, "")) }
+	join := func(words []string) page.Text { return page.TextOf(strings.Join(words, "")) }
 	return &sideLine{join(a[:start]), join(a[start : len(a)-end]), join(a[len(a)-end:])}
 }
 
 // laidOut returns the visible form of JSON in lines.
-func laidOut(text json.RawMessage) marked {
-	return textOf(shorten(indented(text)))
+func laidOut(text json.RawMessage) page.Text {
+	return page.TextOf(page.Shorten(page.Indented(text)))
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/workbench"
 )
@@ -133,18 +134,18 @@ func (ts *tools) routes(g *visitors) routes {
 		one:                                {http.MethodGet: g.visit(shows(ts.page))},
 		one + "/accept":                    {http.MethodPost: g.submit(ts.submitJudgement(false))},
 		one + "/refuse":                    {http.MethodPost: g.submit(ts.submitJudgement(true))},
-		"/v1/tools":                        {http.MethodGet: g.as(parts("tools", ts.ask))},
-		"/v1/tools/{server}/{name}":        {http.MethodGet: g.as(answers(ts.show))},
+		"/v1/tools":                        {http.MethodGet: g.as(page.Parts("tools", ts.ask))},
+		"/v1/tools/{server}/{name}":        {http.MethodGet: g.as(page.Answers(ts.show))},
 		"/v1/tools/{server}/{name}/accept": {http.MethodPost: g.as(ts.answerJudgement(false))},
 		"/v1/tools/{server}/{name}/refuse": {http.MethodPost: g.as(ts.answerJudgement(true))},
 	}
 }
 
-var mayNotAccept = problem{Status: http.StatusForbidden, Code: "NOT_ACCEPTER", Detail: "the policy does not let you accept or refuse definitions of tools",
+var mayNotAccept = page.Problem{Status: http.StatusForbidden, Code: "NOT_ACCEPTER", Detail: "the policy does not let you accept or refuse definitions of tools",
 	Hint: "see data.definitions of the policy"}
 
 // toolProblems maps the errors of [Tools] to refusals.
-var toolProblems = map[error]problem{
+var toolProblems = map[error]page.Problem{
 	ErrNoTool:          {Status: http.StatusNotFound, Code: "NO_TOOL", Hint: "GET /v1/tools lists them; a tool goes by its server and the name there"},
 	ErrNobody:          {Status: http.StatusBadRequest, Code: "BAD_REQUEST", Hint: "roles=… names them, with commas: no configured token has this subject"},
 	ErrOtherDefinition: {Status: http.StatusConflict, Code: "STALE_DIGEST", Hint: "look at the tool again, and judge the definition that it has now"},
@@ -173,12 +174,12 @@ func (t Tool) inState(state string) bool {
 
 // ask returns the tools for which r asks, and p may see.
 func (ts *tools) ask(r *http.Request, p policy.Principal) (d toolsPage, err error) {
-	var part paging
-	if err := readQuery(r.URL, part.parameters(map[string]func(string) error{
-		"server": anyText(&d.Choice.Server), "text": anyText(&d.Choice.Text),
+	var part page.Paging
+	if err := page.ReadQuery(r.URL, part.Parameters(map[string]func(string) error{
+		"server": page.String(&d.Choice.Server), "text": page.String(&d.Choice.Text),
 		"state": func(value string) error {
 			if d.Choice.State = value; value != "" && !slices.Contains(toolStates, value) {
-				return badRequest("state is served, unserved, withheld or quarantined", "")
+				return page.BadRequest("state is served, unserved, withheld or quarantined", "")
 			}
 			return nil
 		},
@@ -197,7 +198,7 @@ func (ts *tools) ask(r *http.Request, p policy.Principal) (d toolsPage, err erro
 	for i := range found {
 		found[i] = found[i].shown()
 	}
-	d.listPart = partOf(r.URL, part, found, Tool.order)
+	d.List = page.PartOf(r.URL, part, found, Tool.order)
 	return d, err
 }
 
@@ -215,12 +216,12 @@ func (ts *tools) toolFor(ctx context.Context, p policy.Principal, q ToolQuery) (
 	if err != nil {
 		return t, toolProblem(err)
 	}
-	t.Tool, t.Difference = t.shown(), visibleLines(t.Difference)
+	t.Tool, t.Difference = t.shown(), page.VisibleLines(t.Difference)
 	for i := range t.Others {
 		t.Others[i] = t.Others[i].shown()
 	}
 	if t.Principal != nil {
-		t.Principal.Subject, t.Principal.Reason = Visible(t.Principal.Subject), Visible(t.Principal.Reason)
+		t.Principal.Subject, t.Principal.Reason = page.Visible(t.Principal.Subject), page.Visible(t.Principal.Reason)
 	}
 	return t, nil
 }
@@ -228,8 +229,8 @@ func (ts *tools) toolFor(ctx context.Context, p policy.Principal, q ToolQuery) (
 // readTool reads a query for the tool that the path of r names.
 func readTool(r *http.Request) (ToolQuery, error) {
 	q := toolAt(r)
-	err := readQuery(r.URL, map[string]func(string) error{
-		"digest": anyText(&q.Digest), "principal": anyText(&q.Principal),
+	err := page.ReadQuery(r.URL, map[string]func(string) error{
+		"digest": page.String(&q.Digest), "principal": page.String(&q.Principal),
 		"roles": func(value string) error {
 			if value != "" {
 				q.Roles = strings.Split(value, ",")
@@ -255,13 +256,13 @@ func toolAt(r *http.Request) ToolQuery {
 
 // answerJudgement returns what accepts or refuses the definition of the tool that the path names, and answers
 // with the tool.
-func (ts *tools) answerJudgement(refuse bool) asker {
+func (ts *tools) answerJudgement(refuse bool) page.CallerHandler {
 	return func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 		var body struct {
 			Digest string `json:"digest"`
 			Reason string `json:"reason"`
 		}
-		if err := read(w, r, &body, "an object with the text digest and, to refuse, reason", `{"digest": "sha256:…", "reason": "…"}`); err != nil {
+		if err := page.ReadBody(w, r, &body, "an object with the text digest and, to refuse, reason", `{"digest": "sha256:…", "reason": "…"}`); err != nil {
 			return err
 		}
 		q := toolAt(r)
@@ -273,7 +274,7 @@ func (ts *tools) answerJudgement(refuse bool) asker {
 		if err != nil {
 			return err
 		}
-		return answer(w, t)
+		return page.Answer(w, t)
 	}
 }
 
@@ -282,20 +283,20 @@ const maxReasonBytes = 1000
 
 // judge accepts or refuses a definition for p. It is recorded first, and so is that p was refused to.
 func (ts *tools) judge(r *http.Request, p policy.Principal, v Verdict) error {
-	act := Act{Name: ActDefinitionAccepted, Principal: p, Server: Visible(v.Server), Tool: Visible(v.Name), Why: "accept"}
+	act := Act{Name: ActDefinitionAccepted, Principal: p, Server: page.Visible(v.Server), Tool: page.Visible(v.Name), Why: "accept"}
 	if v.Refuse {
-		act.Name, act.Why = ActDefinitionRefused, Visible(v.Reason)
+		act.Name, act.Why = ActDefinitionRefused, page.Visible(v.Reason)
 	}
 	var err error
 	switch {
 	case !ts.may(r.Context(), p, policy.Definitions):
 		err = mayNotAccept
 	case v.Digest == "":
-		err = badRequest("digest names the definition that was looked at", "GET the tool: it is the member digest")
+		err = page.BadRequest("digest names the definition that was looked at", "GET the tool: it is the member digest")
 	case !v.Refuse && v.Reason != "":
-		err = badRequest("a definition is accepted without a reason", "POST …/refuse says why it is not")
+		err = page.BadRequest("a definition is accepted without a reason", "POST …/refuse says why it is not")
 	case v.Refuse && (strings.TrimSpace(v.Reason) == "" || len(v.Reason) > maxReasonBytes):
-		err = problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a reason of 1 to 1000 bytes is needed", Hint: "it is shown until the server offers another definition"}
+		err = page.Problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a reason of 1 to 1000 bytes is needed", Hint: "it is shown until the server offers another definition"}
 	default:
 		v.By = p.Subject
 		v.Record = func(added, removed []string) error {
@@ -305,7 +306,7 @@ func (ts *tools) judge(r *http.Request, p policy.Principal, v Verdict) error {
 		}
 		err = toolProblem(ts.offered.Judge(r.Context(), v))
 	}
-	if err != nil && problemOf(err).Code != codeUnrecorded {
+	if err != nil && page.ProblemOf(err).Code != codeUnrecorded {
 		act.Why = ""
 		return ts.recordRefusal(r, act, err)
 	}
@@ -314,11 +315,11 @@ func (ts *tools) judge(r *http.Request, p policy.Principal, v Verdict) error {
 
 // shown returns t with the texts that others wrote in their visible form.
 func (t Tool) shown() Tool {
-	t.Title, t.Reason = Visible(t.Title), Visible(oneLine(t.Reason))
+	t.Title, t.Reason = page.Visible(t.Title), page.Visible(page.OneLine(t.Reason))
 	if t.Pin != nil && t.Pin.Refused != nil {
 		pin, refused := *t.Pin, *t.Pin.Refused
-		refused.By, refused.Reason = Visible(refused.By), Visible(refused.Reason)
-		pin.By, pin.Refused = Visible(pin.By), &refused
+		refused.By, refused.Reason = page.Visible(refused.By), page.Visible(refused.Reason)
+		pin.By, pin.Refused = page.Visible(pin.By), &refused
 		t.Pin = &pin
 	}
 	return t

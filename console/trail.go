@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit/notary"
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -33,7 +34,7 @@ const (
 
 var (
 	exportForms  = map[string]string{"jsonl": "application/jsonl", "ocsf": "application/jsonl", "csv": "text/csv"}
-	mayNotExport = problem{Status: http.StatusForbidden, Code: "NOT_EXPORTER", Detail: "the policy does not let you export the audit trail", Hint: "see data.exports of the policy"}
+	mayNotExport = page.Problem{Status: http.StatusForbidden, Code: "NOT_EXPORTER", Detail: "the policy does not let you export the audit trail", Hint: "see data.exports of the policy"}
 )
 
 // trail are the pages about the audit trail.
@@ -58,7 +59,7 @@ func (t *trail) routes(g *visitors) routes {
 		verificationsPath:                  {http.MethodPost: g.submit(leads(t.submitVerify))},
 		verificationsPath + "/{id}":        {http.MethodGet: g.visit(shows(t.verificationPage))},
 		verificationsPath + "/{id}/cancel": {http.MethodPost: g.submit(t.jobs.cancels(verifyKind, verificationsPath))},
-		"/v1/audit/anchors":                {http.MethodGet: g.as(answers(t.showAnchors))},
+		"/v1/audit/anchors":                {http.MethodGet: g.as(page.Answers(t.showAnchors))},
 		"/v1/audit/export":                 {http.MethodGet: g.as(t.export)},
 	}
 	maps.Copy(all, tail)
@@ -81,16 +82,16 @@ func (t *trail) evidenceFor(ctx context.Context, p policy.Principal) (e evidence
 	all, unsigned := t.anchors()
 	e.Anchors = append([]notary.AnchorState{}, all...)
 	for i := range e.Anchors {
-		e.Anchors[i].Fault = Visible(e.Anchors[i].Fault)
+		e.Anchors[i].Fault = page.Visible(e.Anchors[i].Fault)
 	}
 	if unsigned != nil {
-		e.Unsigned = Visible(unsigned.Error())
+		e.Unsigned = page.Visible(unsigned.Error())
 	}
 	return e, nil
 }
 
 func (t *trail) showAnchors(r *http.Request, p policy.Principal) (any, error) {
-	if err := readQuery(r.URL, nil); err != nil {
+	if err := page.ReadQuery(r.URL, nil); err != nil {
 		return nil, err
 	}
 	return t.evidenceFor(r.Context(), p)
@@ -122,9 +123,9 @@ func (t *trail) verify(r *http.Request, p policy.Principal) (Job, error) {
 // export writes records of the trail.
 func (t *trail) export(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	q := ExportQuery{Format: "jsonl"}
-	if err := readQuery(r.URL, map[string]func(string) error{
-		"format": anyText(&q.Format), "since": t.moment(&q.Since), "until": t.moment(&q.Until), "kind": anyText(&q.Kind), "outcome": anyText(&q.Outcome),
-		"principal": anyText(&q.Principal), "tool": anyText(&q.Tool), "ticket": anyText(&q.Ticket),
+	if err := page.ReadQuery(r.URL, map[string]func(string) error{
+		"format": page.String(&q.Format), "since": t.moment(&q.Since), "until": t.moment(&q.Until), "kind": page.String(&q.Kind), "outcome": page.String(&q.Outcome),
+		"principal": page.String(&q.Principal), "tool": page.String(&q.Tool), "ticket": page.String(&q.Ticket),
 	}); err != nil {
 		return err
 	}
@@ -135,13 +136,13 @@ func (t *trail) export(w http.ResponseWriter, r *http.Request, p policy.Principa
 func (t *trail) exportTo(w http.ResponseWriter, r *http.Request, p policy.Principal, q ExportQuery) error {
 	kind, known := exportForms[q.Format]
 	if !known {
-		return badRequest("there is no such format", "jsonl, csv and ocsf are known")
+		return page.BadRequest("there is no such format", "jsonl, csv and ocsf are known")
 	}
 	ctx, stop := t.untilClosed(r.Context())
 	defer stop()
 	lines, err := t.records(ctx, q)
 	if err != nil {
-		return badRequest(Visible(err.Error()), "")
+		return page.BadRequest(page.Visible(err.Error()), "")
 	}
 	act := Act{Name: ActTrailExported, Principal: p}
 	if !t.may(r.Context(), p, policy.Exports) {
@@ -150,18 +151,18 @@ func (t *trail) exportTo(w http.ResponseWriter, r *http.Request, p policy.Princi
 	if err := t.record(r, act); err != nil {
 		return err
 	}
-	t.stream(w, kind, lines, false)
+	page.Stream(t.log, w, kind, lines, false)
 	return nil
 }
 
 // tail streams the records that p may read, one per line.
 func (t *trail) tail(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	n, follow := tailLines, false
-	if err := readQuery(r.URL, map[string]func(string) error{
-		"n": number(&n, 0, maxLines, fmt.Sprintf("n is a number from 0 to %d", maxLines)),
+	if err := page.ReadQuery(r.URL, map[string]func(string) error{
+		"n": page.Number(&n, 0, maxLines, fmt.Sprintf("n is a number from 0 to %d", maxLines)),
 		"follow": func(value string) (err error) {
 			if follow, err = strconv.ParseBool(value); err != nil {
-				err = badRequest("follow is 1 or 0", "")
+				err = page.BadRequest("follow is 1 or 0", "")
 			}
 			return err
 		},
@@ -174,7 +175,7 @@ func (t *trail) tail(w http.ResponseWriter, r *http.Request, p policy.Principal)
 	if err != nil {
 		return err
 	}
-	t.stream(w, jsonLines, lines, follow)
+	page.Stream(t.log, w, page.JSONLines, lines, follow)
 	return nil
 }
 

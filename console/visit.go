@@ -8,6 +8,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -20,23 +21,23 @@ type visitor struct {
 	alone   bool // nobody has to sign in
 }
 
-// A page is a handler for visitors. A page that returns an error must not have
+// A visitorHandler is a handler for visitors. One that returns an error must not have
 // written anything; the error is shown as a page.
-type page func(w http.ResponseWriter, r *http.Request, v visitor) error
+type visitorHandler func(w http.ResponseWriter, r *http.Request, v visitor) error
 
-// shows returns a page that shows the view that h returns.
-func shows(h func(r *http.Request, v visitor) (templ.Component, error)) page {
+// shows returns a handler that shows the view that h returns.
+func shows(h func(r *http.Request, v visitor) (templ.Component, error)) visitorHandler {
 	return func(w http.ResponseWriter, r *http.Request, v visitor) error {
 		view, err := h(r, v)
 		if err != nil {
 			return err
 		}
-		return render(w, appCSP, http.StatusOK, view)
+		return page.Render(w, page.ScriptCSP, http.StatusOK, view)
 	}
 }
 
-// leads returns a page that sends visitors to the path that h returns.
-func leads(h func(r *http.Request, v visitor) (string, error)) page {
+// leads returns a handler that sends visitors to the path that h returns.
+func leads(h func(r *http.Request, v visitor) (string, error)) visitorHandler {
 	return func(w http.ResponseWriter, r *http.Request, v visitor) error {
 		to, err := h(r, v)
 		if err == nil {
@@ -51,10 +52,10 @@ func leads(h func(r *http.Request, v visitor) (string, error)) page {
 type identifier func(w http.ResponseWriter, r *http.Request) (visitor, error)
 
 // visit serves signed-in visitors and sends others to the sign-in page.
-func (vs *visitors) visit(h page) handler { return vs.visitAs(vs.visitor, h) }
+func (vs *visitors) visit(h visitorHandler) page.Handler { return vs.visitAs(vs.visitor, h) }
 
 // visitAs is visit for those whom identify knows.
-func (vs *visitors) visitAs(identify identifier, h page) handler {
+func (vs *visitors) visitAs(identify identifier, h visitorHandler) page.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		v, err := identify(w, r)
 		if errors.Is(err, signedOut) && r.Header.Get("HX-Request") == "" { // an open page that fetches itself again stays as it is
@@ -73,20 +74,24 @@ func (vs *visitors) visitAs(identify identifier, h page) handler {
 
 // submit takes forms of signed-in visitors that carry the session's csrf field.
 // ServeHTTP has refused other origins before.
-func (vs *visitors) submit(h page) handler { return vs.submitAs(vs.visitor, readForm, h) }
+func (vs *visitors) submit(h visitorHandler) page.Handler {
+	return vs.submitAs(vs.visitor, page.ReadForm, h)
+}
 
 // submitFiles is submit for forms with files, or with long texts.
-func (vs *visitors) submitFiles(h page) handler { return vs.submitAs(vs.visitor, readFiles, h) }
+func (vs *visitors) submitFiles(h visitorHandler) page.Handler {
+	return vs.submitAs(vs.visitor, readFiles, h)
+}
 
 // submitAs is submit for those whom identify knows, and for forms that read reads.
-func (vs *visitors) submitAs(identify identifier, read func(http.ResponseWriter, *http.Request) error, h page) handler {
+func (vs *visitors) submitAs(identify identifier, read func(http.ResponseWriter, *http.Request) error, h visitorHandler) page.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		v, err := identify(w, r)
 		if err == nil {
 			err = read(w, r)
 		}
 		if err == nil && !equalSecrets(v.csrf, r.PostForm.Get("csrf")) {
-			err = problem{Status: http.StatusForbidden, Code: "FORM_REFUSED", Detail: "this form is not of your present session; nothing was changed",
+			err = page.Problem{Status: http.StatusForbidden, Code: "FORM_REFUSED", Detail: "this form is not of your present session; nothing was changed",
 				Hint: "open the page again"}
 		}
 		if err == nil {
@@ -100,7 +105,7 @@ func (vs *visitors) submitAs(identify identifier, read func(http.ResponseWriter,
 }
 
 // signedOut is the refusal of a visitor without a session.
-var signedOut = problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "you are no longer signed in; nothing was changed"}
+var signedOut = page.Problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "you are no longer signed in; nothing was changed"}
 
 // visitor is the identifier of those who have signed in.
 func (vs *visitors) visitor(w http.ResponseWriter, r *http.Request) (visitor, error) {

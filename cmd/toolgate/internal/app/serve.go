@@ -23,6 +23,7 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/front"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/store"
@@ -185,7 +186,7 @@ func (a *App) route(hosts guard.Hosts, door *mcp.Door, jobs *rest.Handler) http.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.Method == http.MethodGet && lost(r) && hosts.Knows(r):
-			console.AgentsPage(a.auth.Resource(identity.Resource{Door: "/mcp"}), ConsoleURL(a.Config())+"/console/").ServeHTTP(w, r)
+			page.ForAgents(a.auth.Resource(identity.Resource{Door: "/mcp"}), ConsoleURL(a.Config())+"/console/").ServeHTTP(w, r)
 		case strings.HasPrefix(r.URL.Path, "/v1/"):
 			jobs.ServeHTTP(w, r)
 		case strings.HasPrefix(r.URL.Path, identity.MetadataPath) && hosts.Knows(r): // a page of any origin may read it
@@ -206,7 +207,7 @@ func (a *App) route(hosts guard.Hosts, door *mcp.Door, jobs *rest.Handler) http.
 func lost(r *http.Request) bool {
 	path := r.URL.Path
 	document := strings.HasPrefix(path, identity.MetadataPath) || path == clientPath || path == "/v1/openapi.json"
-	return path == console.StylePath || guard.WantsPage(r) && r.Header["Authorization"] == nil && !document
+	return path == page.StylePath || guard.WantsPage(r) && r.Header["Authorization"] == nil && !document
 }
 
 // ServeStdio serves one MCP client on a pair of streams until in ends or ctx
