@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -54,19 +55,19 @@ func TestActsAreRecorded(t *testing.T) {
 	l.ask("GET", "/v1/audit/tail", "", as("t-agent")...)
 	b := newBrowser(l).signIn("t-ann")
 	b.do("POST", "/console/logout", b.form("/console/login"))
-	want := []console.Act{
-		{Name: console.ActVoteRefused, Source: "192.0.2.1", Credential: "bearer", Ticket: k.ID, Reason: "SELF_APPROVAL"},
-		{Name: console.ActVoteRefused, Source: "192.0.2.1", Credential: "bearer", Ticket: k.ID, Reason: "REASON_REQUIRED"},
-		{Name: console.ActTrailRead, Source: "192.0.2.1", Credential: "bearer"},
-		{Name: console.ActTrailRead, Source: "192.0.2.1", Credential: "bearer", Reason: "NOT_AUDITOR"},
-		{Name: console.ActSignIn, Source: "192.0.2.1", Credential: "token"},
-		{Name: console.ActSignOut, Source: "192.0.2.1", Credential: "session"},
+	want := []people.Act{
+		{Name: people.ActVoteRefused, Source: "192.0.2.1", Credential: "bearer", Ticket: k.ID, Reason: "SELF_APPROVAL"},
+		{Name: people.ActVoteRefused, Source: "192.0.2.1", Credential: "bearer", Ticket: k.ID, Reason: "REASON_REQUIRED"},
+		{Name: people.ActTrailRead, Source: "192.0.2.1", Credential: "bearer"},
+		{Name: people.ActTrailRead, Source: "192.0.2.1", Credential: "bearer", Reason: "NOT_AUDITOR"},
+		{Name: people.ActSignIn, Source: "192.0.2.1", Credential: "token"},
+		{Name: people.ActSignOut, Source: "192.0.2.1", Credential: "session"},
 	}
 	subjects := make([]string, len(l.acts))
 	for i, a := range l.acts {
 		subjects[i] = a.Principal.Subject
 	}
-	if diff := cmp.Diff(want, l.acts, cmpopts.IgnoreFields(console.Act{}, "Principal")); diff != "" || !slices.Equal(subjects, []string{"agent", "ann", "aud", "agent", "ann", "ann"}) {
+	if diff := cmp.Diff(want, l.acts, cmpopts.IgnoreFields(people.Act{}, "Principal")); diff != "" || !slices.Equal(subjects, []string{"agent", "ann", "aud", "agent", "ann", "ann"}) {
 		t.Errorf("acts of %v (-want +got):\n%s", subjects, diff)
 	}
 }

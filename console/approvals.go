@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -23,8 +24,8 @@ const (
 
 // approvals are the pages about held calls.
 type approvals struct {
-	*site
-	visitors   *visitors // identify readers of streams again
+	*people.Site
+	guard      *people.Guard // identify readers of streams again
 	held       Approvals
 	reconciler Reconciler
 	feed       Feed
@@ -32,21 +33,21 @@ type approvals struct {
 	brief      func(ctx context.Context, k approval.Ticket) (Briefing, error) // Options.Brief
 }
 
-// routes are the routes of held calls.
-func (a *approvals) routes(g *visitors) routes {
-	return routes{
-		page.ApprovalsPath:                     {http.MethodGet: g.visit(a.inbox)},
-		denyPath:                               {http.MethodPost: g.submit(a.denySeveral)},
-		page.ApprovalsPath + "/{id}":           {http.MethodGet: g.visit(a.ticketPage)},
-		page.ApprovalsPath + "/{id}/arguments": {http.MethodGet: g.visit(a.arguments)},
-		page.ApprovalsPath + "/{id}/vote":      {http.MethodPost: g.submit(a.vote)},
-		page.ApprovalsPath + "/{id}/reconcile": {http.MethodPost: g.submit(a.finding)},
-		"/console/events":                      {http.MethodGet: g.visit(a.events)},
-		"/v1/approvals":                        {http.MethodGet: g.as(page.Answers(a.list))},
-		"/v1/approvals/{id}":                   {http.MethodGet: g.as(page.Answers(a.show))},
-		"/v1/approvals/{id}/{action}":          {http.MethodPost: g.as(a.decide)},
-		"/v1/approvals/watch":                  {http.MethodGet: g.as(a.watch)},
-		"/v1/approvals/{id}/reconcile":         {http.MethodPost: g.as(a.reconcile)},
+// Routes are the routes of held calls.
+func (a *approvals) Routes(g *people.Guard) page.Routes {
+	return page.Routes{
+		page.ApprovalsPath:                     {http.MethodGet: g.Visit(a.inbox)},
+		denyPath:                               {http.MethodPost: g.Submit(a.denySeveral)},
+		page.ApprovalsPath + "/{id}":           {http.MethodGet: g.Visit(a.ticketPage)},
+		page.ApprovalsPath + "/{id}/arguments": {http.MethodGet: g.Visit(a.arguments)},
+		page.ApprovalsPath + "/{id}/vote":      {http.MethodPost: g.Submit(a.vote)},
+		page.ApprovalsPath + "/{id}/reconcile": {http.MethodPost: g.Submit(a.finding)},
+		"/console/events":                      {http.MethodGet: g.Visit(a.events)},
+		"/v1/approvals":                        {http.MethodGet: g.As(page.Answers(a.list))},
+		"/v1/approvals/{id}":                   {http.MethodGet: g.As(page.Answers(a.show))},
+		"/v1/approvals/{id}/{action}":          {http.MethodPost: g.As(a.decide)},
+		"/v1/approvals/watch":                  {http.MethodGet: g.As(a.watch)},
+		"/v1/approvals/{id}/reconcile":         {http.MethodPost: g.As(a.reconcile)},
 	}
 }
 
@@ -298,6 +299,6 @@ func (a *approvals) reconcile(w http.ResponseWriter, r *http.Request, p policy.P
 // recordVote records a refused vote or finding on a ticket.
 func (a *approvals) recordVote(r *http.Request, p policy.Principal, ticket string, err error) {
 	if err != nil {
-		_ = a.record(r, Act{Name: ActVoteRefused, Principal: p, Ticket: page.Visible(ticket), Reason: page.ProblemOf(err).Code})
+		_ = a.Record(r, people.Act{Name: people.ActVoteRefused, Principal: p, Ticket: page.Visible(ticket), Reason: page.ProblemOf(err).Code})
 	}
 }

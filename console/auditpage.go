@@ -7,6 +7,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -23,17 +24,17 @@ type auditPageData struct {
 }
 
 // page is where the trail is verified and exported, for those who read it whole.
-func (t *trail) page(r *http.Request, v visitor) (view templ.Component, err error) {
-	d := auditPageData{Jobs: t.jobs.list(verifyKind, personOf(v.Principal)), Export: t.may(r.Context(), v.Principal, policy.Exports)}
+func (t *trail) page(r *http.Request, v people.Visitor) (view templ.Component, err error) {
+	d := auditPageData{Jobs: t.jobs.list(verifyKind, personOf(v.Principal)), Export: t.May(r.Context(), v.Principal, policy.Exports)}
 	if d.evidence, err = t.evidenceFor(r.Context(), v.Principal); err != nil {
 		return nil, err
 	}
-	d.Shell, err = t.shell(r.Context(), v, "Audit", auditPath, "")
+	d.Shell, err = t.Shell(r.Context(), v, "Audit", auditPath, "")
 	return auditView(d), err
 }
 
 // submitVerify begins to verify the trail.
-func (t *trail) submitVerify(r *http.Request, v visitor) (string, error) {
+func (t *trail) submitVerify(r *http.Request, v people.Visitor) (string, error) {
 	job, err := t.verify(r, v.Principal)
 	return verificationsPath + "/" + job.ID, err
 }
@@ -45,12 +46,12 @@ type verificationPage struct {
 }
 
 // verificationPage shows how far a verification is, or what it came to.
-func (t *trail) verificationPage(r *http.Request, v visitor) (view templ.Component, err error) {
+func (t *trail) verificationPage(r *http.Request, v people.Visitor) (view templ.Component, err error) {
 	var d verificationPage
 	if d.Job, err = t.jobs.find(verifyKind, r.PathValue("id"), personOf(v.Principal), false); err != nil {
 		return nil, err
 	}
-	if d.Shell, err = t.shell(r.Context(), v, "Verification", auditPath, ""); err != nil {
+	if d.Shell, err = t.Shell(r.Context(), v, "Verification", auditPath, ""); err != nil {
 		return nil, err
 	}
 	d.Refresh = d.State == JobRunning
@@ -61,11 +62,11 @@ func (t *trail) verificationPage(r *http.Request, v visitor) (view templ.Compone
 }
 
 // submitExport answers with the records that the form selects.
-func (t *trail) submitExport(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (t *trail) submitExport(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
 	q := ExportQuery{Format: r.PostForm.Get("format"), Kind: r.PostForm.Get("kind"), Outcome: r.PostForm.Get("outcome"),
 		Principal: r.PostForm.Get("principal"), Tool: r.PostForm.Get("tool"), Ticket: r.PostForm.Get("ticket")}
 	if since := r.PostForm.Get("since"); since != "" {
-		if err := t.moment(&q.Since)(since); err != nil {
+		if err := t.Moment(&q.Since)(since); err != nil {
 			return err
 		}
 	}

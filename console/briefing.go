@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
@@ -58,11 +59,11 @@ func (a *approvals) wholeTicket(r *http.Request, k approval.Ticket, p policy.Pri
 	switch {
 	case k.Result == nil:
 		return t, nil
-	case p.Subject != k.Principal.Subject && !a.may(r.Context(), p, policy.ReadsArguments):
+	case p.Subject != k.Principal.Subject && !a.May(r.Context(), p, policy.ReadsArguments):
 		t.Result = &Result{Withheld: true}
 		return t, nil
 	case p.Subject != k.Principal.Subject:
-		err = a.record(r, Act{Name: ActArgumentsRead, Principal: p, Call: page.Visible(k.DecisionID), Ticket: page.Visible(k.ID)})
+		err = a.Record(r, people.Act{Name: people.ActArgumentsRead, Principal: p, Call: page.Visible(k.DecisionID), Ticket: page.Visible(k.ID)})
 	}
 	t.Result = new(resultOf(k.Result))
 	return t, err

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -82,7 +83,7 @@ func (l *listener) answers(arguments, result, note string) approval.Ticket {
 func (l *listener) runs(h approval.Held, comment, result, note string) approval.Ticket {
 	l.t.Helper()
 	k := l.holds(h)
-	if _, err := l.tickets.Decide(l.t.Context(), approval.Vote{ID: k.ID, Approver: people["t-bob"], Approve: true, Reason: comment}); err != nil {
+	if _, err := l.tickets.Decide(l.t.Context(), approval.Vote{ID: k.ID, Approver: staff["t-bob"], Approve: true, Reason: comment}); err != nil {
 		l.t.Fatal(err)
 	}
 	if c, err := l.tickets.Claim(l.t.Context(), h); err != nil || c.Outcome != approval.Granted {
@@ -107,8 +108,8 @@ func TestResults(t *testing.T) {
 			return p.Subject == "ann" && right == policy.ReadsArguments, nil
 		}
 		record := o.Record
-		o.Record = func(a console.Act) error {
-			if unrecorded && a.Name == console.ActArgumentsRead {
+		o.Record = func(a people.Act) error {
+			if unrecorded && a.Name == people.ActArgumentsRead {
 				return errors.New("disk full")
 			}
 			return record(a)
@@ -125,7 +126,7 @@ func TestResults(t *testing.T) {
 		b.shows("/console/approvals/"+k.ID, []string{tt.says}, []string{tt.not})
 		read := 0
 		for _, a := range l.acts {
-			if a.Name == console.ActArgumentsRead && a.Ticket == k.ID && a.Credential == "session" {
+			if a.Name == people.ActArgumentsRead && a.Ticket == k.ID && a.Credential == "session" {
 				read++
 			}
 		}

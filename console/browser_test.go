@@ -192,7 +192,7 @@ func (l *listener) holds(h approval.Held) approval.Ticket {
 
 func (l *listener) approves(id string) {
 	l.t.Helper()
-	if _, err := l.tickets.Decide(l.t.Context(), approval.Vote{ID: id, Approver: people["t-bob"], Approve: true}); err != nil {
+	if _, err := l.tickets.Decide(l.t.Context(), approval.Vote{ID: id, Approver: staff["t-bob"], Approve: true}); err != nil {
 		l.t.Fatal(err)
 	}
 }

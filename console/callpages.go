@@ -19,6 +19,7 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -69,7 +70,7 @@ func (c *calls) pageQuery(u *url.URL) (q index.Query, given url.Values, live boo
 }
 
 // listPage lists calls that the address selects, the newest first.
-func (c *calls) listPage(r *http.Request, v visitor) (templ.Component, error) {
+func (c *calls) listPage(r *http.Request, v people.Visitor) (templ.Component, error) {
 	q, given, live, err := c.pageQuery(r.URL)
 	if err != nil {
 		return nil, err
@@ -77,8 +78,8 @@ func (c *calls) listPage(r *http.Request, v visitor) (templ.Component, error) {
 	if err := c.searching(r, v.Principal, &q); err != nil {
 		return nil, err
 	}
-	d := callsPageData{Reads: c.may(r.Context(), v.Principal, policy.ReadsArguments)}
-	if d.Shell, err = c.shell(r.Context(), v, "Calls", callsPath, ""); err != nil {
+	d := callsPageData{Reads: c.May(r.Context(), v.Principal, policy.ReadsArguments)}
+	if d.Shell, err = c.Shell(r.Context(), v, "Calls", callsPath, ""); err != nil {
 		return nil, err
 	}
 	if d.Page, err = c.index.Search(r.Context(), q); err != nil {
@@ -115,7 +116,7 @@ func callsAt(given url.Values, name, value string) string {
 // a search, so that nothing is missed that came after the page did or while the browser was away.
 // The visitor is identified, and asked for rights, before each list. A reader that falls behind is dropped, and
 // its browser comes again.
-func (c *calls) followPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *calls) followPage(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
 	q, given, _, err := c.pageQuery(r.URL)
 	if err == nil && (q.Cursor != "" || !q.Until.IsZero()) {
 		err = page.BadRequest("a list that has an end does not follow calls", "leave out cursor and until")
@@ -126,8 +127,8 @@ func (c *calls) followPage(w http.ResponseWriter, r *http.Request, v visitor) er
 	if err != nil {
 		return err
 	}
-	ctx, stop := c.untilClosed(r.Context())
-	calls, wait := page.Feed(ctx, c.log, c.index.Follow(ctx, q)) // from here on nothing is missed
+	ctx, stop := c.UntilClosed(r.Context())
+	calls, wait := page.Feed(ctx, c.Log, c.index.Follow(ctx, q)) // from here on nothing is missed
 	defer wait()
 	defer stop()
 	if err := c.narrow(ctx, v.Principal, &q); err != nil { // what is asked of tickets is not for two goroutines
@@ -146,7 +147,7 @@ func (c *calls) followPage(w http.ResponseWriter, r *http.Request, v visitor) er
 // An openList is a list of calls that a page shows while calls come.
 type openList struct {
 	c     *calls
-	v     visitor
+	v     people.Visitor
 	query index.Query
 	given url.Values
 	calls []index.Call
@@ -191,7 +192,7 @@ func (l *openList) send(ctx context.Context, w http.ResponseWriter, coming <-cha
 // mayGo reports whether the visitor may still see the list, of which it leaves what the visitor may see.
 func (l *openList) mayGo(ctx context.Context) bool {
 	var err error
-	if l.v, err = l.c.visitors.identifyAgain(ctx, l.v); err != nil || l.c.narrow(ctx, l.v.Principal, &l.query) != nil {
+	if l.v, err = l.c.guard.IdentifyAgain(ctx, l.v); err != nil || l.c.narrow(ctx, l.v.Principal, &l.query) != nil {
 		return false
 	}
 	if may := l.query.Decidable; may != nil {
@@ -243,7 +244,7 @@ type callStep struct {
 }
 
 // page shows one call whole: who, what, why, as whom, and what came of it.
-func (c *calls) page(r *http.Request, v visitor) (templ.Component, error) {
+func (c *calls) page(r *http.Request, v people.Visitor) (templ.Component, error) {
 	whole, err := c.whole(r, v.Principal, r.PathValue("id"))
 	if err != nil {
 		return nil, err
@@ -259,8 +260,8 @@ func (c *calls) page(r *http.Request, v visitor) (templ.Component, error) {
 	if d.Steps, err = d.steps(); err != nil {
 		return nil, err
 	}
-	d.Tries, d.Viewer = c.mayTry(r, v.Principal) == nil, c.viewerURL(d.judgedBy().TraceID)
-	d.Shell, err = c.shell(r.Context(), v, "Call of "+page.Visible(d.Call.Tool), callsPath, "")
+	d.Tries, d.Viewer = mayTry(c.Site, r, v.Principal) == nil, c.viewerURL(d.judgedBy().TraceID)
+	d.Shell, err = c.Shell(r.Context(), v, "Call of "+page.Visible(d.Call.Tool), callsPath, "")
 	return callView(d), err
 }
 

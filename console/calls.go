@@ -15,6 +15,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -36,20 +37,21 @@ type WholeCall struct {
 
 // calls are the pages about calls.
 type calls struct {
-	*site
-	visitors *visitors // identify readers of streams again
-	index    Calls
-	traceURL string // Options.TraceURL
+	*people.Site
+	guard     *people.Guard // identify readers of streams again
+	approvals Approvals
+	index     Calls
+	traceURL  string // Options.TraceURL
 }
 
-// routes are the routes and pages of the index of calls.
-func (c *calls) routes(g *visitors) routes {
-	return routes{
-		callsPath:           {http.MethodGet: g.visit(shows(c.listPage))},
-		callsPath + "/{id}": {http.MethodGet: g.visit(shows(c.page))},
-		callEvents:          {http.MethodGet: g.visit(c.followPage)},
-		"/v1/calls":         {http.MethodGet: g.as(c.list)},
-		"/v1/calls/{id}":    {http.MethodGet: g.as(page.Answers(c.show))},
+// Routes are the routes and pages of the index of calls.
+func (c *calls) Routes(g *people.Guard) page.Routes {
+	return page.Routes{
+		callsPath:           {http.MethodGet: g.Visit(people.Shows(c.listPage))},
+		callsPath + "/{id}": {http.MethodGet: g.Visit(people.Shows(c.page))},
+		callEvents:          {http.MethodGet: g.Visit(c.followPage)},
+		"/v1/calls":         {http.MethodGet: g.As(c.list)},
+		"/v1/calls/{id}":    {http.MethodGet: g.As(page.Answers(c.show))},
 	}
 }
 
@@ -77,15 +79,15 @@ func ofIndex(err error) error {
 
 // narrow restricts q to what p may see. The error is a refusal.
 func (c *calls) narrow(ctx context.Context, p policy.Principal, q *index.Query) error {
-	switch c.trailRight(ctx, p) {
+	switch c.TrailRight(ctx, p) {
 	case policy.TrailAll:
 		q.Decidable = nil
 	case policy.TrailDecides:
-		q.Decidable = c.mayDecide(ctx, p)
+		q.Decidable = mayDecide(ctx, c.approvals, p)
 	default:
-		return notAuditor
+		return people.NotAuditor
 	}
-	if q.OfArguments() && !c.may(ctx, p, policy.ReadsArguments) {
+	if q.OfArguments() && !c.May(ctx, p, policy.ReadsArguments) {
 		return noReader
 	}
 	return nil
@@ -94,18 +96,18 @@ func (c *calls) narrow(ctx context.Context, p policy.Principal, q *index.Query) 
 // searching restricts q to what p may see, and records the search: first as a reading of the trail, and
 // one in arguments also as a reading of these.
 func (c *calls) searching(r *http.Request, p policy.Principal, q *index.Query) error {
-	act := Act{Name: ActTrailRead, Principal: p, Query: asked(q)}
+	act := people.Act{Name: people.ActTrailRead, Principal: p, Query: asked(q)}
 	refused := c.narrow(r.Context(), p, q)
 	if refused != nil {
 		act.Reason = page.ProblemOf(refused).Code
 	}
 	if act.Reason == noReader.Code {
-		act.Name = ActArgumentsRead
+		act.Name = people.ActArgumentsRead
 	}
-	err := c.record(r, act)
+	err := c.Record(r, act)
 	if err == nil && refused == nil && q.OfArguments() {
-		act.Name = ActArgumentsRead
-		err = c.record(r, act)
+		act.Name = people.ActArgumentsRead
+		err = c.Record(r, act)
 	}
 	if refused != nil {
 		return refused
@@ -166,7 +168,7 @@ func (c *calls) query(u *url.URL) (q index.Query, follow bool, err error) {
 		known[name] = func(value string) error { *to = value; return nil }
 	}
 	for name, to := range timesOf(&q) {
-		known[name] = c.moment(to)
+		known[name] = c.Moment(to)
 	}
 	if err = page.ReadQuery(u, known); err == nil {
 		err = ofIndex(q.Check())
@@ -196,12 +198,12 @@ func (c *calls) list(w http.ResponseWriter, r *http.Request, p policy.Principal)
 // follow sends the calls of q that come as server-sent events, until the reader goes. It identifies
 // the reader again for every event.
 func (c *calls) follow(w http.ResponseWriter, r *http.Request, q index.Query) error {
-	ctx, stop := c.untilClosed(r.Context())
-	calls, wait := page.Feed(ctx, c.log, c.index.Follow(ctx, q)) // from here on nothing is missed
+	ctx, stop := c.UntilClosed(r.Context())
+	calls, wait := page.Feed(ctx, c.Log, c.index.Follow(ctx, q)) // from here on nothing is missed
 	defer wait()
 	defer stop()
 	may := func() error {
-		p, err := c.visitors.identify(ctx, r.Header.Values("Authorization"))
+		p, err := c.guard.Identify(ctx, r.Header.Values("Authorization"))
 		if err != nil {
 			return err
 		}
@@ -237,8 +239,8 @@ func (c *calls) whole(r *http.Request, p policy.Principal, id string) (whole Who
 	if q.Decidable != nil && (whole.Call.Ticket == "" || !q.Decidable(whole.Call.Ticket)) {
 		return WholeCall{}, noCall
 	}
-	if c.may(r.Context(), p, policy.ReadsArguments) {
-		return whole, c.record(r, Act{Name: ActArgumentsRead, Principal: p, Call: page.Visible(id), Ticket: page.Visible(whole.Call.Ticket)})
+	if c.May(r.Context(), p, policy.ReadsArguments) {
+		return whole, c.Record(r, people.Act{Name: people.ActArgumentsRead, Principal: p, Call: page.Visible(id), Ticket: page.Visible(whole.Call.Ticket)})
 	}
 	whole.Withheld = withheld
 	for _, record := range []*json.RawMessage{&whole.Decision, &whole.Outcome} {
@@ -264,4 +266,16 @@ func withoutArguments(record json.RawMessage, failed error) (json.RawMessage, er
 		edits = append(edits, jsonrpc.Change{Name: "change", Members: []jsonrpc.Change{{Name: "digest", Value: json.RawMessage(`""`)}}})
 	}
 	return jsonrpc.Edit(record, edits...)
+}
+
+// mayDecide returns a function that reports whether p may decide on a ticket. It remembers its answers.
+func mayDecide(ctx context.Context, held Approvals, p policy.Principal) func(ticket string) bool {
+	may := map[string]bool{}
+	return func(ticket string) bool {
+		if _, known := may[ticket]; !known {
+			k, err := held.Get(ctx, ticket)
+			may[ticket] = err == nil && k.MayDecide(p)
+		}
+		return may[ticket]
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/a-h/templ"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -29,16 +30,16 @@ const connectPath = "/console/connect"
 
 // clients are the pages that connect clients.
 type clients struct {
-	*site
+	*people.Site
 	known    func() (address string, all []Client) // Options.Clients
 	sessions ClientSessions                        // nil = nobody knows them
 }
 
-// routes are the routes of what connects clients.
-func (c *clients) routes(g *visitors) routes {
-	return routes{
-		connectPath:   {http.MethodGet: g.visit(shows(c.page))},
-		"/v1/connect": {http.MethodGet: g.as(page.Answers(c.show))},
+// Routes are the routes of what connects clients.
+func (c *clients) Routes(g *people.Guard) page.Routes {
+	return page.Routes{
+		connectPath:   {http.MethodGet: g.Visit(people.Shows(c.page))},
+		"/v1/connect": {http.MethodGet: g.As(page.Answers(c.show))},
 	}
 }
 
@@ -74,7 +75,7 @@ type clientsPage struct {
 var noClient = page.Problem{Status: http.StatusNotFound, Code: "NO_CLIENT", Detail: "toolgate does not know this client", Hint: "see /console/connect"}
 
 // page says how to connect a client, and whether one of the visitor is connected.
-func (c *clients) page(r *http.Request, v visitor) (view templ.Component, err error) {
+func (c *clients) page(r *http.Request, v people.Visitor) (view templ.Component, err error) {
 	var d clientsPage
 	if err := page.ReadQuery(r.URL, map[string]func(string) error{"client": page.String(&d.One.ID)}); err != nil {
 		return nil, err
@@ -87,6 +88,6 @@ func (c *clients) page(r *http.Request, v visitor) (view templ.Component, err er
 		return nil, noClient
 	}
 	d.One = d.Clients[i]
-	d.Shell, err = c.shell(r.Context(), v, "Connect", connectPath, connectPath+"?"+url.Values{"client": {d.One.ID}}.Encode())
+	d.Shell, err = c.Shell(r.Context(), v, "Connect", connectPath, connectPath+"?"+url.Values{"client": {d.One.ID}}.Encode())
 	return clientsView(d), err
 }

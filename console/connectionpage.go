@@ -9,6 +9,7 @@ import (
 	"github.com/a-h/templ"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -20,23 +21,23 @@ type holding struct {
 	CSRF       string
 }
 
-// holds returns what v has connected at a service, of all connections.
-func (v visitor) holds(s Service, all []Connection) holding {
+// holdingAt returns what v has connected at a service, of all connections.
+func holdingAt(v people.Visitor, s Service, all []Connection) holding {
 	who := s.owner(v.Principal)
 	i := slices.IndexFunc(all, func(k Connection) bool { return k.Server == s.Name && k.Person == who && k.Live() })
 	if i < 0 {
-		return holding{Name: page.Visible(s.Name), Page: servicePath(s.Name), CSRF: v.csrf}
+		return holding{Name: page.Visible(s.Name), Page: servicePath(s.Name), CSRF: v.CSRF}
 	}
-	return v.holding(all[i])
+	return holdingOf(v, all[i])
 }
 
-// holding returns k for a page of v.
-func (v visitor) holding(k Connection) holding {
+// holdingOf returns k for a page of v.
+func holdingOf(v people.Visitor, k Connection) holding {
 	k = k.shown()
-	return holding{Name: page.Visible(k.Server), Page: servicePath(k.Server), Connection: &k, CSRF: v.csrf}
+	return holding{Name: page.Visible(k.Server), Page: servicePath(k.Server), Connection: &k, CSRF: v.CSRF}
 }
 
-func servicePath(name string) string { return connectionsPath + "/" + url.PathEscape(name) }
+func servicePath(name string) string { return page.ConnectionsPath + "/" + url.PathEscape(name) }
 
 // connectionsPage lists holdings.
 type connectionsPage struct {
@@ -47,34 +48,34 @@ type connectionsPage struct {
 
 // listPage lists the services with the visitor's connections and, for operators, with those
 // of toolgate and of everybody.
-func (c *connections) listPage(r *http.Request, v visitor) (templ.Component, error) {
+func (c *connections) listPage(r *http.Request, v people.Visitor) (templ.Component, error) {
 	all, err := c.made.List(r.Context())
 	if err != nil {
 		return nil, err
 	}
-	data := connectionsPage{Operates: c.may(r.Context(), v.Principal, policy.Operates), SeesOthers: c.may(r.Context(), v.Principal, policy.Connections)}
-	if data.Shell, err = c.shell(r.Context(), v, "Connections", connectionsPath, connectionsPath); err != nil {
+	data := connectionsPage{Operates: c.May(r.Context(), v.Principal, policy.Operates), SeesOthers: c.May(r.Context(), v.Principal, policy.Connections)}
+	if data.Shell, err = c.Shell(r.Context(), v, "Connections", page.ConnectionsPath, page.ConnectionsPath); err != nil {
 		return nil, err
 	}
 	for _, s := range c.made.Services() {
 		switch {
 		case !s.Shared:
-			data.Own = append(data.Own, v.holds(s, all))
+			data.Own = append(data.Own, holdingAt(v, s, all))
 		case data.Operates:
-			data.Toolgate = append(data.Toolgate, v.holds(s, all))
+			data.Toolgate = append(data.Toolgate, holdingAt(v, s, all))
 		}
 	}
 	if data.SeesOthers {
-		data.Others = v.others(all)
+		data.Others = othersThan(v, all)
 	}
 	return connectionsView(data), nil
 }
 
-// others returns the live connections of other people.
-func (v visitor) others(all []Connection) (found []holding) {
+// othersThan returns the live connections of other people.
+func othersThan(v people.Visitor, all []Connection) (found []holding) {
 	for _, k := range all {
 		if k.Live() && k.Person != personOf(v.Principal) && k.Person != (Person{}) {
-			h := v.holding(k)
+			h := holdingOf(v, k)
 			h.Whose = h.Connection.Person.Subject
 			found = append(found, h)
 		}
@@ -86,10 +87,10 @@ func (v visitor) others(all []Connection) (found []holding) {
 // form. Its address is that of Options.URL, where the browser has the visitor's cookies when the
 // authorization server sends it back.
 func (c *connections) connectPage(w http.ResponseWriter, r *http.Request) error {
-	if c.visitors.url != "" && !c.visitors.atHome(r.Host) {
-		return c.visitors.moveHome(w, r)
+	if c.url != "" && !c.guard.AtHome(r.Host) {
+		return c.guard.MoveHome(w, r)
 	}
-	return c.visitors.visitAs(c.visitors.anybody, c.askToConnect)(w, r)
+	return c.guard.VisitAs(c.guard.Anybody, c.askToConnect)(w, r)
 }
 
 // connectPage asks whether to connect.
@@ -103,12 +104,12 @@ type connectPage struct {
 	Refused *page.Problem // why nobody can connect now
 }
 
-func (c *connections) askToConnect(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (c *connections) askToConnect(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
 	s, err := c.service(r.Context(), r.PathValue("server"), v.Principal)
 	if err != nil {
 		return err
 	}
-	frame, err := c.shell(r.Context(), v, page.Visible(s.Name), connectionsPath, servicePath(s.Name))
+	frame, err := c.Shell(r.Context(), v, page.Visible(s.Name), page.ConnectionsPath, servicePath(s.Name))
 	if err != nil {
 		return err
 	}
@@ -116,10 +117,10 @@ func (c *connections) askToConnect(w http.ResponseWriter, r *http.Request, v vis
 	if err != nil {
 		return err
 	}
-	d := connectPage{Shell: frame, holding: v.holds(s, all), Address: s.Address, Shared: s.Shared, Asker: cmp.Or(c.visitors.url, r.Host)}
+	d := connectPage{Shell: frame, holding: holdingAt(v, s, all), Address: s.Address, Shared: s.Shared, Asker: cmp.Or(c.url, r.Host)}
 	status := http.StatusOK
 	if d.Plan, err = c.connector.Plan(r.Context(), s.Name, personOf(v.Principal)); err != nil {
-		c.log.Error("asking how to connect", "server", s.Name, "error", err)
+		c.Log.Error("asking how to connect", "server", s.Name, "error", err)
 		status, d.Refused = unreachableService.Status, &unreachableService
 	}
 	return page.Render(w, connectCSP, status, connectView(d))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -86,7 +87,6 @@ type Connector interface {
 }
 
 const (
-	connectionsPath = "/connections"
 	// connectCookie says which connection the browser went away to make.
 	connectCookie = "__Host-toolgate-connection"
 )
@@ -98,16 +98,16 @@ const connectCSP = "default-src 'none'; frame-ancestors 'none'; base-uri 'none';
 
 var (
 	noService = page.Problem{Status: http.StatusNotFound, Code: "NO_SERVER", Detail: "no server of this name takes accounts that people connect",
-		Hint: "see " + connectionsPath}
+		Hint: "see " + page.ConnectionsPath}
 	noConnection = page.Problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no such connection, or it is not yours to see",
 		Hint: "toolgate connection list"}
 	notYourBegin = page.Problem{Status: http.StatusForbidden, Code: "NOT_BEGUN_HERE",
 		Detail: "no connection was made: it was not begun in this session of this browser",
-		Hint:   "did somebody send you the address? Begin yourself at " + connectionsPath}
+		Hint:   "did somebody send you the address? Begin yourself at " + page.ConnectionsPath}
 	notConnected = page.Problem{Status: http.StatusForbidden, Code: "NOT_CONNECTED", Detail: "no connection was made: the authorization server did not grant it, or its answer does not count",
-		Hint: "begin again at " + connectionsPath + "; toolgate's log says why"}
+		Hint: "begin again at " + page.ConnectionsPath + "; toolgate's log says why"}
 	absentConnecting = page.Problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "no connection was made: you are not signed in",
-		Hint: "sign in, and begin again at " + connectionsPath}
+		Hint: "sign in, and begin again at " + page.ConnectionsPath}
 	mayNotSeeConnections = page.Problem{Status: http.StatusForbidden, Code: "NOT_OPERATOR", Detail: "the policy does not let you see connections of others",
 		Hint: "see data.connections of the policy"}
 	unreachableService = page.Problem{Status: http.StatusServiceUnavailable, Code: "UPSTREAM_UNAVAILABLE", Detail: "the server or its authorization server does not say how to connect",
@@ -116,8 +116,9 @@ var (
 
 // connections are the pages about accounts of people at servers.
 type connections struct {
-	*site
-	visitors  *visitors
+	*people.Site
+	guard     *people.Guard
+	url       string // Options.URL
 	made      Connections
 	connector Connector
 }
@@ -129,8 +130,8 @@ func (c *connections) service(ctx context.Context, name string, p policy.Princip
 	switch {
 	case i < 0:
 		return Service{}, noService
-	case all[i].Shared && !c.may(ctx, p, policy.Operates):
-		return Service{}, notOperator
+	case all[i].Shared && !c.May(ctx, p, policy.Operates):
+		return Service{}, people.NotOperator
 	}
 	return all[i], nil
 }
@@ -151,7 +152,7 @@ func (c *connections) connection(ctx context.Context, id string, p policy.Princi
 		return Connection{}, err
 	}
 	i := slices.IndexFunc(all, func(k Connection) bool { return k.ID == id })
-	if i < 0 || all[i].Person != personOf(p) && !c.may(ctx, p, rightAt(all[i])) {
+	if i < 0 || all[i].Person != personOf(p) && !c.May(ctx, p, rightAt(all[i])) {
 		return Connection{}, noConnection
 	}
 	return all[i], nil
@@ -166,48 +167,48 @@ func rightAt(k Connection) policy.Right {
 }
 
 // connect sends the browser of v to the authorization server. It is recorded first.
-func (c *connections) connect(w http.ResponseWriter, r *http.Request, v visitor) error {
-	act := Act{Name: ActConnect, Principal: v.Principal, Server: page.Visible(r.PathValue("server"))}
+func (c *connections) connect(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
+	act := people.Act{Name: people.ActConnect, Principal: v.Principal, Server: page.Visible(r.PathValue("server"))}
 	s, err := c.service(r.Context(), r.PathValue("server"), v.Principal)
 	if err != nil {
 		c.recordNoConnection(r, act, err)
 		return err
 	}
-	if err := c.record(r, act); err != nil {
+	if err := c.Record(r, act); err != nil {
 		return err
 	}
 	address, err := c.connector.Begin(r.Context(), s.Name, personOf(v.Principal))
 	if err != nil {
-		c.log.Error("beginning a connection", "server", s.Name, "error", err)
+		c.Log.Error("beginning a connection", "server", s.Name, "error", err)
 		return unreachableService
 	}
-	setCookie(w, connectCookie, connecting(v, s.Name))
+	people.SetCookie(w, connectCookie, connecting(v, s.Name))
 	http.Redirect(w, r, address, http.StatusSeeOther)
 	return nil
 }
 
 // connecting returns the cookie of a browser that v sends away from a service. Only the session
 // that gets it can come back with it.
-func connecting(v visitor, service string) string {
-	return url.QueryEscape(service) + "|" + formSecret(v.csrf+service)
+func connecting(v people.Visitor, service string) string {
+	return url.QueryEscape(service) + "|" + people.FormSecret(v.CSRF+service)
 }
 
 // finishConnection makes the connection that v has begun in this browser. It is recorded first.
 // The answer of the authorization server is on no page and in no link: a visitor who is not
 // signed in any more begins again.
 func (c *connections) finishConnection(w http.ResponseWriter, r *http.Request) error {
-	sent := cookie(r, connectCookie)
+	sent := people.Cookie(r, connectCookie)
 	name, _, _ := strings.Cut(sent, "|")
 	name, _ = url.QueryUnescape(name) // what cannot be read is no service
-	act := Act{Name: ActConnected, Server: page.Visible(name)}
-	v, err := c.visitors.anybody(w, r)
-	if errors.Is(err, signedOut) {
+	act := people.Act{Name: people.ActConnected, Server: page.Visible(name)}
+	v, err := c.guard.Anybody(w, r)
+	if errors.Is(err, people.SignedOut) {
 		err = absentConnecting
 	}
 	act.Principal = v.Principal
-	setCookie(w, connectCookie, "")
+	people.SetCookie(w, connectCookie, "")
 	var k Connection
-	if err == nil && !equalSecrets(sent, connecting(v, name)) {
+	if err == nil && !people.EqualSecrets(sent, connecting(v, name)) {
 		act.Server = "" // somebody else wrote it
 		err = notYourBegin
 	}
@@ -216,14 +217,14 @@ func (c *connections) finishConnection(w http.ResponseWriter, r *http.Request) e
 	}
 	if err != nil {
 		c.recordNoConnection(r, act, err)
-		return c.refusePage(w, r, v, err)
+		return c.RefusePage(w, r, v, err)
 	}
-	http.Redirect(w, r, connectionsPath+"/"+url.PathEscape(k.Server), http.StatusSeeOther)
+	http.Redirect(w, r, page.ConnectionsPath+"/"+url.PathEscape(k.Server), http.StatusSeeOther)
 	return nil
 }
 
 // finish records act and makes the connection of v to a service.
-func (c *connections) finish(r *http.Request, v visitor, service string, act Act) (Connection, error) {
+func (c *connections) finish(r *http.Request, v people.Visitor, service string, act people.Act) (Connection, error) {
 	if _, err := c.service(r.Context(), service, v.Principal); err != nil {
 		return Connection{}, err
 	}
@@ -231,12 +232,12 @@ func (c *connections) finish(r *http.Request, v visitor, service string, act Act
 	if err != nil {
 		return Connection{}, page.BadRequest("the query cannot be read", "")
 	}
-	if err := c.record(r, act); err != nil {
+	if err := c.Record(r, act); err != nil {
 		return Connection{}, err
 	}
-	k, err := c.connector.Finish(r.Context(), personOf(v.Principal), c.may(r.Context(), v.Principal, policy.Operates), answer)
+	k, err := c.connector.Finish(r.Context(), personOf(v.Principal), c.May(r.Context(), v.Principal, policy.Operates), answer)
 	if err != nil {
-		c.log.Warn("refusing a connection", "server", service, "error", err)
+		c.Log.Warn("refusing a connection", "server", service, "error", err)
 		if !store.Away(err) {
 			err = notConnected
 		}
@@ -246,15 +247,15 @@ func (c *connections) finish(r *http.Request, v visitor, service string, act Act
 }
 
 // recordNoConnection records that act was refused because of err.
-func (c *connections) recordNoConnection(r *http.Request, act Act, err error) {
-	if p := page.ProblemOf(err); p.Code != codeUnrecorded {
-		act.Name, act.Reason = ActConnectRefused, p.Code
-		_ = c.record(r, act) // the log has the cause
+func (c *connections) recordNoConnection(r *http.Request, act people.Act, err error) {
+	if p := page.ProblemOf(err); p.Code != people.CodeUnrecorded {
+		act.Name, act.Reason = people.ActConnectRefused, p.Code
+		_ = c.Record(r, act) // the log has the cause
 	}
 }
 
 // disconnect ends the connection that the field id names.
-func (c *connections) disconnect(r *http.Request, v visitor) (string, error) {
+func (c *connections) disconnect(r *http.Request, v people.Visitor) (string, error) {
 	k, err := c.connection(r.Context(), r.PostForm.Get("id"), v.Principal)
 	if err == nil && k.Server != r.PathValue("server") {
 		err = noConnection
@@ -262,7 +263,7 @@ func (c *connections) disconnect(r *http.Request, v visitor) (string, error) {
 	if err == nil {
 		err = c.revoke(r, k, v.Principal)
 	}
-	return connectionsPath, err
+	return page.ConnectionsPath, err
 }
 
 // revoke ends k for p, who may do so. It is recorded first.
@@ -270,7 +271,7 @@ func (c *connections) revoke(r *http.Request, k Connection, p policy.Principal) 
 	if !k.Live() {
 		return nil
 	}
-	if err := c.record(r, Act{Name: ActDisconnect, Principal: p, Server: page.Visible(k.Server), Connection: page.Visible(k.ID)}); err != nil {
+	if err := c.Record(r, people.Act{Name: people.ActDisconnect, Principal: p, Server: page.Visible(k.Server), Connection: page.Visible(k.ID)}); err != nil {
 		return err
 	}
 	return c.made.Revoke(r.Context(), k.ID)
@@ -296,8 +297,8 @@ func (c *connections) list(r *http.Request, p policy.Principal) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	operates := c.may(r.Context(), p, policy.Operates)
-	if everybody && !c.may(r.Context(), p, policy.Connections) {
+	operates := c.May(r.Context(), p, policy.Operates)
+	if everybody && !c.May(r.Context(), p, policy.Connections) {
 		return nil, mayNotSeeConnections
 	}
 	all, err := c.made.List(r.Context())
@@ -337,15 +338,15 @@ func (k Connection) shown() Connection {
 	return k
 }
 
-// routes are the routes of connections. Their pages are at addresses that agents pass on
+// Routes are the routes of connections. Their pages are at addresses that agents pass on
 // to people.
-func (c *connections) routes(g *visitors) routes {
-	return routes{
-		connectionsPath:                          {http.MethodGet: g.visitAs(g.anybody, shows(c.listPage))},
-		connectionsPath + "/{server}":            {http.MethodGet: c.connectPage, http.MethodPost: g.submitAs(g.anybody, page.ReadForm, c.connect)},
-		connectionsPath + "/{server}/disconnect": {http.MethodPost: g.submitAs(g.anybody, page.ReadForm, leads(c.disconnect))},
-		connectionsPath + "/callback":            {http.MethodGet: c.finishConnection},
-		"/v1/connections":                        {http.MethodGet: g.asAnybody(page.Answers(c.list))},
-		"/v1/connections/{id}":                   {http.MethodGet: g.asAnybody(page.Answers(c.show)), http.MethodDelete: g.asAnybody(page.Answers(c.revokeByID))},
+func (c *connections) Routes(g *people.Guard) page.Routes {
+	return page.Routes{
+		page.ConnectionsPath:                          {http.MethodGet: g.VisitAs(g.Anybody, people.Shows(c.listPage))},
+		page.ConnectionsPath + "/{server}":            {http.MethodGet: c.connectPage, http.MethodPost: g.SubmitAs(g.Anybody, page.ReadForm, c.connect)},
+		page.ConnectionsPath + "/{server}/disconnect": {http.MethodPost: g.SubmitAs(g.Anybody, page.ReadForm, people.Leads(c.disconnect))},
+		page.ConnectionsPath + "/callback":            {http.MethodGet: c.finishConnection},
+		"/v1/connections":                             {http.MethodGet: g.AsAnybody(page.Answers(c.list))},
+		"/v1/connections/{id}":                        {http.MethodGet: g.AsAnybody(page.Answers(c.show)), http.MethodDelete: g.AsAnybody(page.Answers(c.revokeByID))},
 	}
 }

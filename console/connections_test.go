@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -168,11 +169,11 @@ func TestConnecting(t *testing.T) {
 			t.Errorf("%s: %s", path, text)
 		}
 	}
-	want := []console.Act{
-		{Name: console.ActSignIn, Source: "192.0.2.1", Credential: "token", Principal: people["t-ann"]},
-		{Name: console.ActConnect, Source: "192.0.2.1", Credential: "session", Principal: people["t-ann"], Server: "github"},
-		{Name: console.ActConnected, Source: "192.0.2.1", Credential: "session", Principal: people["t-ann"], Server: "github"},
-		{Name: console.ActDisconnect, Source: "192.0.2.1", Credential: "session", Principal: people["t-ann"], Server: "github", Connection: "gr_0"},
+	want := []people.Act{
+		{Name: people.ActSignIn, Source: "192.0.2.1", Credential: "token", Principal: staff["t-ann"]},
+		{Name: people.ActConnect, Source: "192.0.2.1", Credential: "session", Principal: staff["t-ann"], Server: "github"},
+		{Name: people.ActConnected, Source: "192.0.2.1", Credential: "session", Principal: staff["t-ann"], Server: "github"},
+		{Name: people.ActDisconnect, Source: "192.0.2.1", Credential: "session", Principal: staff["t-ann"], Server: "github", Connection: "gr_0"},
 	}
 	if w := b.do("POST", "/connections/github/disconnect", b.form("/connections", "id", "gr_0")); w.Code != 303 || !cmp.Equal(a.ended(), []string{"gr_0"}) {
 		t.Errorf("disconnecting: %d, ended %v", w.Code, a.ended())
@@ -209,7 +210,7 @@ func TestNotConnecting(t *testing.T) {
 			if w.Code != tc.status || len(a.did) > 0 || w.Header().Get("Location") != "" {
 				t.Errorf("%d %v %s, did %q", w.Code, w.Header(), w.Body, a.did)
 			}
-			if refused := slices.IndexFunc(l.acts, func(a console.Act) bool { return a.Name == console.ActConnectRefused }); (refused >= 0) != (tc.code != "") ||
+			if refused := slices.IndexFunc(l.acts, func(a people.Act) bool { return a.Name == people.ActConnectRefused }); (refused >= 0) != (tc.code != "") ||
 				tc.code != "" && (l.acts[0].Reason != tc.code || l.acts[0].Server != tc.server) {
 				t.Errorf("recorded %+v", l.acts)
 			}
@@ -264,7 +265,7 @@ func TestNotFinishing(t *testing.T) {
 			if strings.Contains(w.Body.String()+fmt.Sprint(w.Header()), "secret") {
 				t.Errorf("the page has a secret: %v %s", w.Header(), w.Body)
 			}
-			if last := len(l.acts) - 1; tc.code != "" && (last < 0 || l.acts[last].Name != console.ActConnectRefused || l.acts[last].Reason != tc.code) {
+			if last := len(l.acts) - 1; tc.code != "" && (last < 0 || l.acts[last].Name != people.ActConnectRefused || l.acts[last].Reason != tc.code) {
 				t.Errorf("recorded %+v", l.acts)
 			}
 		})

@@ -19,10 +19,9 @@ import (
 
 	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/docs/schemas"
 	"github.com/toolgate/toolgate/internal/guard"
-	"github.com/toolgate/toolgate/internal/keys"
-	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/rejudge/shadow"
@@ -64,6 +63,8 @@ type AuditTail func(ctx context.Context, n int, follow bool) iter.Seq2[[]byte, e
 
 // Options configure a [Console].
 type Options struct {
+	// Options are those of the people who are served.
+	people.Options
 	// Approvals are the held calls. Required.
 	Approvals Approvals
 	// Reconciler, Feed and Archive are further sides of the same calls. Required.
@@ -72,36 +73,9 @@ type Options struct {
 	Archive    Archive
 	// Brief returns what else is known of a held call; nil = nothing is.
 	Brief func(ctx context.Context, k approval.Ticket) (Briefing, error)
-	// Store keeps the sessions of the pages, and Keys has the secret that authenticates
-	// them. Required.
-	Store *store.DB
-	Keys  *keys.Dir
-	// Identify turns a bearer token, never empty, into a principal; an error
-	// is a 401. Required.
-	Identify func(ctx context.Context, bearer string) (policy.Principal, error)
-	// Again identifies a principal that signed in earlier, with the current
-	// configuration; sum is the SHA-256 of its token, 64 hexadecimal digits. Roles
-	// may have changed, and an error ends the session. Required.
-	Again func(ctx context.Context, p policy.Principal, sum string) (policy.Principal, error)
-	// Provider signs people in elsewhere, in addition to tokens; nil = none. It
-	// sends browsers back to URL + "/console/login/callback".
-	Provider Provider
-	// Logout verifies a logout token, as anybody can send it; nil = there are none.
-	Logout func(ctx context.Context, token string) (Logout, error)
-	// EndSession returns the address at which a browser signs out at Provider, and from which
-	// it comes back with state; "" or nil = nowhere.
-	EndSession func(ctx context.Context, back, state string) (address string, err error)
-	// Anonymous identifies a caller without a credential; nil or an error = it is nobody. It may see and
-	// make its connections, and nothing else.
-	Anonymous func(ctx context.Context) (policy.Principal, error)
 	// Connections and Connector are two sides of the accounts of people at servers; nil = there are none.
 	Connections Connections
 	Connector   Connector
-	// URL is where browsers find this listener, without a slash at its end. With
-	// https, TLS ends at a proxy in front. "" = they use its address.
-	URL string
-	// Session is how long one stays signed in; 0 = 8 hours.
-	Session time.Duration
 	// Status returns the status. Every request for a page calls it, so it must be
 	// quick. Required.
 	Status func() Status
@@ -112,11 +86,6 @@ type Options struct {
 	Activity func(ctx context.Context, since time.Time, buckets int) ([]Bucket, error)
 	// Audit is the audit trail. Required.
 	Audit AuditTail
-	// TrailRight says which records of the trail a principal may read; nil or an
-	// error = none.
-	TrailRight func(ctx context.Context, p policy.Principal) (policy.TrailRight, error)
-	// May reports whether a principal has a right; nil or an error = no.
-	May func(ctx context.Context, p policy.Principal, right policy.Right) (bool, error)
 	// Stderr returns the last lines of a server's processes on stderr, without secrets; nil = none are kept.
 	Stderr func(server string) []string
 	// Latency returns how long the last calls of a server took, nil before the first; a nil Latency = nobody knows.
@@ -126,9 +95,8 @@ type Options struct {
 	Restart func(ctx context.Context, server string) (Upstream, error)
 	// Knows reports whether something that a stop may name is known; nil = everything is.
 	Knows func(kind stop.Kind, name string) bool
-	// Stops stop calls; nil = nobody does. InForce returns what they have stopped, at once.
-	Stops   Stops
-	InForce func() []stop.Stop
+	// Stops stop calls; nil = nobody does.
+	Stops Stops
 	// Policy and Judge are two sides of the policy that serves; nil = nobody asks about it.
 	Policy PolicyReader
 	Judge  PolicyJudge
@@ -160,33 +128,16 @@ type Options struct {
 	Tokens Tokens
 	// Profiles reports whether a principal may take profiles of toolgate; nil = nobody.
 	Profiles func(p policy.Principal) bool
-	// Record records an act; nil = nothing is recorded. Without their record, nobody
-	// signs in, nobody reads the trail, arguments or results of others, no server is restarted, nothing stopped or resumed, no profile
-	// taken, no connection begun, made or revoked, no definition of a tool accepted or
-	// refused, no session of a client ended, and no token
-	// revoked.
-	Record func(a Act) error
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
-	// Watches reports whether a principal may read metrics and details of the status; of the
-	// zero principal, whether everybody may. Nil = everybody.
-	Watches func(p policy.Principal) bool
 	// Hosts are the names and addresses by which people reach this listener, in
 	// addition to the loopback ones: see guard.NewHosts. An unspecified address
 	// (0.0.0.0, ::) stands for every IP address literal; a DNS name is always listed.
 	Hosts []string
-	// Environment is the name of this toolgate among others, which every page shows to everybody; "" = none.
-	Environment string
 	// TraceURL is the page of a trace in a viewer, with {trace_id} for its id; "" = none.
 	TraceURL string
 	// Version of the program, for the page.
 	Version string
-	// Throttle bounds refused credentials; nil = one of the console's own.
-	Throttle *guard.Throttle
-	// Now is the clock; nil = time.Now.
-	Now func() time.Time
-	// Log receives the causes of internal errors; nil = nothing is logged.
-	Log hclog.Logger
 }
 
 // Status describes a running toolgate.
@@ -225,13 +176,12 @@ type Upstream struct {
 // Console is the handler of the people's listener. It is safe for concurrent
 // use.
 type Console struct {
-	opts     Options
-	hosts    guard.Hosts
-	mux      *http.ServeMux
-	site     *site
-	visitors *visitors
-	jobs     *jobs
-	close    context.CancelFunc // ends streams and jobs
+	opts  Options
+	hosts guard.Hosts
+	mux   *http.ServeMux
+	guard *people.Guard
+	jobs  *jobs
+	close context.CancelFunc // ends streams and jobs
 }
 
 // New builds a Console. An option that is required and missing is an error.
@@ -239,10 +189,6 @@ func New(opts Options) (*Console, error) {
 	if opts.Approvals == nil || opts.Reconciler == nil || opts.Feed == nil || opts.Archive == nil || opts.Store == nil || opts.Keys == nil ||
 		opts.Identify == nil || opts.Again == nil || opts.Status == nil || opts.Held == nil || opts.Audit == nil || opts.Metrics == nil {
 		return nil, errors.New("building the console: approvals, reconciler, feed, archive, store, keys, identify, again, status, held, audit and metrics are required")
-	}
-	home, err := url.Parse(opts.URL)
-	if err != nil {
-		return nil, fmt.Errorf("building the console: %w", err)
 	}
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -255,10 +201,6 @@ func New(opts Options) (*Console, error) {
 	}
 	opts.Log = cmp.Or(opts.Log, hclog.NewNullLogger())
 	opts.Throttle = cmp.Or(opts.Throttle, guard.NewThrottle(opts.Now))
-	sessions, err := newSessions(opts)
-	if err != nil {
-		return nil, fmt.Errorf("building the console: %w", err)
-	}
 	document, err := schemas.OpenAPI("openapi-admin.json", opts.Version)
 	if err != nil {
 		return nil, fmt.Errorf("building the console: %w", err)
@@ -266,10 +208,10 @@ func New(opts Options) (*Console, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Console{opts: opts, hosts: guard.NewHosts(opts.Hosts), mux: http.NewServeMux(), close: cancel}
 	c.jobs = &jobs{ctx: ctx, now: opts.Now, fail: func(kind string, err error) { opts.Log.Error("a job failed", "kind", kind, "error", err) }}
-	c.site = &site{environment: opts.Environment, approvals: opts.Approvals, places: c.places, stopped: opts.InForce, watches: opts.Watches,
-		right: opts.May, trail: opts.TrailRight, recorder: opts.Record, now: opts.Now, log: opts.Log, ctx: ctx}
-	c.visitors = &visitors{site: c.site, home: home, url: opts.URL, sessions: sessions, throttle: opts.Throttle, principal: opts.Identify, again: opts.Again,
-		anonymous: opts.Anonymous, provider: opts.Provider, logout: opts.Logout, endSession: opts.EndSession}
+	if c.guard, err = people.New(ctx, opts.Options, c.places, c.awaiting); err != nil {
+		cancel()
+		return nil, fmt.Errorf("building the console: %w", err)
+	}
 	all := c.routes()
 	all["/v1/openapi.json"] = map[string]page.Handler{http.MethodGet: page.Asset("application/json", document)} // it shows nothing of this installation
 	for pattern, methods := range all {
@@ -278,17 +220,14 @@ func New(opts Options) (*Console, error) {
 	return c, nil
 }
 
-// routes are the handlers of paths by method.
-type routes map[string]map[string]page.Handler
-
 // An area is a part of the pages, with its routes under /v1.
 type area interface {
-	routes(g *visitors) routes
+	Routes(g *people.Guard) page.Routes
 }
 
 // routes are the routes of what the options have.
-func (c *Console) routes() routes {
-	all := routes{
+func (c *Console) routes() page.Routes {
+	all := page.Routes{
 		"/{$}":                     {http.MethodGet: redirect},
 		"/":                        {},
 		"/console":                 {http.MethodGet: redirect},
@@ -298,36 +237,36 @@ func (c *Console) routes() routes {
 		"/console/console.js":      {http.MethodGet: page.Asset("text/javascript", ownScript)},
 	}
 	for _, a := range c.areas() {
-		maps.Copy(all, a.routes(c.visitors))
+		maps.Copy(all, a.Routes(c.guard))
 	}
 	return all
 }
 
 // areas are those of what the options have.
 func (c *Console) areas() []area {
-	o, s, g := &c.opts, c.site, c.visitors
+	o, s, g := &c.opts, c.guard.Site, c.guard
 	all := []area{
 		g,
-		&health{site: s, visitors: g, status: o.Status, registry: o.Metrics, profiles: o.Profiles},
-		&overview{site: s, visitors: g, status: o.Status, version: o.Version, held: o.Held, counts: o.Activity},
-		&approvals{site: s, visitors: g, held: o.Approvals, reconciler: o.Reconciler, feed: o.Feed, archive: o.Archive, brief: o.Brief},
-		&servers{site: s, status: o.Status, latency: o.Latency, stderr: o.Stderr, restart: o.Restart},
-		&trail{site: s, lines: o.Audit, verifier: o.Verify, records: o.Export, anchors: o.Anchors, jobs: c.jobs},
+		&health{Site: s, guard: g, status: o.Status, watches: o.Watches, registry: o.Metrics, profiles: o.Profiles},
+		&overview{Site: s, guard: g, status: o.Status, version: o.Version, watches: o.Watches, held: o.Held, counts: o.Activity},
+		&approvals{Site: s, guard: g, held: o.Approvals, reconciler: o.Reconciler, feed: o.Feed, archive: o.Archive, brief: o.Brief},
+		&servers{Site: s, status: o.Status, latency: o.Latency, stderr: o.Stderr, restart: o.Restart},
+		&trail{Site: s, approvals: o.Approvals, lines: o.Audit, verifier: o.Verify, records: o.Export, anchors: o.Anchors, jobs: c.jobs},
 	}
 	add := func(there bool, a area) {
 		if there {
 			all = append(all, a)
 		}
 	}
-	add(o.Connections != nil, &connections{site: s, visitors: g, made: o.Connections, connector: o.Connector})
-	add(o.Stops != nil, &stops{site: s, stops: o.Stops, knows: o.Knows})
-	add(o.Policy != nil && o.Judge != nil, &advice{site: s, policy: o.Policy, judge: o.Judge, shadow: o.Shadow, trialText: o.TrialText, jobs: c.jobs})
-	add(o.Tools != nil, &tools{site: s, offered: o.Tools, status: o.Status})
-	add(o.Tokens != nil, &access{site: s, tokens: o.Tokens, tail: o.Audit})
-	add(o.Limits != nil, &limits{site: s, used: o.Limits})
-	add(o.Sessions != nil, &clientSessions{site: s, open: o.Sessions})
-	add(o.Clients != nil, &clients{site: s, known: o.Clients, sessions: o.Sessions})
-	add(o.Calls != nil, &calls{site: s, visitors: g, index: o.Calls, traceURL: o.TraceURL})
+	add(o.Connections != nil, &connections{Site: s, guard: g, url: o.URL, made: o.Connections, connector: o.Connector})
+	add(o.Stops != nil, &stops{Site: s, stops: o.Stops, knows: o.Knows})
+	add(o.Policy != nil && o.Judge != nil, &advice{Site: s, policy: o.Policy, judge: o.Judge, shadow: o.Shadow, trialText: o.TrialText, jobs: c.jobs})
+	add(o.Tools != nil, &tools{Site: s, offered: o.Tools, status: o.Status})
+	add(o.Tokens != nil, &access{Site: s, tokens: o.Tokens, tail: o.Audit})
+	add(o.Limits != nil, &limits{Site: s, used: o.Limits})
+	add(o.Sessions != nil, &clientSessions{Site: s, open: o.Sessions})
+	add(o.Clients != nil, &clients{Site: s, known: o.Clients, sessions: o.Sessions})
+	add(o.Calls != nil, &calls{Site: s, approvals: o.Approvals, guard: g, index: o.Calls, traceURL: o.TraceURL})
 	return all
 }
 
@@ -383,27 +322,36 @@ func redirect(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// mostAwaiting is where the count of tickets that wait stops.
+const mostAwaiting = 99
+
+// awaiting returns how many tickets wait for p.
+func (c *Console) awaiting(ctx context.Context, p policy.Principal) (int, error) {
+	waiting, err := c.opts.Approvals.List(ctx, approval.Filter{Awaiting: p, Limit: mostAwaiting})
+	return len(waiting), err
+}
+
 // places returns the pages that v finds in the navigation.
-func (c *Console) places(ctx context.Context, v visitor) (all []page.Place) {
-	o, operates, trail := &c.opts, c.site.may(ctx, v.Principal, policy.Operates), c.site.trailRight(ctx, v.Principal)
+func (c *Console) places(ctx context.Context, v people.Visitor) (all []page.Place) {
+	o, operates, trail := &c.opts, c.guard.May(ctx, v.Principal, policy.Operates), c.guard.TrailRight(ctx, v.Principal)
 	add := func(there bool, path, name string) {
 		if there {
 			all = append(all, page.Place{Path: path, Name: name})
 		}
 	}
 	add(true, page.OverviewPath, "Overview")
-	add(!v.alone && o.Calls != nil && trail != policy.TrailNone, callsPath, "Calls")
-	add(!v.alone, page.ApprovalsPath, "Approvals")
-	add(!v.alone && operates, serversPath, "Servers")
-	add(!v.alone && o.Tools != nil && c.site.looks(ctx, v.Principal), toolsPath, "Tools")
-	add(!v.alone && o.Policy != nil && operates, policyPath, "Policy")
-	add(!v.alone && o.Verify != nil && trail == policy.TrailAll, auditPath, "Audit")
-	add(!v.alone && o.Sessions != nil && operates, sessionsPath, "Sessions")
-	add(!v.alone && o.Limits != nil && operates, limitsPath, "Limits")
-	add(!v.alone && o.Tokens != nil && operates, accessPath, "Access")
-	add(!v.alone && o.Clients != nil, connectPath, "Connect")
-	add(o.Connections != nil && len(o.Connections.Services()) > 0, connectionsPath, "Connections")
-	add(!v.alone && o.Stops != nil, page.StopPath, "Stop")
+	add(!v.Alone && o.Calls != nil && trail != policy.TrailNone, callsPath, "Calls")
+	add(!v.Alone, page.ApprovalsPath, "Approvals")
+	add(!v.Alone && operates, serversPath, "Servers")
+	add(!v.Alone && o.Tools != nil && (operates || c.guard.May(ctx, v.Principal, policy.Definitions)), toolsPath, "Tools")
+	add(!v.Alone && o.Policy != nil && operates, policyPath, "Policy")
+	add(!v.Alone && o.Verify != nil && trail == policy.TrailAll, auditPath, "Audit")
+	add(!v.Alone && o.Sessions != nil && operates, sessionsPath, "Sessions")
+	add(!v.Alone && o.Limits != nil && operates, limitsPath, "Limits")
+	add(!v.Alone && o.Tokens != nil && operates, accessPath, "Access")
+	add(!v.Alone && o.Clients != nil, connectPath, "Connect")
+	add(o.Connections != nil && len(o.Connections.Services()) > 0, page.ConnectionsPath, "Connections")
+	add(!v.Alone && o.Stops != nil, page.StopPath, "Stop")
 	return all
 }
 
@@ -432,7 +380,7 @@ func (c *Console) admit(r *http.Request) error {
 func (c *Console) knows(r *http.Request) bool {
 	host := guard.HostName(r.Host)
 	_, err := netip.ParseAddr(host)
-	return guard.Loopback(host) || c.visitors.atHome(r.Host) || c.hosts.Knows(r) || err == nil && slices.ContainsFunc(c.opts.Hosts, func(ours string) bool {
+	return guard.Loopback(host) || c.guard.AtHome(r.Host) || c.hosts.Knows(r) || err == nil && slices.ContainsFunc(c.opts.Hosts, func(ours string) bool {
 		every, err := netip.ParseAddr(ours)
 		return err == nil && every.IsUnspecified()
 	})
@@ -441,19 +389,19 @@ func (c *Console) knows(r *http.Request) bool {
 // refuse answers with the problem details of err, to a browser as a page. The cause of an
 // internal error goes to the log alone.
 func (c *Console) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	p := c.site.problem(r, err)
+	p := c.guard.Problem(r, err)
 	if p.Status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}
 	if guard.WantsPage(r) {
-		v, err := visitor{}, c.admit(r)
+		v, err := people.Visitor{}, c.admit(r)
 		if err == nil {
-			v, err = c.visitors.visitor(w, r)
+			v, err = c.guard.Visitor(w, r)
 		}
 		if err != nil {
-			v = visitor{}
+			v = people.Visitor{}
 		}
-		if c.site.showProblem(w, r, v, p) == nil {
+		if c.guard.ShowProblem(w, r, v, p) == nil {
 			return
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
@@ -28,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var people = map[string]policy.Principal{
+var staff = map[string]policy.Principal{
 	"t-agent": {Subject: "agent", Roles: []string{"treasurer"}},
 	"t-ann":   {Subject: "ann", Roles: []string{"approver"}},
 	"t-bob":   {Subject: "bob", Roles: []string{"approver"}},
@@ -40,7 +41,7 @@ var people = map[string]policy.Principal{
 }
 
 func identify(_ context.Context, bearer string) (policy.Principal, error) {
-	p, ok := people[bearer]
+	p, ok := staff[bearer]
 	if !ok {
 		return policy.Principal{}, errors.New("secret reason")
 	}
@@ -50,7 +51,7 @@ func identify(_ context.Context, bearer string) (policy.Principal, error) {
 // again identifies a principal again with the current configuration. An error
 // ends the session.
 func again(_ context.Context, _ policy.Principal, sum string) (policy.Principal, error) {
-	for token, known := range people {
+	for token, known := range staff {
 		if fmt.Sprintf("%x", sha256.Sum256([]byte(token))) == sum {
 			return known, nil
 		}
@@ -66,7 +67,7 @@ type listener struct {
 	clock
 	status console.Status
 
-	acts       []console.Act
+	acts       []people.Act
 	unrecorded error // of every record
 }
 
@@ -105,13 +106,13 @@ func newListener(t *testing.T, change func(*console.Options)) *listener {
 		t.Fatal(err)
 	}
 	opts := console.Options{
-		Store: db, Keys: keys.At(t.TempDir()), Approvals: l.tickets, Reconciler: l.tickets, Feed: l.tickets, Archive: l.tickets, Identify: identify, Again: again, Status: func() console.Status { return l.status },
-		Held: l.tickets.Held, Audit: noTrail, Metrics: http.NotFoundHandler(), Version: "1.2.3", Now: l.Now,
-		TrailRight: trailRight,
-		Record: func(a console.Act) error {
-			l.acts = append(l.acts, a)
-			return l.unrecorded
-		},
+		Options: people.Options{Store: db, Keys: keys.At(t.TempDir()), Identify: identify, Again: again, Now: l.Now, TrailRight: trailRight,
+			Record: func(a people.Act) error {
+				l.acts = append(l.acts, a)
+				return l.unrecorded
+			}},
+		Approvals: l.tickets, Reconciler: l.tickets, Feed: l.tickets, Archive: l.tickets, Status: func() console.Status { return l.status },
+		Held: l.tickets.Held, Audit: noTrail, Metrics: http.NotFoundHandler(), Version: "1.2.3",
 	}
 	if change != nil {
 		change(&opts)
@@ -195,7 +196,7 @@ func accepted(t *testing.T, w *httptest.ResponseRecorder) map[string]any {
 }
 
 func TestRequiredOptions(t *testing.T) {
-	whole := console.Options{Store: new(store.DB), Keys: keys.At(t.TempDir()), Approvals: new(approval.Tickets), Reconciler: new(approval.Tickets), Feed: new(approval.Tickets), Archive: new(approval.Tickets), Identify: identify, Again: again, Status: func() console.Status { return console.Status{} }, Held: new(approval.Tickets).Held, Audit: noTrail, Metrics: http.NotFoundHandler()}
+	whole := console.Options{Options: people.Options{Store: new(store.DB), Keys: keys.At(t.TempDir()), Identify: identify, Again: again}, Approvals: new(approval.Tickets), Reconciler: new(approval.Tickets), Feed: new(approval.Tickets), Archive: new(approval.Tickets), Status: func() console.Status { return console.Status{} }, Held: new(approval.Tickets).Held, Audit: noTrail, Metrics: http.NotFoundHandler()}
 	for name, drop := range map[string]func(*console.Options){
 		"approvals":  func(o *console.Options) { o.Approvals = nil },
 		"reconciler": func(o *console.Options) { o.Reconciler = nil },

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -36,7 +37,7 @@ type failedDenial struct {
 
 // denySeveral takes the form of the inbox that denies several calls for one reason. Each denial is a
 // vote of its own, with a record of its own: one that is refused changes nothing of the others.
-func (a *approvals) denySeveral(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (a *approvals) denySeveral(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
 	view, f, err := inboxQuery(r.URL, v)
 	if err != nil {
 		return err
@@ -64,7 +65,7 @@ func (a *approvals) denySeveral(w http.ResponseWriter, r *http.Request, v visito
 			d.Denied++
 			continue
 		}
-		d.Failed = append(d.Failed, failedDenial{ID: page.Visible(id), Problem: a.problem(r, err)})
+		d.Failed = append(d.Failed, failedDenial{ID: page.Visible(id), Problem: a.Problem(r, err)})
 	}
 	if d.Failed == nil {
 		http.Redirect(w, r, inboxPath(view, f), http.StatusSeeOther)
@@ -75,7 +76,7 @@ func (a *approvals) denySeveral(w http.ResponseWriter, r *http.Request, v visito
 
 // cast casts the vote of a visitor on the ticket with an ID, for the arguments that a page showed. A
 // form without their digest is as stale as one with another. A refused vote is recorded.
-func (a *approvals) cast(r *http.Request, v visitor, id, digest string, vote approval.Vote) error {
+func (a *approvals) cast(r *http.Request, v people.Visitor, id, digest string, vote approval.Vote) error {
 	_, err := a.ticketFor(r.Context(), id, v.Principal)
 	if err == nil && digest == "" {
 		err = approval.ErrStaleDigest

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
@@ -47,15 +48,17 @@ func Example() {
 	}
 	ann := policy.Principal{Subject: "ann", Roles: []string{"approver"}}
 	c, err := console.New(console.Options{
-		Store: db, Keys: secrets,
-		Approvals: tickets, Reconciler: tickets, Feed: tickets, Archive: tickets,
-		Identify: func(_ context.Context, bearer string) (policy.Principal, error) {
-			if bearer != "ann's token" {
-				return policy.Principal{}, errors.New("unknown token")
-			}
-			return ann, nil
+		Options: people.Options{
+			Store: db, Keys: secrets,
+			Identify: func(_ context.Context, bearer string) (policy.Principal, error) {
+				if bearer != "ann's token" {
+					return policy.Principal{}, errors.New("unknown token")
+				}
+				return ann, nil
+			},
+			Again: func(context.Context, policy.Principal, string) (policy.Principal, error) { return ann, nil },
 		},
-		Again:  func(context.Context, policy.Principal, string) (policy.Principal, error) { return ann, nil },
+		Approvals: tickets, Reconciler: tickets, Feed: tickets, Archive: tickets,
 		Status: func() console.Status { return console.Status{Ready: true} },
 		Held:   tickets.Held, Metrics: http.NotFoundHandler(),
 		Audit: func(context.Context, int, bool) iter.Seq2[[]byte, error] { return func(func([]byte, error) bool) {} },

@@ -7,15 +7,17 @@ import (
 	"strings"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 )
 
 // health is what monitors and operators ask of the process.
 type health struct {
-	*site
-	visitors *visitors
+	*people.Site
+	guard    *people.Guard
 	status   func() Status
+	watches  func(p policy.Principal) bool // Options.Watches
 	registry http.Handler                  // Options.Metrics
 	profiles func(p policy.Principal) bool // Options.Profiles
 }
@@ -26,13 +28,13 @@ func live(w http.ResponseWriter, _ *http.Request) error {
 	return nil
 }
 
-// routes are the routes for monitors, and of profiles.
-func (h *health) routes(g *visitors) routes {
-	return routes{
+// Routes are the routes for monitors, and of profiles.
+func (h *health) Routes(g *people.Guard) page.Routes {
+	return page.Routes{
 		"/livez":              {http.MethodGet: live},
 		"/readyz":             {http.MethodGet: h.ready},
 		"/metrics":            {http.MethodGet: h.metrics},
-		"/debug/pprof/{name}": {http.MethodGet: g.as(h.profile)},
+		"/debug/pprof/{name}": {http.MethodGet: g.As(h.profile)},
 	}
 }
 
@@ -75,7 +77,7 @@ func (h *health) watched(show page.Handler) page.Handler {
 	if h.watches(policy.Principal{}) {
 		return show
 	}
-	return h.visitors.as(func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	return h.guard.As(func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 		if !h.watches(p) {
 			return page.Problem{Status: http.StatusForbidden, Code: "NOT_WATCHER", Detail: "you may not read the metrics and the status of toolgate", Hint: "toolgate.metrics_role names the role that may"}
 		}

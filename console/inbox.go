@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -16,8 +17,6 @@ import (
 const (
 	// listed is how many tickets one page of a list has.
 	listed = 25
-	// mostAwaiting is where the badge stops counting.
-	mostAwaiting = 99
 )
 
 // face is what people see of a ticket first.
@@ -30,8 +29,8 @@ type face struct {
 	Seconds        int // to the expiry
 }
 
-func (a *approvals) face(k approval.Ticket, v visitor) face {
-	now := a.now()
+func (a *approvals) face(k approval.Ticket, v people.Visitor) face {
+	now := a.Now()
 	look := string(k.State)
 	if k.ToolFailed() {
 		look = string(approval.StateFailed)
@@ -66,18 +65,18 @@ type inboxPage struct {
 // of unknown outcome that it may settle; team, all that are under way and that
 // it may see; history, the others that it may see. The parameters of
 // ticketParameters choose among them.
-func (a *approvals) inbox(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (a *approvals) inbox(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
 	return a.showInbox(w, r, v, http.StatusOK, denials{})
 }
 
 // showInbox is inbox after several were denied.
-func (a *approvals) showInbox(w http.ResponseWriter, r *http.Request, v visitor, status int, denied denials) error {
+func (a *approvals) showInbox(w http.ResponseWriter, r *http.Request, v people.Visitor, status int, denied denials) error {
 	view, f, err := inboxQuery(r.URL, v)
 	if err != nil {
 		return err
 	}
 	data := inboxPage{View: view, Filter: f, denials: denied}
-	if data.Shell, err = a.shell(r.Context(), v, "Approvals", page.ApprovalsPath, inboxPath(view, f)); err != nil {
+	if data.Shell, err = a.Shell(r.Context(), v, "Approvals", page.ApprovalsPath, inboxPath(view, f)); err != nil {
 		return err
 	}
 	found, err := a.held.List(r.Context(), f)
@@ -104,7 +103,7 @@ func (a *approvals) showInbox(w http.ResponseWriter, r *http.Request, v visitor,
 	return page.Render(w, page.ScriptCSP, status, inboxView(data))
 }
 
-func (a *approvals) items(found []approval.Ticket, v visitor) (items []item) {
+func (a *approvals) items(found []approval.Ticket, v people.Visitor) (items []item) {
 	for _, k := range found {
 		if k.VisibleTo(v.Principal) {
 			items = append(items, item{face: a.face(k, v), ID: k.ID, Digest: k.Digest, Created: k.Created})
@@ -114,7 +113,7 @@ func (a *approvals) items(found []approval.Ticket, v visitor) (items []item) {
 }
 
 // inboxQuery reads what a list is asked for.
-func inboxQuery(u *url.URL, v visitor) (view string, f approval.Filter, err error) {
+func inboxQuery(u *url.URL, v people.Visitor) (view string, f approval.Filter, err error) {
 	f.Limit = listed
 	known := ticketParameters(&f)
 	known["view"] = page.String(&view)

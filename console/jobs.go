@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -143,7 +144,7 @@ func (j *jobs) find(kind, id string, by Person, cancel bool) (Job, error) {
 
 // routes are the routes of the jobs of a kind at a path. People see and cancel the jobs that they
 // began themselves.
-func (j *jobs) routes(g *visitors, path, kind string, begin page.CallerHandler) routes {
+func (j *jobs) routes(g *people.Guard, path, kind string, begin page.CallerHandler) page.Routes {
 	show := func(cancel bool) page.CallerHandler {
 		return page.Answers(func(r *http.Request, p policy.Principal) (any, error) {
 			return j.find(kind, r.PathValue("id"), personOf(p), cancel)
@@ -152,9 +153,9 @@ func (j *jobs) routes(g *visitors, path, kind string, begin page.CallerHandler) 
 	list := func(_ *http.Request, p policy.Principal) (any, error) {
 		return map[string][]Job{"jobs": j.list(kind, personOf(p))}, nil
 	}
-	return routes{
-		path:           {http.MethodGet: g.as(page.Answers(list)), http.MethodPost: g.as(begin)},
-		path + "/{id}": {http.MethodGet: g.as(show(false)), http.MethodDelete: g.as(show(true))},
+	return page.Routes{
+		path:           {http.MethodGet: g.As(page.Answers(list)), http.MethodPost: g.As(begin)},
+		path + "/{id}": {http.MethodGet: g.As(show(false)), http.MethodDelete: g.As(show(true))},
 	}
 }
 
@@ -165,8 +166,8 @@ func begun(w http.ResponseWriter, path string, job Job) error {
 }
 
 // cancels returns the page that cancels the job of a kind that the path names.
-func (j *jobs) cancels(kind, path string) visitorHandler {
-	return leads(func(r *http.Request, v visitor) (string, error) {
+func (j *jobs) cancels(kind, path string) people.VisitorHandler {
+	return people.Leads(func(r *http.Request, v people.Visitor) (string, error) {
 		job, err := j.find(kind, r.PathValue("id"), personOf(v.Principal), true)
 		return path + "/" + job.ID, err
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/a-h/templ"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -52,15 +53,15 @@ const (
 
 // limits are the pages about what is used of rate limits and meters.
 type limits struct {
-	*site
+	*people.Site
 	used func(ctx context.Context) (all []Limit, whole bool, err error) // Options.Limits
 }
 
-// routes are the routes of limits.
-func (l *limits) routes(g *visitors) routes {
-	return routes{
-		limitsPath:   {http.MethodGet: g.visit(shows(l.page))},
-		"/v1/limits": {http.MethodGet: g.as(page.Answers(l.list))},
+// Routes are the routes of limits.
+func (l *limits) Routes(g *people.Guard) page.Routes {
+	return page.Routes{
+		limitsPath:   {http.MethodGet: g.Visit(people.Shows(l.page))},
+		"/v1/limits": {http.MethodGet: g.As(page.Answers(l.list))},
 	}
 }
 
@@ -89,8 +90,8 @@ func (l *limits) ask(r *http.Request, p policy.Principal) (d limitsPage, err err
 	})); err != nil {
 		return d, err
 	}
-	if !l.may(r.Context(), p, policy.Operates) {
-		return d, notOperator
+	if !l.May(r.Context(), p, policy.Operates) {
+		return d, people.NotOperator
 	}
 	all, whole, err := l.used(r.Context())
 	found := slices.DeleteFunc(all, func(l Limit) bool {
@@ -115,7 +116,7 @@ func (l *limits) list(r *http.Request, p policy.Principal) (any, error) {
 
 // show brings the texts of limits into their visible form, and takes away what p may not read.
 func (l *limits) show(ctx context.Context, p policy.Principal, shown []Limit) {
-	reads := l.may(ctx, p, policy.ReadsArguments)
+	reads := l.May(ctx, p, policy.ReadsArguments)
 	for i := range shown {
 		l := &shown[i]
 		l.Rule, l.Principal, l.Tenant, l.Tool = page.Visible(l.Rule), page.Visible(l.Principal), page.Visible(l.Tenant), page.Visible(l.Tool)
@@ -135,12 +136,12 @@ type limitsPage struct {
 }
 
 // page shows what is used of limits.
-func (l *limits) page(r *http.Request, v visitor) (templ.Component, error) {
+func (l *limits) page(r *http.Request, v people.Visitor) (templ.Component, error) {
 	d, err := l.ask(r, v.Principal)
 	if err != nil {
 		return nil, err
 	}
-	d.Shell, err = l.shell(r.Context(), v, "Limits", limitsPath, "")
+	d.Shell, err = l.Shell(r.Context(), v, "Limits", limitsPath, "")
 	return limitsView(d), err
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -131,7 +132,7 @@ func TestOpenListOfCalls(t *testing.T) {
 	l.acts = nil
 	p := aud.opens("/console/calls/events?outcome=&tool=t", nil)
 	p.shows(t, `href="/console/calls/dec_1"`)
-	if len(l.acts) != 1 || l.acts[0].Name != console.ActTrailRead || l.acts[0].Credential != "session" || l.acts[0].Query != "tool=t" {
+	if len(l.acts) != 1 || l.acts[0].Name != people.ActTrailRead || l.acts[0].Credential != "session" || l.acts[0].Query != "tool=t" {
 		t.Errorf("acts %+v", l.acts)
 	}
 	x.coming <- index.Call{ID: "dec_2", Principal: "under<way", Time: l.Now()}

@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/people"
 )
 
 // tokens are the logout tokens of a provider by their text.
-type tokens map[string]console.Logout
+type tokens map[string]people.Logout
 
-func (k tokens) read(_ context.Context, token string) (console.Logout, error) {
+func (k tokens) read(_ context.Context, token string) (people.Logout, error) {
 	l, ok := k[token]
 	if !ok {
 		return l, errors.New("secret reason")
@@ -37,20 +38,20 @@ func (b *browser) providerLogout(token string) int {
 // The provider ends what its token names, at every replica.
 func TestProviderLogout(t *testing.T) {
 	for name, tt := range map[string]struct {
-		logout console.Logout
+		logout people.Logout
 		sid    string // of the session
 		ends   bool
 	}{
-		"the session":                     {logout: console.Logout{Session: "s"}, sid: "s", ends: true},
-		"another session":                 {logout: console.Logout{Session: "s"}, sid: "other"},
-		"a session without a name":        {logout: console.Logout{Session: "s"}},
-		"the person":                      {logout: console.Logout{Subjects: []string{"guest", "idp|guest"}}, sid: "s", ends: true},
-		"the person by the other name":    {logout: console.Logout{Subjects: []string{"g", "guest"}}, ends: true},
-		"another person":                  {logout: console.Logout{Subjects: []string{"ann", "idp|ann"}}, sid: "s"},
-		"both":                            {logout: console.Logout{Session: "s", Subjects: []string{"guest"}}, sid: "s", ends: true},
-		"the person, an unnamed session":  {logout: console.Logout{Session: "s", Subjects: []string{"guest"}}, ends: true},
-		"the person, another session":     {logout: console.Logout{Session: "s", Subjects: []string{"guest"}}, sid: "other"},
-		"another person's named the same": {logout: console.Logout{Session: "s", Subjects: []string{"ann"}}, sid: "s"},
+		"the session":                     {logout: people.Logout{Session: "s"}, sid: "s", ends: true},
+		"another session":                 {logout: people.Logout{Session: "s"}, sid: "other"},
+		"a session without a name":        {logout: people.Logout{Session: "s"}},
+		"the person":                      {logout: people.Logout{Subjects: []string{"guest", "idp|guest"}}, sid: "s", ends: true},
+		"the person by the other name":    {logout: people.Logout{Subjects: []string{"g", "guest"}}, ends: true},
+		"another person":                  {logout: people.Logout{Subjects: []string{"ann", "idp|ann"}}, sid: "s"},
+		"both":                            {logout: people.Logout{Session: "s", Subjects: []string{"guest"}}, sid: "s", ends: true},
+		"the person, an unnamed session":  {logout: people.Logout{Session: "s", Subjects: []string{"guest"}}, ends: true},
+		"the person, another session":     {logout: people.Logout{Session: "s", Subjects: []string{"guest"}}, sid: "other"},
+		"another person's named the same": {logout: people.Logout{Session: "s", Subjects: []string{"ann"}}, sid: "s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t)
@@ -72,7 +73,7 @@ func TestProviderLogout(t *testing.T) {
 				t.Error("the session of a token ended")
 			}
 			last := two.acts[max(0, len(two.acts)-1):]
-			if recorded := len(last) == 1 && last[0].Name == console.ActSignOut && last[0].Credential == "provider" && last[0].Principal.Subject == "guest" && last[0].Principal.Has("approver"); recorded != tt.ends {
+			if recorded := len(last) == 1 && last[0].Name == people.ActSignOut && last[0].Credential == "provider" && last[0].Principal.Subject == "guest" && last[0].Principal.Has("approver"); recorded != tt.ends {
 				t.Errorf("recorded: %+v", two.acts)
 			}
 		})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -31,17 +32,18 @@ func (b Bucket) total() int { return b.Allowed + b.Held + b.Denied }
 
 // overview is the first page.
 type overview struct {
-	*site
-	visitors *visitors
-	status   func() Status
-	version  string
-	held     func(ctx context.Context) (int, error)
-	counts   func(ctx context.Context, since time.Time, buckets int) ([]Bucket, error) // Options.Activity
+	*people.Site
+	guard   *people.Guard
+	status  func() Status
+	version string
+	watches func(p policy.Principal) bool // Options.Watches
+	held    func(ctx context.Context) (int, error)
+	counts  func(ctx context.Context, since time.Time, buckets int) ([]Bucket, error) // Options.Activity
 }
 
-// routes are the routes of the first page.
-func (o *overview) routes(*visitors) routes {
-	return routes{page.OverviewPath + "{$}": {http.MethodGet: o.page}}
+// Routes are the routes of the first page.
+func (o *overview) Routes(*people.Guard) page.Routes {
+	return page.Routes{page.OverviewPath + "{$}": {http.MethodGet: o.page}}
 }
 
 // overviewPage is what needs a person, and what has happened.
@@ -69,15 +71,15 @@ type need struct {
 // page shows the status and what needs a person. Its readers may have not signed in: those
 // who may not watch toolgate see counts only.
 func (o *overview) page(w http.ResponseWriter, r *http.Request) error {
-	d := overviewPage{Shell: o.outside("Overview"), Status: o.status(), Version: o.version, Details: o.watches(policy.Principal{})}
+	d := overviewPage{Shell: o.Outside("Overview"), Status: o.status(), Version: o.version, Details: o.watches(policy.Principal{})}
 	d.Enter, d.Warned = true, warned
 	if r.URL.Query().Get("warnings") == "all" {
 		d.Warned = len(d.Warnings)
 	}
 	csp := page.PlainCSP
-	if v, err := o.visitors.visitor(w, r); err == nil {
+	if v, err := o.guard.Visitor(w, r); err == nil {
 		csp, d.Details = page.ScriptCSP, o.watches(v.Principal)
-		if d.Shell, err = o.shell(r.Context(), v, "Overview", page.OverviewPath, page.OverviewPath); err != nil {
+		if d.Shell, err = o.Shell(r.Context(), v, "Overview", page.OverviewPath, page.OverviewPath); err != nil {
 			return err
 		}
 	}
@@ -97,7 +99,7 @@ func (o *overview) activity(ctx context.Context, d *overviewPage) {
 	if o.counts == nil {
 		return
 	}
-	now := o.now()
+	now := o.Now()
 	var hour, ever []Bucket
 	var err error
 	if d.Day, err = o.counts(ctx, now.Add(-day), bars); err == nil {
@@ -110,7 +112,7 @@ func (o *overview) activity(ctx context.Context, d *overviewPage) {
 	}
 	if err != nil {
 		if !errors.Is(err, index.ErrStarting) {
-			o.log.Error("counting the calls of the last day", "error", err)
+			o.Log.Error("counting the calls of the last day", "error", err)
 		}
 		d.Day, d.Unused = nil, false
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rejudge/replay"
 	"github.com/toolgate/toolgate/policy/rejudge/shadow"
@@ -153,7 +154,7 @@ const (
 
 // advice are the pages about the policy that serves, and about others.
 type advice struct {
-	*site
+	*people.Site
 	policy    PolicyReader
 	judge     PolicyJudge
 	shadow    func(ctx context.Context, q ShadowQuery) (shadow.Report, error) // Options.Shadow
@@ -161,39 +162,39 @@ type advice struct {
 	jobs      *jobs
 }
 
-// routes are the routes and pages of the policy.
-func (a *advice) routes(g *visitors) routes {
-	routes := routes{
-		policyPath:                  {http.MethodGet: g.visit(shows(a.page))},
-		matrixPath:                  {http.MethodGet: g.visit(shows(a.matrixPage))},
-		askPath:                     {http.MethodGet: g.visit(shows(a.askPage))},
-		trialsPath:                  {http.MethodGet: g.visit(shows(a.tryPage)), http.MethodPost: g.submitFiles(leads(a.submitTry))},
-		trialsPath + "/{id}":        {http.MethodGet: g.visit(shows(a.trialPage))},
-		trialsPath + "/{id}/cancel": {http.MethodPost: g.submit(a.jobs.cancels(tryKind, trialsPath))},
-		"/v1/policy":                {http.MethodGet: g.as(page.Answers(a.state))},
-		"/v1/policy/matrix":         {http.MethodGet: g.as(page.Answers(a.matrix))},
-		"/v1/policy/can-i":          {http.MethodPost: g.as(judging(a, a.judge.CanI))},
-		"/v1/policy/explain":        {http.MethodPost: g.as(judging(a, a.judge.Explain))},
+// Routes are the routes and pages of the policy.
+func (a *advice) Routes(g *people.Guard) page.Routes {
+	routes := page.Routes{
+		policyPath:                  {http.MethodGet: g.Visit(people.Shows(a.page))},
+		matrixPath:                  {http.MethodGet: g.Visit(people.Shows(a.matrixPage))},
+		askPath:                     {http.MethodGet: g.Visit(people.Shows(a.askPage))},
+		trialsPath:                  {http.MethodGet: g.Visit(people.Shows(a.tryPage)), http.MethodPost: g.SubmitAs(g.Visitor, readFiles, people.Leads(a.submitTry))},
+		trialsPath + "/{id}":        {http.MethodGet: g.Visit(people.Shows(a.trialPage))},
+		trialsPath + "/{id}/cancel": {http.MethodPost: g.Submit(a.jobs.cancels(tryKind, trialsPath))},
+		"/v1/policy":                {http.MethodGet: g.As(page.Answers(a.state))},
+		"/v1/policy/matrix":         {http.MethodGet: g.As(page.Answers(a.matrix))},
+		"/v1/policy/can-i":          {http.MethodPost: g.As(judging(a, a.judge.CanI))},
+		"/v1/policy/explain":        {http.MethodPost: g.As(judging(a, a.judge.Explain))},
 	}
 	maps.Copy(routes, a.jobs.routes(g, policyTryPath, tryKind, a.beginTrial))
-	routes[policyTryPath+"/{id}"][http.MethodGet] = g.as(a.showTrial)
+	routes[policyTryPath+"/{id}"][http.MethodGet] = g.As(a.showTrial)
 	if a.shadow != nil {
-		routes[shadowPath] = map[string]page.Handler{http.MethodGet: g.visit(shows(a.shadowPage))}
-		routes["/v1/policy/shadow"] = map[string]page.Handler{http.MethodGet: g.as(page.Answers(a.shadowFor))}
+		routes[shadowPath] = map[string]page.Handler{http.MethodGet: g.Visit(people.Shows(a.shadowPage))}
+		routes["/v1/policy/shadow"] = map[string]page.Handler{http.MethodGet: g.As(page.Answers(a.shadowFor))}
 	}
 	return routes
 }
 
 func (a *advice) state(r *http.Request, p policy.Principal) (any, error) {
-	if !a.may(r.Context(), p, policy.Operates) {
-		return nil, notOperator
+	if !a.May(r.Context(), p, policy.Operates) {
+		return nil, people.NotOperator
 	}
 	return a.policy.State(r.Context())
 }
 
 func (a *advice) matrix(r *http.Request, p policy.Principal) (any, error) {
-	if !a.may(r.Context(), p, policy.Operates) {
-		return nil, notOperator
+	if !a.May(r.Context(), p, policy.Operates) {
+		return nil, people.NotOperator
 	}
 	q := MatrixQuery{Limit: matrixTools}
 	if err := page.ReadQuery(r.URL, map[string]func(string) error{
@@ -210,8 +211,8 @@ func (a *advice) matrix(r *http.Request, p policy.Principal) (any, error) {
 
 // supposed reads the call that the body of r describes.
 func (a *advice) supposed(w http.ResponseWriter, r *http.Request, p policy.Principal) (call SupposedCall, err error) {
-	if !a.may(r.Context(), p, policy.Operates) {
-		return call, notOperator
+	if !a.May(r.Context(), p, policy.Operates) {
+		return call, people.NotOperator
 	}
 	err = page.ReadBody(w, r, &call, "an object with tool, subject or roles, and arguments", `{"tool": "search__query", "roles": ["researcher"], "arguments": {}}`)
 	if err == nil && (call.Tool == "" || call.Subject == "" && len(call.Roles) == 0) {
@@ -245,8 +246,8 @@ func judging[T any](a *advice, judge func(context.Context, SupposedCall) (T, err
 
 // beginTrial begins to try the policy in the body.
 func (a *advice) beginTrial(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	candidate := Candidate{Since: a.now().Add(-24 * time.Hour)}
-	if err := page.ReadQuery(r.URL, map[string]func(string) error{"since": a.moment(&candidate.Since)}); err != nil {
+	candidate := Candidate{Since: a.Now().Add(-24 * time.Hour)}
+	if err := page.ReadQuery(r.URL, map[string]func(string) error{"since": a.Moment(&candidate.Since)}); err != nil {
 		return err
 	}
 	if err := a.admitTry(r, p); err != nil {
@@ -265,19 +266,19 @@ func (a *advice) beginTrial(w http.ResponseWriter, r *http.Request, p policy.Pri
 
 // admitTry is mayTry for somebody who tries one: that p was refused to is recorded.
 func (a *advice) admitTry(r *http.Request, p policy.Principal) error {
-	err := a.mayTry(r, p)
+	err := mayTry(a.Site, r, p)
 	if err != nil {
-		_ = a.record(r, Act{Name: ActPolicyTried, Principal: p, Reason: page.ProblemOf(err).Code}) // the log has the cause
+		_ = a.Record(r, people.Act{Name: people.ActPolicyTried, Principal: p, Reason: page.ProblemOf(err).Code}) // the log has the cause
 	}
 	return err
 }
 
 // try begins to try a candidate for p. It is recorded first.
 func (a *advice) try(r *http.Request, p policy.Principal, candidate Candidate) (Job, error) {
-	if err := a.record(r, Act{Name: ActPolicyTried, Principal: p}); err != nil {
+	if err := a.Record(r, people.Act{Name: people.ActPolicyTried, Principal: p}); err != nil {
 		return Job{}, err
 	}
-	candidate.Arguments = a.may(r.Context(), p, policy.ReadsArguments)
+	candidate.Arguments = a.May(r.Context(), p, policy.ReadsArguments)
 	return a.jobs.start(tryKind, personOf(p), func(ctx context.Context, report func(Progress)) (any, error) {
 		return a.judge.Try(ctx, candidate, report)
 	})
@@ -371,4 +372,15 @@ func unpack(files map[string][]byte, archive []byte) error {
 			return err
 		}
 	}
+}
+
+// mayTry returns why p may not try policies, nil where it may: whoever does sees recorded calls.
+func mayTry(s *people.Site, r *http.Request, p policy.Principal) error {
+	if !s.May(r.Context(), p, policy.Operates) {
+		return people.NotOperator
+	}
+	if s.TrailRight(r.Context(), p) != policy.TrailAll {
+		return people.NotAuditor
+	}
+	return nil
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rejudge/shadow"
 )
@@ -135,25 +136,25 @@ func TestWhoAsksAboutThePolicy(t *testing.T) {
 		{"POST", "/v1/policy/can-i", someCall, "t-oda", "", nil, 200, "", ""},
 		{"POST", "/v1/policy/can-i", someCall, "t-ann", "", nil, 403, "NOT_OPERATOR", ""},
 		{"POST", "/v1/policy/explain", someCall, "t-ann", "", nil, 403, "NOT_OPERATOR", ""},
-		{"POST", tryPath, someFiles, "t-oda", "", nil, 202, "", console.ActPolicyTried},
-		{"POST", tryPath, someFiles, "t-oda", policy.Operates, nil, 403, "NOT_OPERATOR", console.ActPolicyTried},
-		{"POST", tryPath, someFiles, "t-bob", "", nil, 403, "NOT_AUDITOR", console.ActPolicyTried},
-		{"POST", tryPath, someFiles, "t-audit", "", nil, 403, "NOT_OPERATOR", console.ActPolicyTried},
-		{"POST", tryPath, someFiles, "t-oda", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", console.ActPolicyTried},
-		{"GET", "/v1/policy/shadow", "", "t-oda", "", nil, 200, "", console.ActTrailRead},
-		{"GET", "/v1/policy/shadow?candidate=none", "", "t-oda", "", nil, 404, "NOT_FOUND", console.ActTrailRead},
-		{"GET", "/v1/policy/shadow", "", "t-oda", policy.Operates, nil, 403, "NOT_OPERATOR", console.ActTrailRead},
-		{"GET", "/v1/policy/shadow", "", "t-bob", "", nil, 403, "NOT_AUDITOR", console.ActTrailRead},
-		{"GET", "/v1/policy/shadow", "", "t-oda", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", console.ActTrailRead},
+		{"POST", tryPath, someFiles, "t-oda", "", nil, 202, "", people.ActPolicyTried},
+		{"POST", tryPath, someFiles, "t-oda", policy.Operates, nil, 403, "NOT_OPERATOR", people.ActPolicyTried},
+		{"POST", tryPath, someFiles, "t-bob", "", nil, 403, "NOT_AUDITOR", people.ActPolicyTried},
+		{"POST", tryPath, someFiles, "t-audit", "", nil, 403, "NOT_OPERATOR", people.ActPolicyTried},
+		{"POST", tryPath, someFiles, "t-oda", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", people.ActPolicyTried},
+		{"GET", "/v1/policy/shadow", "", "t-oda", "", nil, 200, "", people.ActTrailRead},
+		{"GET", "/v1/policy/shadow?candidate=none", "", "t-oda", "", nil, 404, "NOT_FOUND", people.ActTrailRead},
+		{"GET", "/v1/policy/shadow", "", "t-oda", policy.Operates, nil, 403, "NOT_OPERATOR", people.ActTrailRead},
+		{"GET", "/v1/policy/shadow", "", "t-bob", "", nil, 403, "NOT_AUDITOR", people.ActTrailRead},
+		{"GET", "/v1/policy/shadow", "", "t-oda", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", people.ActTrailRead},
 		{"GET", "/v1/audit/anchors", "", "t-audit", "", nil, 200, "", ""},
 		{"GET", "/v1/audit/anchors", "", "t-ann", "", nil, 403, "NOT_AUDITOR", ""},
-		{"POST", verifyPath, "", "t-audit", "", nil, 202, "", console.ActTrailVerified},
-		{"POST", verifyPath, "", "t-ann", "", nil, 403, "NOT_AUDITOR", console.ActTrailVerified},
-		{"POST", verifyPath, "", "t-audit", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", console.ActTrailVerified},
-		{"GET", "/v1/audit/export", "", "t-oda", "", nil, 200, "", console.ActTrailExported},
-		{"GET", "/v1/audit/export", "", "t-oda", policy.Exports, nil, 403, "NOT_EXPORTER", console.ActTrailExported},
-		{"GET", "/v1/audit/export", "", "t-audit", "", nil, 403, "NOT_EXPORTER", console.ActTrailExported},
-		{"GET", "/v1/audit/export", "", "t-oda", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", console.ActTrailExported},
+		{"POST", verifyPath, "", "t-audit", "", nil, 202, "", people.ActTrailVerified},
+		{"POST", verifyPath, "", "t-ann", "", nil, 403, "NOT_AUDITOR", people.ActTrailVerified},
+		{"POST", verifyPath, "", "t-audit", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", people.ActTrailVerified},
+		{"GET", "/v1/audit/export", "", "t-oda", "", nil, 200, "", people.ActTrailExported},
+		{"GET", "/v1/audit/export", "", "t-oda", policy.Exports, nil, 403, "NOT_EXPORTER", people.ActTrailExported},
+		{"GET", "/v1/audit/export", "", "t-audit", "", nil, 403, "NOT_EXPORTER", people.ActTrailExported},
+		{"GET", "/v1/audit/export", "", "t-oda", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", people.ActTrailExported},
 	} {
 		t.Run(tc.method+" "+tc.path+" "+tc.token+" "+tc.code, func(t *testing.T) {
 			l, a := advised(t, tc.withheld)

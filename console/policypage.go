@@ -3,7 +3,9 @@ package console
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/a-h/templ"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rejudge/replay"
@@ -28,11 +31,11 @@ const (
 
 // frame is the shell of a page about the policy, for those who operate servers. The page is not fetched
 // anew when a ticket changes: what it shows is dear, or is being edited.
-func (a *advice) frame(ctx context.Context, v visitor, title string) (page.Shell, error) {
-	if !a.may(ctx, v.Principal, policy.Operates) {
-		return page.Shell{}, notOperator
+func (a *advice) frame(ctx context.Context, v people.Visitor, title string) (page.Shell, error) {
+	if !a.May(ctx, v.Principal, policy.Operates) {
+		return page.Shell{}, people.NotOperator
 	}
-	return a.shell(ctx, v, title, policyPath, "")
+	return a.Shell(ctx, v, title, policyPath, "")
 }
 
 type policyStatePage struct {
@@ -43,7 +46,7 @@ type policyStatePage struct {
 }
 
 // page shows the policy that serves and what is wrong with it.
-func (a *advice) page(r *http.Request, v visitor) (view templ.Component, err error) {
+func (a *advice) page(r *http.Request, v people.Visitor) (view templ.Component, err error) {
 	var d policyStatePage
 	if d.Shell, err = a.frame(r.Context(), v, "Policy"); err != nil {
 		return nil, err
@@ -51,7 +54,7 @@ func (a *advice) page(r *http.Request, v visitor) (view templ.Component, err err
 	if d.PolicyState, err = a.policy.State(r.Context()); err != nil {
 		return nil, err
 	}
-	d.Try = a.mayTry(r, v.Principal) == nil
+	d.Try = mayTry(a.Site, r, v.Principal) == nil
 	d.Asks = d.Try && a.shadow != nil
 	return policyView(d), nil
 }
@@ -66,7 +69,7 @@ type matrixPage struct {
 func one(list []string) string { return strings.Join(list, "") }
 
 // matrixPage shows who may call what.
-func (a *advice) matrixPage(r *http.Request, v visitor) (view templ.Component, err error) {
+func (a *advice) matrixPage(r *http.Request, v people.Visitor) (view templ.Component, err error) {
 	d := matrixPage{Query: MatrixQuery{Limit: cellsOfPage}}
 	if err := page.ReadQuery(r.URL, map[string]func(string) error{
 		"role":    func(value string) error { d.Query.Roles = named(value); return nil },
@@ -104,7 +107,7 @@ type askPage struct {
 }
 
 // askPage says why a call would be decided so.
-func (a *advice) askPage(r *http.Request, v visitor) (view templ.Component, err error) {
+func (a *advice) askPage(r *http.Request, v people.Visitor) (view templ.Component, err error) {
 	var d askPage
 	if err := page.ReadQuery(r.URL, map[string]func(string) error{
 		"role":      func(value string) error { d.Call.Roles = named(value); return nil },
@@ -139,12 +142,12 @@ type tryPageData struct {
 }
 
 // tryPage shows the files of the policy that serves, to be changed and tried.
-func (a *advice) tryPage(r *http.Request, v visitor) (view templ.Component, err error) {
+func (a *advice) tryPage(r *http.Request, v people.Visitor) (view templ.Component, err error) {
 	var d tryPageData
 	if d.Shell, err = a.frame(r.Context(), v, "Try a change"); err != nil {
 		return nil, err
 	}
-	if err := a.mayTry(r, v.Principal); err != nil {
+	if err := mayTry(a.Site, r, v.Principal); err != nil {
 		return nil, err
 	}
 	if d.Files, err = a.policy.Files(r.Context()); err != nil {
@@ -158,12 +161,12 @@ func (a *advice) tryPage(r *http.Request, v visitor) (view templ.Component, err 
 const fileField = "file:"
 
 // submitTry begins to try the files of a form: an archive, or else their texts.
-func (a *advice) submitTry(r *http.Request, v visitor) (string, error) {
+func (a *advice) submitTry(r *http.Request, v people.Visitor) (string, error) {
 	if err := a.admitTry(r, v.Principal); err != nil {
 		return "", err
 	}
 	candidate := Candidate{Files: map[string][]byte{}}
-	if err := a.moment(&candidate.Since)(r.PostForm.Get("since")); err != nil {
+	if err := a.Moment(&candidate.Since)(r.PostForm.Get("since")); err != nil {
 		return "", err
 	}
 	for name, values := range r.PostForm {
@@ -196,7 +199,7 @@ type trialPage struct {
 }
 
 // trialPage shows how far a trial is, or what it came to.
-func (a *advice) trialPage(r *http.Request, v visitor) (view templ.Component, err error) {
+func (a *advice) trialPage(r *http.Request, v people.Visitor) (view templ.Component, err error) {
 	var d trialPage
 	if d.Job, err = a.jobs.find(tryKind, r.PathValue("id"), personOf(v.Principal), false); err != nil {
 		return nil, err
@@ -268,4 +271,23 @@ func (j *Job) ran(now time.Time) time.Duration {
 		now = j.Ended
 	}
 	return now.Sub(j.Started).Round(time.Second)
+}
+
+// readFiles is readForm for multipart forms of twice candidateBytes, which it holds in memory.
+func readFiles(w http.ResponseWriter, r *http.Request) error {
+	r.Body = http.MaxBytesReader(w, r.Body, 2*candidateBytes)
+	return page.ReadFields(r, "multipart/form-data", func() error { return r.ParseMultipartForm(3 * candidateBytes) }, tooLargePolicy)
+}
+
+// uploaded returns the file in a field of a form that readFiles has read; nil = none was chosen.
+func uploaded(r *http.Request, field string) ([]byte, error) {
+	f, _, err := r.FormFile(field)
+	if errors.Is(err, http.ErrMissingFile) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, page.BadRequest("the file cannot be read", "")
+	}
+	defer f.Close()
+	return io.ReadAll(f)
 }

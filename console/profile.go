@@ -1,7 +1,6 @@
 package console
 
 import (
-	"context"
 	"net/http"
 	"net/http/pprof"
 	runtimepprof "runtime/pprof"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -19,9 +19,9 @@ const maxProfile = time.Minute
 // take profiles. It is recorded first. Close ends it early.
 func (h *health) profile(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	name := r.PathValue("name")
-	act := Act{Name: ActProfile, Principal: p, Profile: page.Visible(name)}
+	act := people.Act{Name: people.ActProfile, Principal: p, Profile: page.Visible(name)}
 	if h.profiles == nil || !h.profiles(p) {
-		return h.recordRefusal(r, act, page.Problem{Status: http.StatusForbidden, Code: "NOT_PROFILER", Detail: "you may not take profiles", Hint: "toolgate.pprof_role names the role that may"})
+		return h.RecordRefusal(r, act, page.Problem{Status: http.StatusForbidden, Code: "NOT_PROFILER", Detail: "you may not take profiles", Hint: "toolgate.pprof_role names the role that may"})
 	}
 	// The command line is left out, because it may hold a token.
 	take := map[string]http.HandlerFunc{"profile": pprof.Profile, "trace": pprof.Trace}[name]
@@ -36,13 +36,12 @@ func (h *health) profile(w http.ResponseWriter, r *http.Request, p policy.Princi
 			return page.Problem{Status: http.StatusBadRequest, Code: "BAD_QUERY", Detail: "seconds must be from 1 to 60"}
 		}
 	}
-	if err := h.record(r, act); err != nil {
+	if err := h.Record(r, act); err != nil {
 		return err
 	}
-	h.log.Info("taking a profile", "profile", name, "subject", p.Subject)
-	ctx, stop := context.WithCancel(r.Context())
+	h.Log.Info("taking a profile", "profile", name, "subject", p.Subject)
+	ctx, stop := h.UntilClosed(r.Context())
 	defer stop()
-	defer context.AfterFunc(h.ctx, stop)()
 	take(w, r.WithContext(ctx))
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -55,11 +56,11 @@ func (a *access) seenFor(r *http.Request, p policy.Principal) (found Seen, err e
 	if err := page.ReadQuery(r.URL, nil); err != nil {
 		return found, err
 	}
-	act := Act{Name: ActTrailRead, Principal: p, Query: "principals and sign-ins"}
-	if a.trailRight(r.Context(), p) != policy.TrailAll {
-		return found, a.recordRefusal(r, act, notAuditor)
+	act := people.Act{Name: people.ActTrailRead, Principal: p, Query: "principals and sign-ins"}
+	if a.TrailRight(r.Context(), p) != policy.TrailAll {
+		return found, a.RecordRefusal(r, act, people.NotAuditor)
 	}
-	if err := a.record(r, act); err != nil {
+	if err := a.Record(r, act); err != nil {
 		return found, err
 	}
 	callers := map[string]*SeenPrincipal{}
@@ -122,11 +123,11 @@ type seenPageData struct {
 }
 
 // seenPage shows who came lately.
-func (a *access) seenPage(r *http.Request, v visitor) (view templ.Component, err error) {
+func (a *access) seenPage(r *http.Request, v people.Visitor) (view templ.Component, err error) {
 	var d seenPageData
 	if d.Seen, err = a.seenFor(r, v.Principal); err != nil {
 		return nil, err
 	}
-	d.Shell, err = a.shell(r.Context(), v, "Who came", accessPath, "")
+	d.Shell, err = a.Shell(r.Context(), v, "Who came", accessPath, "")
 	return seenView(d), err
 }

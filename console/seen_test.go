@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -55,7 +56,7 @@ func TestSeen(t *testing.T) {
 	if diff := cmp.Diff(want, w.Body.String()); w.Code != 200 || diff != "" {
 		t.Errorf("%d (-want +got):\n%s", w.Code, diff)
 	}
-	if diff := cmp.Diff([]console.Act{{Name: console.ActTrailRead, Principal: people["t-audit"], Source: "192.0.2.1", Credential: "bearer", Query: "principals and sign-ins"}}, l.acts); diff != "" {
+	if diff := cmp.Diff([]people.Act{{Name: people.ActTrailRead, Principal: staff["t-audit"], Source: "192.0.2.1", Credential: "bearer", Query: "principals and sign-ins"}}, l.acts); diff != "" {
 		t.Errorf("recorded (-want +got):\n%s", diff)
 	}
 	audit := newBrowser(l).signIn("t-audit")

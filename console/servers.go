@@ -12,6 +12,7 @@ import (
 	"github.com/a-h/templ"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -54,7 +55,7 @@ func serversOf(all []Upstream) (servers []Server) {
 
 // servers are the pages about servers.
 type servers struct {
-	*site
+	*people.Site
 	status  func() Status
 	latency func(server string) *Latency
 	stderr  func(server string) []string                               // Options.Stderr
@@ -74,8 +75,8 @@ var noServer = page.Problem{Status: http.StatusNotFound, Code: "NO_SERVER", Deta
 
 // list lists the servers for those whom the policy lets operate them.
 func (s *servers) list(r *http.Request, p policy.Principal) (any, error) {
-	if !s.may(r.Context(), p, policy.Operates) {
-		return nil, notOperator
+	if !s.May(r.Context(), p, policy.Operates) {
+		return nil, people.NotOperator
 	}
 	return map[string][]Server{"servers": s.all()}, nil
 }
@@ -83,8 +84,8 @@ func (s *servers) list(r *http.Request, p policy.Principal) (any, error) {
 // server returns the server that the path names, with the end of its stderr, for those whom the policy lets
 // operate servers.
 func (s *servers) server(r *http.Request, p policy.Principal) (Server, error) {
-	if !s.may(r.Context(), p, policy.Operates) {
-		return Server{}, notOperator
+	if !s.May(r.Context(), p, policy.Operates) {
+		return Server{}, people.NotOperator
 	}
 	name, all := r.PathValue("name"), s.status().Upstreams
 	i := slices.IndexFunc(all, func(u Upstream) bool { return u.Name == name })
@@ -102,10 +103,10 @@ func (s *servers) server(r *http.Request, p policy.Principal) (Server, error) {
 // servers, and returns its state. It is recorded first.
 func (s *servers) restarted(r *http.Request, p policy.Principal) (Upstream, error) {
 	name := r.PathValue("name")
-	act := Act{Name: ActServerRestart, Principal: p, Server: page.Visible(name)}
+	act := people.Act{Name: people.ActServerRestart, Principal: p, Server: page.Visible(name)}
 	found, err := s.server(r, p)
-	if errors.Is(err, notOperator) {
-		err = s.recordRefusal(r, act, err)
+	if errors.Is(err, people.NotOperator) {
+		err = s.RecordRefusal(r, act, err)
 	}
 	switch {
 	case err != nil:
@@ -113,7 +114,7 @@ func (s *servers) restarted(r *http.Request, p policy.Principal) (Upstream, erro
 	case !s.restartable(found):
 		return Upstream{}, noServer
 	}
-	if err := s.record(r, act); err != nil {
+	if err := s.Record(r, act); err != nil {
 		return Upstream{}, err
 	}
 	return s.restart(r.Context(), name)
@@ -131,26 +132,26 @@ type serversPage struct {
 }
 
 // listPage lists the servers.
-func (s *servers) listPage(r *http.Request, v visitor) (templ.Component, error) {
-	if !s.may(r.Context(), v.Principal, policy.Operates) {
-		return nil, notOperator
+func (s *servers) listPage(r *http.Request, v people.Visitor) (templ.Component, error) {
+	if !s.May(r.Context(), v.Principal, policy.Operates) {
+		return nil, people.NotOperator
 	}
-	frame, err := s.shell(r.Context(), v, "Servers", serversPath, serversPath)
+	frame, err := s.Shell(r.Context(), v, "Servers", serversPath, serversPath)
 	return serversView(serversPage{Shell: frame, All: s.all()}), err
 }
 
 // page shows the server that the path names.
-func (s *servers) page(r *http.Request, v visitor) (templ.Component, error) {
+func (s *servers) page(r *http.Request, v people.Visitor) (templ.Component, error) {
 	found, err := s.server(r, v.Principal)
 	if err != nil {
 		return nil, err
 	}
-	frame, err := s.shell(r.Context(), v, page.Visible(found.Name), serversPath, serverPath(found.Name))
+	frame, err := s.Shell(r.Context(), v, page.Visible(found.Name), serversPath, serverPath(found.Name))
 	return serverView(serversPage{Shell: frame, One: found, Restartable: s.restartable(found)}), err
 }
 
 // submitRestart restarts the server that the path names.
-func (s *servers) submitRestart(r *http.Request, v visitor) (string, error) {
+func (s *servers) submitRestart(r *http.Request, v people.Visitor) (string, error) {
 	_, err := s.restarted(r, v.Principal)
 	return serverPath(r.PathValue("name")), err
 }
@@ -160,14 +161,14 @@ const serversPath = "/console/servers"
 // serverPath returns the path of the page of a server.
 func serverPath(name string) string { return serversPath + "/" + url.PathEscape(name) }
 
-// routes are the routes of servers.
-func (s *servers) routes(g *visitors) routes {
-	return routes{
-		serversPath:                     {http.MethodGet: g.visit(shows(s.listPage))},
-		serversPath + "/{name}":         {http.MethodGet: g.visit(shows(s.page))},
-		serversPath + "/{name}/restart": {http.MethodPost: g.submit(leads(s.submitRestart))},
-		"/v1/servers":                   {http.MethodGet: g.as(page.Answers(s.list))},
-		"/v1/servers/{name}":            {http.MethodGet: g.as(page.Answers(s.server))},
-		"/v1/servers/{name}/restart":    {http.MethodPost: g.as(page.Answers(s.restarted))},
+// Routes are the routes of servers.
+func (s *servers) Routes(g *people.Guard) page.Routes {
+	return page.Routes{
+		serversPath:                     {http.MethodGet: g.Visit(people.Shows(s.listPage))},
+		serversPath + "/{name}":         {http.MethodGet: g.Visit(people.Shows(s.page))},
+		serversPath + "/{name}/restart": {http.MethodPost: g.Submit(people.Leads(s.submitRestart))},
+		"/v1/servers":                   {http.MethodGet: g.As(page.Answers(s.list))},
+		"/v1/servers/{name}":            {http.MethodGet: g.As(page.Answers(s.server))},
+		"/v1/servers/{name}/restart":    {http.MethodPost: g.As(page.Answers(s.restarted))},
 	}
 }

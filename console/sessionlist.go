@@ -9,6 +9,7 @@ import (
 	"github.com/a-h/templ"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -48,18 +49,18 @@ type SessionConnection struct {
 
 // clientSessions are the pages about sessions of clients.
 type clientSessions struct {
-	*site
+	*people.Site
 	open ClientSessions
 }
 
-// routes are the routes of sessions of clients.
-func (c *clientSessions) routes(g *visitors) routes {
-	return routes{
-		sessionsPath:               {http.MethodGet: g.visit(shows(c.page))},
-		sessionsPath + "/{id}/end": {http.MethodPost: g.submit(leads(c.submitEnd))},
+// Routes are the routes of sessions of clients.
+func (c *clientSessions) Routes(g *people.Guard) page.Routes {
+	return page.Routes{
+		sessionsPath:               {http.MethodGet: g.Visit(people.Shows(c.page))},
+		sessionsPath + "/{id}/end": {http.MethodPost: g.Submit(people.Leads(c.submitEnd))},
 
-		"/v1/sessions":      {http.MethodGet: g.as(page.Parts("sessions", c.ask))},
-		"/v1/sessions/{id}": {http.MethodDelete: g.as(page.Answers(c.end))},
+		"/v1/sessions":      {http.MethodGet: g.As(page.Parts("sessions", c.ask))},
+		"/v1/sessions/{id}": {http.MethodDelete: g.As(page.Answers(c.end))},
 	}
 }
 
@@ -68,8 +69,8 @@ var noSession = page.Problem{Status: http.StatusNotFound, Code: "NO_SESSION", De
 // visibleTo returns the sessions that p may see, of a principal and with a connection to a
 // server of their own, where these are not "".
 func (c *clientSessions) visibleTo(ctx context.Context, p policy.Principal, principal, server string) ([]ClientSession, error) {
-	if !c.may(ctx, p, policy.Operates) {
-		return nil, notOperator
+	if !c.May(ctx, p, policy.Operates) {
+		return nil, people.NotOperator
 	}
 	all, err := c.open.List(ctx)
 	found := slices.DeleteFunc(all, func(s ClientSession) bool {
@@ -103,18 +104,18 @@ func (c *clientSessions) ask(r *http.Request, p policy.Principal) (d clientSessi
 
 // end ends the session that the path names for p, and returns it as it was. It is recorded first.
 func (c *clientSessions) end(r *http.Request, p policy.Principal) (ClientSession, error) {
-	act := Act{Name: ActSessionEnded, Principal: p}
+	act := people.Act{Name: people.ActSessionEnded, Principal: p}
 	id := r.PathValue("id")
 	all, err := c.visibleTo(r.Context(), p, "", "")
 	if err != nil {
-		return ClientSession{}, c.recordRefusal(r, act, err)
+		return ClientSession{}, c.RecordRefusal(r, act, err)
 	}
 	i := slices.IndexFunc(all, func(s ClientSession) bool { return s.ID == id })
 	if i < 0 {
 		return ClientSession{}, noSession
 	}
 	act.Removed = []string{"session " + all[i].ID + " of " + all[i].Principal}
-	if err := c.record(r, act); err != nil {
+	if err := c.Record(r, act); err != nil {
 		return ClientSession{}, err
 	}
 	was, err := c.open.End(r.Context(), id)
@@ -133,17 +134,17 @@ type clientSessionsPage struct {
 }
 
 // page lists sessions of clients.
-func (c *clientSessions) page(r *http.Request, v visitor) (templ.Component, error) {
+func (c *clientSessions) page(r *http.Request, v people.Visitor) (templ.Component, error) {
 	d, err := c.ask(r, v.Principal)
 	if err != nil {
 		return nil, err
 	}
-	d.Shell, err = c.shell(r.Context(), v, "Sessions", sessionsPath, "")
+	d.Shell, err = c.Shell(r.Context(), v, "Sessions", sessionsPath, "")
 	return clientSessionsView(d), err
 }
 
 // submitEnd ends the session that the path names.
-func (c *clientSessions) submitEnd(r *http.Request, v visitor) (string, error) {
+func (c *clientSessions) submitEnd(r *http.Request, v people.Visitor) (string, error) {
 	_, err := c.end(r, v.Principal)
 	return sessionsPath, err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/a-h/templ"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rejudge/shadow"
 )
@@ -40,7 +41,7 @@ type shadowPart struct {
 func (a *advice) shadowFor(r *http.Request, p policy.Principal) (found shadowPart, err error) {
 	var q ShadowQuery
 	var part page.Paging
-	known := part.Parameters(map[string]func(string) error{"candidate": page.String(&q.Candidate), "since": a.moment(&q.Since)})
+	known := part.Parameters(map[string]func(string) error{"candidate": page.String(&q.Candidate), "since": a.Moment(&q.Since)})
 	part.Limit = disagreeings
 	if err := page.ReadQuery(r.URL, known); err != nil {
 		return found, err
@@ -49,11 +50,11 @@ func (a *advice) shadowFor(r *http.Request, p policy.Principal) (found shadowPar
 		q.Candidate, q.After, _ = strings.Cut(part.After, " ")
 	}
 	q.Limit = part.Limit + 1
-	act := Act{Name: ActTrailRead, Principal: p, Query: "disagreements of the shadow policy"}
-	if err := a.mayTry(r, p); err != nil {
-		return found, a.recordRefusal(r, act, err)
+	act := people.Act{Name: people.ActTrailRead, Principal: p, Query: "disagreements of the shadow policy"}
+	if err := mayTry(a.Site, r, p); err != nil {
+		return found, a.RecordRefusal(r, act, err)
 	}
-	if err := a.record(r, act); err != nil {
+	if err := a.Record(r, act); err != nil {
 		return found, err
 	}
 	if found.Report, err = a.shadow(r.Context(), q); errors.Is(err, shadow.ErrNoCandidate) {
@@ -78,7 +79,7 @@ type shadowPage struct {
 }
 
 // shadowPage shows what shadow policies would have decided otherwise.
-func (a *advice) shadowPage(r *http.Request, v visitor) (view templ.Component, err error) {
+func (a *advice) shadowPage(r *http.Request, v people.Visitor) (view templ.Component, err error) {
 	var d shadowPage
 	if d.shadowPart, err = a.shadowFor(r, v.Principal); err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
@@ -209,9 +210,9 @@ func TestSessionsEnd(t *testing.T) {
 		}, want: true},
 		"another cookie": {end: func(_ *testing.T, b *browser) { b.cookies["__Host-toolgate"] += "A" }},
 		"nobody any more": {end: func(t *testing.T, b *browser) {
-			ann := people["t-ann"]
-			delete(people, "t-ann")
-			t.Cleanup(func() { people["t-ann"] = ann })
+			ann := staff["t-ann"]
+			delete(staff, "t-ann")
+			t.Cleanup(func() { staff["t-ann"] = ann })
 		}},
 		"another sign-in": {end: func(t *testing.T, b *browser) {
 			was := b.cookies["__Host-toolgate"]
@@ -245,8 +246,8 @@ func pass(t *testing.T, b *browser, times int, each time.Duration) {
 // A session ends with the credential that began it.
 func TestSessionsEndWithTheCredential(t *testing.T) {
 	l := newListener(t, nil)
-	people["t-jwt"] = policy.Principal{Subject: "jwt", Roles: []string{"approver"}, Until: l.Now().Add(time.Hour)}
-	t.Cleanup(func() { delete(people, "t-jwt") })
+	staff["t-jwt"] = policy.Principal{Subject: "jwt", Roles: []string{"approver"}, Until: l.Now().Add(time.Hour)}
+	t.Cleanup(func() { delete(staff, "t-jwt") })
 	b := newBrowser(l).signIn("t-jwt")
 	if l.advance(59 * time.Minute); !b.signedIn() {
 		t.Error("signed out before the end")
@@ -274,9 +275,10 @@ func FuzzWhereSigningInLeads(f *testing.F) {
 		f.Fatal(err)
 	}
 	c, err := console.New(console.Options{
-		Store: db, Keys: keys.At(f.TempDir()), Approvals: new(approval.Tickets), Reconciler: new(approval.Tickets), Feed: new(approval.Tickets), Archive: new(approval.Tickets),
-		Identify: identify, Again: again, Status: func() console.Status { return console.Status{} },
-		Held: new(approval.Tickets).Held, Audit: noTrail, Metrics: http.NotFoundHandler(),
+		Options:   people.Options{Store: db, Keys: keys.At(f.TempDir()), Identify: identify, Again: again},
+		Approvals: new(approval.Tickets), Reconciler: new(approval.Tickets), Feed: new(approval.Tickets), Archive: new(approval.Tickets),
+		Status: func() console.Status { return console.Status{} },
+		Held:   new(approval.Tickets).Held, Audit: noTrail, Metrics: http.NotFoundHandler(),
 	})
 	if err != nil {
 		f.Fatal(err)

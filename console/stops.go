@@ -10,6 +10,7 @@ import (
 	"github.com/a-h/templ"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/stop"
 )
@@ -32,7 +33,7 @@ type StopState struct {
 
 // stops are the pages that stop calls and resume them.
 type stops struct {
-	*site
+	*people.Site
 	stops Stops
 	knows func(kind stop.Kind, name string) bool // Options.Knows
 }
@@ -59,9 +60,9 @@ var (
 
 // stop stops calls for p. It is recorded first.
 func (st *stops) stop(r *http.Request, p policy.Principal, s stop.Stop, within string) (stop.State, error) {
-	act := Act{Name: ActStop, Principal: p}
-	if !st.may(r.Context(), p, policy.Stops) {
-		return stop.State{}, st.recordRefusal(r, act, mayNotStop)
+	act := people.Act{Name: people.ActStop, Principal: p}
+	if !st.May(r.Context(), p, policy.Stops) {
+		return stop.State{}, st.RecordRefusal(r, act, mayNotStop)
 	}
 	s.By = p.Subject
 	if within != "" {
@@ -69,7 +70,7 @@ func (st *stops) stop(r *http.Request, p policy.Principal, s stop.Stop, within s
 		if err != nil || d <= 0 {
 			return stop.State{}, page.BadRequest("for is no duration above zero", "1h30m")
 		}
-		s.Until = st.now().Add(d).UTC()
+		s.Until = st.Now().Add(d).UTC()
 	}
 	if err := s.Check(); err != nil {
 		return stop.State{}, page.BadRequest(err.Error(), "")
@@ -78,7 +79,7 @@ func (st *stops) stop(r *http.Request, p policy.Principal, s stop.Stop, within s
 	if !s.Until.IsZero() {
 		act.Stop += ", until " + s.Until.Format(time.RFC3339)
 	}
-	if err := st.record(r, act); err != nil {
+	if err := st.Record(r, act); err != nil {
 		return stop.State{}, err
 	}
 	return st.stops.Add(r.Context(), s)
@@ -86,9 +87,9 @@ func (st *stops) stop(r *http.Request, p policy.Principal, s stop.Stop, within s
 
 // resume ends the stop with an ID for p, and returns it. It is recorded first.
 func (st *stops) resume(r *http.Request, p policy.Principal, id string) (stop.Stop, error) {
-	act := Act{Name: ActResume, Principal: p, Stop: page.Visible(id)}
-	if !st.may(r.Context(), p, policy.Stops) {
-		return stop.Stop{}, st.recordRefusal(r, act, mayNotStop)
+	act := people.Act{Name: people.ActResume, Principal: p, Stop: page.Visible(id)}
+	if !st.May(r.Context(), p, policy.Stops) {
+		return stop.Stop{}, st.RecordRefusal(r, act, mayNotStop)
 	}
 	all, err := st.stops.List(r.Context())
 	if err != nil {
@@ -99,7 +100,7 @@ func (st *stops) resume(r *http.Request, p policy.Principal, id string) (stop.St
 			continue
 		}
 		act.Stop = page.Visible(s.ID + ", " + s.About())
-		if err := st.record(r, act); err != nil {
+		if err := st.Record(r, act); err != nil {
 			return stop.Stop{}, err
 		}
 		if err := st.stops.Resume(r.Context(), id); !errors.Is(err, stop.ErrNotFound) {
@@ -146,17 +147,17 @@ type stopsPage struct {
 }
 
 // page shows the stops in force and, to those who may, how to stop and resume.
-func (st *stops) page(r *http.Request, v visitor) (templ.Component, error) {
-	frame, err := st.shell(r.Context(), v, "Stop", page.StopPath, page.StopPath)
+func (st *stops) page(r *http.Request, v people.Visitor) (templ.Component, error) {
+	frame, err := st.Shell(r.Context(), v, "Stop", page.StopPath, page.StopPath)
 	if err != nil {
 		return nil, err
 	}
 	all, err := st.states(r.Context())
-	return stopView(stopsPage{frame, all, st.may(r.Context(), v.Principal, policy.Stops)}), err
+	return stopView(stopsPage{frame, all, st.May(r.Context(), v.Principal, policy.Stops)}), err
 }
 
 // submitStop stops what the form says.
-func (st *stops) submitStop(r *http.Request, v visitor) (string, error) {
+func (st *stops) submitStop(r *http.Request, v people.Visitor) (string, error) {
 	field := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
 	s := stop.Stop{Kind: stop.Kind(field("kind")), Name: field("name"), Reason: field("reason")}
 	_, err := st.stop(r, v.Principal, s, field("for"))
@@ -164,17 +165,17 @@ func (st *stops) submitStop(r *http.Request, v visitor) (string, error) {
 }
 
 // submitResume ends the stop that the field id names.
-func (st *stops) submitResume(r *http.Request, v visitor) (string, error) {
+func (st *stops) submitResume(r *http.Request, v people.Visitor) (string, error) {
 	_, err := st.resume(r, v.Principal, r.PostForm.Get("id"))
 	return page.StopPath, err
 }
 
-// routes are the routes of stops.
-func (st *stops) routes(g *visitors) routes {
-	return routes{
-		page.StopPath:             {http.MethodGet: g.visit(shows(st.page)), http.MethodPost: g.submit(leads(st.submitStop))},
-		page.StopPath + "/resume": {http.MethodPost: g.submit(leads(st.submitResume))},
-		"/v1/stop":                {http.MethodGet: g.as(page.Answers(st.list)), http.MethodPost: g.as(st.add)},
-		"/v1/stop/{id}":           {http.MethodDelete: g.as(page.Answers(st.end))},
+// Routes are the routes of stops.
+func (st *stops) Routes(g *people.Guard) page.Routes {
+	return page.Routes{
+		page.StopPath:             {http.MethodGet: g.Visit(people.Shows(st.page)), http.MethodPost: g.Submit(people.Leads(st.submitStop))},
+		page.StopPath + "/resume": {http.MethodPost: g.Submit(people.Leads(st.submitResume))},
+		"/v1/stop":                {http.MethodGet: g.As(page.Answers(st.list)), http.MethodPost: g.As(st.add)},
+		"/v1/stop/{id}":           {http.MethodDelete: g.As(page.Answers(st.end))},
 	}
 }

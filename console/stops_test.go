@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/stop"
 )
@@ -84,9 +85,9 @@ func TestStopOverREST(t *testing.T) {
 	if w = l.ask("DELETE", "/v1/stop/stp_x", "", as("t-oda")...); w.Code != 200 || len(held.all) != 0 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	acts := []console.Act{
-		{Name: console.ActStop, Principal: people["t-oda"], Source: "192.0.2.1", Credential: "bearer", Stop: "role x: incident 7, until 2026-03-01T13:00:00Z"},
-		{Name: console.ActResume, Principal: people["t-oda"], Source: "192.0.2.1", Credential: "bearer", Stop: "stp_x, role x"},
+	acts := []people.Act{
+		{Name: people.ActStop, Principal: staff["t-oda"], Source: "192.0.2.1", Credential: "bearer", Stop: "role x: incident 7, until 2026-03-01T13:00:00Z"},
+		{Name: people.ActResume, Principal: staff["t-oda"], Source: "192.0.2.1", Credential: "bearer", Stop: "stp_x, role x"},
 	}
 	if diff := cmp.Diff(acts, l.acts); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -18,19 +19,19 @@ import (
 // new stream begins with "changed", for what happened before it; a resumed
 // stream continues after its last event. The visitor is identified again before
 // each line, so that a session that ended gets no more of them.
-func (a *approvals) events(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (a *approvals) events(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
 	after := int64(-1)
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
 		if err := page.Number(&after, 0, math.MaxInt64, "Last-Event-ID is none of ours")(last); err != nil {
 			return err
 		}
 	}
-	ctx, stop := a.untilClosed(r.Context())
-	changes, wait := page.Feed(ctx, a.log, a.feed.Follow(ctx, after)) // from here on nothing is missed
+	ctx, stop := a.UntilClosed(r.Context())
+	changes, wait := page.Feed(ctx, a.Log, a.feed.Follow(ctx, after)) // from here on nothing is missed
 	defer wait()
 	defer stop()
 	known := func() (err error) {
-		v, err = a.visitors.identifyAgain(ctx, v)
+		v, err = a.guard.IdentifyAgain(ctx, v)
 		return err
 	}
 	page.SendEvents(ctx, w, "event: changed\ndata:\n", changes, known, func(e approval.Event) string { return eventsOf(e, v) })
@@ -38,7 +39,7 @@ func (a *approvals) events(w http.ResponseWriter, r *http.Request, v visitor) er
 }
 
 // eventsOf returns the events of a change for v, "" for none.
-func eventsOf(e approval.Event, v visitor) string {
+func eventsOf(e approval.Event, v people.Visitor) string {
 	if !e.Ticket.VisibleTo(v.Principal) {
 		return ""
 	}
@@ -66,13 +67,13 @@ func (a *approvals) watch(w http.ResponseWriter, r *http.Request, p policy.Princ
 	}); err != nil {
 		return err
 	}
-	ctx, stop := a.untilClosed(r.Context())
+	ctx, stop := a.UntilClosed(r.Context())
 	defer stop()
 	events := a.feed.Follow(ctx, after) // from here on nothing is missed
-	page.Stream(a.log, w, page.JSONLines, func(yield func([]byte, error) bool) {
+	page.Stream(a.Log, w, page.JSONLines, func(yield func([]byte, error) bool) {
 		for e, err := range events {
 			if err == nil {
-				p, err = a.visitors.identify(ctx, r.Header.Values("Authorization"))
+				p, err = a.guard.Identify(ctx, r.Header.Values("Authorization"))
 			}
 			var line []byte
 			if err == nil && e.Ticket.VisibleTo(p) {

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -34,13 +35,13 @@ type ticketPage struct {
 	Typed   string        // the reason that stood in it
 }
 
-func (a *approvals) ticketPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (a *approvals) ticketPage(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
 	return a.showTicket(w, r, v, nil)
 }
 
 // showTicket shows the page of the ticket that the path names and, where
 // refused is set, why the visitor's form changed nothing.
-func (a *approvals) showTicket(w http.ResponseWriter, r *http.Request, v visitor, refused *page.Problem) error {
+func (a *approvals) showTicket(w http.ResponseWriter, r *http.Request, v people.Visitor, refused *page.Problem) error {
 	k, err := a.visible(r, v.Principal)
 	if err != nil {
 		return err
@@ -56,7 +57,7 @@ func (a *approvals) showTicket(w http.ResponseWriter, r *http.Request, v visitor
 	return page.Render(w, page.ScriptCSP, status, ticketView(data))
 }
 
-func (a *approvals) describe(r *http.Request, k approval.Ticket, v visitor) (d ticketPage, err error) {
+func (a *approvals) describe(r *http.Request, k approval.Ticket, v people.Visitor) (d ticketPage, err error) {
 	ctx := r.Context()
 	d = ticketPage{
 		face: a.face(k, v), Effect: effect(k), WhenRun: whenRun(k), Way: describeTransport(k), Session: page.Visible(k.Session),
@@ -64,7 +65,7 @@ func (a *approvals) describe(r *http.Request, k approval.Ticket, v visitor) (d t
 	if d.Ticket, err = a.wholeTicket(r, k, v.Principal); err != nil {
 		return d, err
 	}
-	if d.Shell, err = a.shell(ctx, v, page.Visible(k.Exposed), page.ApprovalsPath, ticketPath(k.ID)); err != nil {
+	if d.Shell, err = a.Shell(ctx, v, page.Visible(k.Exposed), page.ApprovalsPath, ticketPath(k.ID)); err != nil {
 		return d, err
 	}
 	own, voted := k.VoteOf(v.Principal)
@@ -135,7 +136,7 @@ func whyNot(k approval.Ticket, p policy.Principal, own approval.Ballot, voted bo
 
 // arguments sends the judged bytes, so that readers can compare their digest
 // and read values that are too long for the page.
-func (a *approvals) arguments(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (a *approvals) arguments(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
 	k, err := a.visible(r, v.Principal)
 	if err != nil {
 		return err
@@ -147,7 +148,7 @@ func (a *approvals) arguments(w http.ResponseWriter, r *http.Request, v visitor)
 }
 
 // vote takes the form of a ticket's page.
-func (a *approvals) vote(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (a *approvals) vote(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
 	word := r.PostForm.Get("vote")
 	if word != "approve" && word != "deny" {
 		return page.BadRequest("a vote is approve or deny", "")
@@ -157,7 +158,7 @@ func (a *approvals) vote(w http.ResponseWriter, r *http.Request, v visitor) erro
 }
 
 // finding takes the form for a call of unknown outcome.
-func (a *approvals) finding(w http.ResponseWriter, r *http.Request, v visitor) error {
+func (a *approvals) finding(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
 	outcome := r.PostForm.Get("outcome")
 	if outcome != string(approval.StateDone) && outcome != string(approval.StateFailed) {
 		return page.BadRequest("an outcome is done or failed", "")
@@ -172,7 +173,7 @@ func (a *approvals) finding(w http.ResponseWriter, r *http.Request, v visitor) e
 // settled answers a form with the page of its ticket: by a redirect when the
 // form changed something, else with the reason. A ticket that v may not see is
 // refused like a missing one.
-func (a *approvals) settled(w http.ResponseWriter, r *http.Request, v visitor, err error) error {
+func (a *approvals) settled(w http.ResponseWriter, r *http.Request, v people.Visitor, err error) error {
 	if err == nil {
 		http.Redirect(w, r, ticketPath(r.PathValue("id")), http.StatusSeeOther)
 		return nil

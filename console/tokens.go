@@ -11,6 +11,7 @@ import (
 	"github.com/a-h/templ"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -48,22 +49,22 @@ const revokedToken = "revoked"
 
 // access are the pages about tokens, and about who came with one.
 type access struct {
-	*site
+	*people.Site
 	tokens Tokens
 	tail   AuditTail
 }
 
-// routes are the routes of tokens.
-func (a *access) routes(g *visitors) routes {
-	return routes{
-		accessPath:                         {http.MethodGet: g.visit(shows(a.page))},
-		seenPath:                           {http.MethodGet: g.visit(shows(a.seenPage))},
-		accessPath + "/tokens":             {http.MethodPost: g.submit(shows(a.submitMake))},
-		accessPath + "/tokens/{id}/revoke": {http.MethodPost: g.submit(leads(a.submitRevoke))},
+// Routes are the routes of tokens.
+func (a *access) Routes(g *people.Guard) page.Routes {
+	return page.Routes{
+		accessPath:                         {http.MethodGet: g.Visit(people.Shows(a.page))},
+		seenPath:                           {http.MethodGet: g.Visit(people.Shows(a.seenPage))},
+		accessPath + "/tokens":             {http.MethodPost: g.Submit(people.Shows(a.submitMake))},
+		accessPath + "/tokens/{id}/revoke": {http.MethodPost: g.Submit(people.Leads(a.submitRevoke))},
 
-		"/v1/tokens":      {http.MethodGet: g.as(page.Parts("tokens", a.ask)), http.MethodPost: g.as(a.create)},
-		"/v1/audit/seen":  {http.MethodGet: g.as(page.Answers(a.seenFor))},
-		"/v1/tokens/{id}": {http.MethodDelete: g.as(page.Answers(a.revoke))},
+		"/v1/tokens":      {http.MethodGet: g.As(page.Parts("tokens", a.ask)), http.MethodPost: g.As(a.create)},
+		"/v1/audit/seen":  {http.MethodGet: g.As(page.Answers(a.seenFor))},
+		"/v1/tokens/{id}": {http.MethodDelete: g.As(page.Answers(a.revoke))},
 	}
 }
 
@@ -71,8 +72,8 @@ var noToken = page.Problem{Status: http.StatusNotFound, Code: "NO_TOKEN", Detail
 
 // tokensFor returns the tokens that p may see, of a subject where that is not "".
 func (a *access) tokensFor(ctx context.Context, p policy.Principal, subject string) ([]Token, error) {
-	if !a.may(ctx, p, policy.Operates) {
-		return nil, notOperator
+	if !a.May(ctx, p, policy.Operates) {
+		return nil, people.NotOperator
 	}
 	all, err := a.tokens.List(ctx)
 	return slices.DeleteFunc(all, func(t Token) bool { return subject != "" && t.Subject != subject }), err
@@ -94,23 +95,23 @@ func (a *access) ask(r *http.Request, p policy.Principal) (d accessPage, err err
 
 // makeFor makes a token for p that lasts for within, a duration, or "" = for ever. It is recorded first.
 func (a *access) makeFor(r *http.Request, p policy.Principal, t Token, within string) (MadeToken, error) {
-	act := Act{Name: ActTokenMade, Principal: p}
-	if !a.may(r.Context(), p, policy.Operates) {
-		return MadeToken{}, a.recordRefusal(r, act, notOperator)
+	act := people.Act{Name: people.ActTokenMade, Principal: p}
+	if !a.May(r.Context(), p, policy.Operates) {
+		return MadeToken{}, a.RecordRefusal(r, act, people.NotOperator)
 	}
 	if within != "" {
 		d, err := time.ParseDuration(within)
 		if err != nil || d <= 0 {
 			return MadeToken{}, page.BadRequest("for is no duration above zero", "720h")
 		}
-		t.Expires = a.now().Add(d).UTC().Truncate(time.Second)
+		t.Expires = a.Now().Add(d).UTC().Truncate(time.Second)
 	}
 	made, err := a.tokens.Make(t)
 	if err != nil {
 		return MadeToken{}, page.BadRequest(err.Error(), "")
 	}
 	act.Added = []string{"token " + page.Visible(t.Subject) + " " + made.ID}
-	return made, a.record(r, act)
+	return made, a.Record(r, act)
 }
 
 func (a *access) create(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
@@ -136,10 +137,10 @@ func (a *access) revokeFor(r *http.Request, p policy.Principal, id, reason strin
 	if len(reason) > maxReasonBytes {
 		return Token{}, page.BadRequest("the reason has at most 1000 bytes", "")
 	}
-	act := Act{Name: ActTokenRevoked, Principal: p}
+	act := people.Act{Name: people.ActTokenRevoked, Principal: p}
 	all, err := a.tokensFor(r.Context(), p, "")
 	if err != nil {
-		return Token{}, a.recordRefusal(r, act, err)
+		return Token{}, a.RecordRefusal(r, act, err)
 	}
 	i := slices.IndexFunc(all, func(t Token) bool { return t.ID == id })
 	switch {
@@ -150,7 +151,7 @@ func (a *access) revokeFor(r *http.Request, p policy.Principal, id, reason strin
 	}
 	t := all[i]
 	act.Why, act.Removed = page.Visible(reason), []string{"token " + t.Subject + " " + t.ID}
-	if err := a.record(r, act); err != nil {
+	if err := a.Record(r, act); err != nil {
 		return Token{}, err
 	}
 	t.State = revokedToken
@@ -175,24 +176,24 @@ type accessPage struct {
 }
 
 // page lists the tokens of the configuration.
-func (a *access) page(r *http.Request, v visitor) (templ.Component, error) {
+func (a *access) page(r *http.Request, v people.Visitor) (templ.Component, error) {
 	d, err := a.ask(r, v.Principal)
 	if err != nil {
 		return nil, err
 	}
-	d.Trail = a.trailRight(r.Context(), v.Principal) == policy.TrailAll
-	d.Shell, err = a.shell(r.Context(), v, "Access", accessPath, "")
+	d.Trail = a.TrailRight(r.Context(), v.Principal) == policy.TrailAll
+	d.Shell, err = a.Shell(r.Context(), v, "Access", accessPath, "")
 	return tokensView(d), err
 }
 
 // submitRevoke revokes the token that the path names.
-func (a *access) submitRevoke(r *http.Request, v visitor) (string, error) {
+func (a *access) submitRevoke(r *http.Request, v people.Visitor) (string, error) {
 	_, err := a.revokeFor(r, v.Principal, r.PathValue("id"), r.PostForm.Get("reason"))
 	return accessPath, err
 }
 
 // submitMake makes the token that the form describes, and shows it once.
-func (a *access) submitMake(r *http.Request, v visitor) (templ.Component, error) {
+func (a *access) submitMake(r *http.Request, v people.Visitor) (templ.Component, error) {
 	field := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
 	isComma := func(r rune) bool { return r == ',' || r == ' ' }
 	t := Token{Subject: field("subject"), Person: field("person"), Tenant: field("tenant"), Roles: strings.FieldsFunc(field("roles"), isComma)}
@@ -200,7 +201,7 @@ func (a *access) submitMake(r *http.Request, v visitor) (templ.Component, error)
 	if err != nil {
 		return nil, err
 	}
-	frame, err := a.shell(r.Context(), v, "New token", accessPath, "")
+	frame, err := a.Shell(r.Context(), v, "New token", accessPath, "")
 	return madeTokenView(madeTokenPage{frame, made}), err
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/a-h/templ"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -43,7 +44,7 @@ type toolsPage struct {
 }
 
 // listPage lists tools.
-func (ts *tools) listPage(r *http.Request, v visitor) (templ.Component, error) {
+func (ts *tools) listPage(r *http.Request, v people.Visitor) (templ.Component, error) {
 	d, err := ts.ask(r, v.Principal)
 	if err != nil {
 		return nil, err
@@ -51,7 +52,7 @@ func (ts *tools) listPage(r *http.Request, v visitor) (templ.Component, error) {
 	for _, u := range ts.status().Upstreams {
 		d.Servers = append(d.Servers, u.Name)
 	}
-	d.Shell, err = ts.shell(r.Context(), v, "Tools", toolsPath, "")
+	d.Shell, err = ts.Shell(r.Context(), v, "Tools", toolsPath, "")
 	return toolsView(d), err
 }
 
@@ -65,12 +66,12 @@ type toolPageData struct {
 }
 
 // page shows the tool that the path names.
-func (ts *tools) page(r *http.Request, v visitor) (templ.Component, error) {
+func (ts *tools) page(r *http.Request, v people.Visitor) (templ.Component, error) {
 	q, err := readTool(r)
 	if err != nil {
 		return nil, err
 	}
-	d := toolPageData{Asked: q, Judges: ts.may(r.Context(), v.Principal, policy.Definitions)}
+	d := toolPageData{Asked: q, Judges: ts.May(r.Context(), v.Principal, policy.Definitions)}
 	d.Tool, err = ts.toolFor(r.Context(), v.Principal, q)
 	if p := page.ProblemOf(err); err != nil && p.Status == http.StatusBadRequest {
 		d.Refused, q.Principal = &p, ""
@@ -80,13 +81,13 @@ func (ts *tools) page(r *http.Request, v visitor) (templ.Component, error) {
 		return nil, err
 	}
 	d.Lines = sideBySide(d.Tool.Difference)
-	d.Shell, err = ts.shell(r.Context(), v, page.Visible(d.Tool.Exposed), toolsPath, "") // what the visitor types stays
+	d.Shell, err = ts.Shell(r.Context(), v, page.Visible(d.Tool.Exposed), toolsPath, "") // what the visitor types stays
 	return toolView(d), err
 }
 
 // submitJudgement returns what accepts or refuses the definition that a form shows.
-func (ts *tools) submitJudgement(refuse bool) visitorHandler {
-	return leads(func(r *http.Request, v visitor) (string, error) {
+func (ts *tools) submitJudgement(refuse bool) people.VisitorHandler {
+	return people.Leads(func(r *http.Request, v people.Visitor) (string, error) {
 		q := toolAt(r)
 		verdict := Verdict{Server: q.Server, Name: q.Name, Digest: r.PostForm.Get("digest"), Refuse: refuse, Reason: r.PostForm.Get("reason")}
 		return toolPath(q.Server, q.Name) + "?digest=" + url.QueryEscape(verdict.Digest), ts.judge(r, v.Principal, verdict)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/workbench"
 )
@@ -121,23 +122,23 @@ type Verdict struct {
 
 // tools are the pages about tools and their definitions.
 type tools struct {
-	*site
+	*people.Site
 	offered Tools
 	status  func() Status
 }
 
-// routes are the routes and pages of tools.
-func (ts *tools) routes(g *visitors) routes {
+// Routes are the routes and pages of tools.
+func (ts *tools) Routes(g *people.Guard) page.Routes {
 	one := toolsPath + "/{server}/{name}"
-	return routes{
-		toolsPath:                          {http.MethodGet: g.visit(shows(ts.listPage))},
-		one:                                {http.MethodGet: g.visit(shows(ts.page))},
-		one + "/accept":                    {http.MethodPost: g.submit(ts.submitJudgement(false))},
-		one + "/refuse":                    {http.MethodPost: g.submit(ts.submitJudgement(true))},
-		"/v1/tools":                        {http.MethodGet: g.as(page.Parts("tools", ts.ask))},
-		"/v1/tools/{server}/{name}":        {http.MethodGet: g.as(page.Answers(ts.show))},
-		"/v1/tools/{server}/{name}/accept": {http.MethodPost: g.as(ts.answerJudgement(false))},
-		"/v1/tools/{server}/{name}/refuse": {http.MethodPost: g.as(ts.answerJudgement(true))},
+	return page.Routes{
+		toolsPath:                          {http.MethodGet: g.Visit(people.Shows(ts.listPage))},
+		one:                                {http.MethodGet: g.Visit(people.Shows(ts.page))},
+		one + "/accept":                    {http.MethodPost: g.Submit(ts.submitJudgement(false))},
+		one + "/refuse":                    {http.MethodPost: g.Submit(ts.submitJudgement(true))},
+		"/v1/tools":                        {http.MethodGet: g.As(page.Parts("tools", ts.ask))},
+		"/v1/tools/{server}/{name}":        {http.MethodGet: g.As(page.Answers(ts.show))},
+		"/v1/tools/{server}/{name}/accept": {http.MethodPost: g.As(ts.answerJudgement(false))},
+		"/v1/tools/{server}/{name}/refuse": {http.MethodPost: g.As(ts.answerJudgement(true))},
 	}
 }
 
@@ -187,7 +188,7 @@ func (ts *tools) ask(r *http.Request, p policy.Principal) (d toolsPage, err erro
 		return d, err
 	}
 	if !ts.looks(r.Context(), p) {
-		return d, notOperator
+		return d, people.NotOperator
 	}
 	all, err := ts.offered.List(r.Context())
 	text := strings.ToLower(d.Choice.Text)
@@ -210,7 +211,7 @@ func (t Tool) order() string {
 // toolFor returns what p may know of a tool.
 func (ts *tools) toolFor(ctx context.Context, p policy.Principal, q ToolQuery) (ToolDetail, error) {
 	if !ts.looks(ctx, p) {
-		return ToolDetail{}, notOperator
+		return ToolDetail{}, people.NotOperator
 	}
 	t, err := ts.offered.Show(ctx, q)
 	if err != nil {
@@ -283,13 +284,13 @@ const maxReasonBytes = 1000
 
 // judge accepts or refuses a definition for p. It is recorded first, and so is that p was refused to.
 func (ts *tools) judge(r *http.Request, p policy.Principal, v Verdict) error {
-	act := Act{Name: ActDefinitionAccepted, Principal: p, Server: page.Visible(v.Server), Tool: page.Visible(v.Name), Why: "accept"}
+	act := people.Act{Name: people.ActDefinitionAccepted, Principal: p, Server: page.Visible(v.Server), Tool: page.Visible(v.Name), Why: "accept"}
 	if v.Refuse {
-		act.Name, act.Why = ActDefinitionRefused, page.Visible(v.Reason)
+		act.Name, act.Why = people.ActDefinitionRefused, page.Visible(v.Reason)
 	}
 	var err error
 	switch {
-	case !ts.may(r.Context(), p, policy.Definitions):
+	case !ts.May(r.Context(), p, policy.Definitions):
 		err = mayNotAccept
 	case v.Digest == "":
 		err = page.BadRequest("digest names the definition that was looked at", "GET the tool: it is the member digest")
@@ -302,13 +303,13 @@ func (ts *tools) judge(r *http.Request, p policy.Principal, v Verdict) error {
 		v.Record = func(added, removed []string) error {
 			done := act
 			done.Added, done.Removed = added, removed
-			return ts.record(r, done)
+			return ts.Record(r, done)
 		}
 		err = toolProblem(ts.offered.Judge(r.Context(), v))
 	}
-	if err != nil && page.ProblemOf(err).Code != codeUnrecorded {
+	if err != nil && page.ProblemOf(err).Code != people.CodeUnrecorded {
 		act.Why = ""
-		return ts.recordRefusal(r, act, err)
+		return ts.RecordRefusal(r, act, err)
 	}
 	return err
 }
@@ -323,4 +324,9 @@ func (t Tool) shown() Tool {
 		t.Pin = &pin
 	}
 	return t
+}
+
+// looks reports whether p may look at tools: to operate servers, or to judge definitions.
+func (ts *tools) looks(ctx context.Context, p policy.Principal) bool {
+	return ts.May(ctx, p, policy.Operates) || ts.May(ctx, p, policy.Definitions)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/workbench"
 )
@@ -157,14 +158,14 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 		verdict := console.Verdict{Server: "web", Name: "a", Digest: "sha256:2", By: "ann"}
-		act := console.Act{Name: console.ActDefinitionAccepted, Principal: people["t-ann"], Source: "192.0.2.1", Credential: "bearer", Server: "web", Tool: "a", Why: "accept", Added: []string{"a sha256:2"}}
+		act := people.Act{Name: people.ActDefinitionAccepted, Principal: staff["t-ann"], Source: "192.0.2.1", Credential: "bearer", Server: "web", Tool: "a", Why: "accept", Added: []string{"a sha256:2"}}
 		if path == "refuse" {
-			verdict.Refuse, verdict.Reason, act.Name, act.Why = true, "too much", console.ActDefinitionRefused, "too much"
+			verdict.Refuse, verdict.Reason, act.Name, act.Why = true, "too much", people.ActDefinitionRefused, "too much"
 		}
 		if diff := cmp.Diff([]console.Verdict{verdict}, s.judged); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", path, diff)
 		}
-		if diff := cmp.Diff([]console.Act{act}, l.acts); diff != "" {
+		if diff := cmp.Diff([]people.Act{act}, l.acts); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", path, diff)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -39,28 +40,29 @@ var (
 
 // trail are the pages about the audit trail.
 type trail struct {
-	*site
-	lines    AuditTail
-	verifier func(ctx context.Context, report func(Progress)) (notary.Verified, error)  // Options.Verify
-	records  func(ctx context.Context, q ExportQuery) (iter.Seq2[[]byte, error], error) // Options.Export
-	anchors  func() (all []notary.AnchorState, unsigned error)                          // Options.Anchors
-	jobs     *jobs
+	*people.Site
+	approvals Approvals
+	lines     AuditTail
+	verifier  func(ctx context.Context, report func(Progress)) (notary.Verified, error)  // Options.Verify
+	records   func(ctx context.Context, q ExportQuery) (iter.Seq2[[]byte, error], error) // Options.Export
+	anchors   func() (all []notary.AnchorState, unsigned error)                          // Options.Anchors
+	jobs      *jobs
 }
 
-// routes are the routes and pages that verify and export the trail.
-func (t *trail) routes(g *visitors) routes {
-	tail := routes{"/v1/audit/tail": {http.MethodGet: g.as(t.tail)}}
+// Routes are the routes and pages that verify and export the trail.
+func (t *trail) Routes(g *people.Guard) page.Routes {
+	tail := page.Routes{"/v1/audit/tail": {http.MethodGet: g.As(t.tail)}}
 	if t.verifier == nil || t.records == nil || t.anchors == nil {
 		return tail
 	}
-	all := routes{
-		auditPath:                          {http.MethodGet: g.visit(shows(t.page))},
-		auditPath + "/export":              {http.MethodPost: g.submit(t.submitExport)},
-		verificationsPath:                  {http.MethodPost: g.submit(leads(t.submitVerify))},
-		verificationsPath + "/{id}":        {http.MethodGet: g.visit(shows(t.verificationPage))},
-		verificationsPath + "/{id}/cancel": {http.MethodPost: g.submit(t.jobs.cancels(verifyKind, verificationsPath))},
-		"/v1/audit/anchors":                {http.MethodGet: g.as(page.Answers(t.showAnchors))},
-		"/v1/audit/export":                 {http.MethodGet: g.as(t.export)},
+	all := page.Routes{
+		auditPath:                          {http.MethodGet: g.Visit(people.Shows(t.page))},
+		auditPath + "/export":              {http.MethodPost: g.Submit(t.submitExport)},
+		verificationsPath:                  {http.MethodPost: g.Submit(people.Leads(t.submitVerify))},
+		verificationsPath + "/{id}":        {http.MethodGet: g.Visit(people.Shows(t.verificationPage))},
+		verificationsPath + "/{id}/cancel": {http.MethodPost: g.Submit(t.jobs.cancels(verifyKind, verificationsPath))},
+		"/v1/audit/anchors":                {http.MethodGet: g.As(page.Answers(t.showAnchors))},
+		"/v1/audit/export":                 {http.MethodGet: g.As(t.export)},
 	}
 	maps.Copy(all, tail)
 	maps.Copy(all, t.jobs.routes(g, verifyPath, verifyKind, t.beginVerifying))
@@ -76,8 +78,8 @@ type evidence struct {
 
 // evidenceFor returns where the trail is witnessed, for those who may read it whole.
 func (t *trail) evidenceFor(ctx context.Context, p policy.Principal) (e evidence, err error) {
-	if t.trailRight(ctx, p) != policy.TrailAll {
-		return e, notAuditor
+	if t.TrailRight(ctx, p) != policy.TrailAll {
+		return e, people.NotAuditor
 	}
 	all, unsigned := t.anchors()
 	e.Anchors = append([]notary.AnchorState{}, all...)
@@ -108,11 +110,11 @@ func (t *trail) beginVerifying(w http.ResponseWriter, r *http.Request, p policy.
 
 // verify begins to verify the trail for p. It is recorded first.
 func (t *trail) verify(r *http.Request, p policy.Principal) (Job, error) {
-	act := Act{Name: ActTrailVerified, Principal: p}
-	if t.trailRight(r.Context(), p) != policy.TrailAll {
-		return Job{}, t.recordRefusal(r, act, notAuditor)
+	act := people.Act{Name: people.ActTrailVerified, Principal: p}
+	if t.TrailRight(r.Context(), p) != policy.TrailAll {
+		return Job{}, t.RecordRefusal(r, act, people.NotAuditor)
 	}
-	if err := t.record(r, act); err != nil {
+	if err := t.Record(r, act); err != nil {
 		return Job{}, err
 	}
 	return t.jobs.start(verifyKind, personOf(p), func(ctx context.Context, report func(Progress)) (any, error) {
@@ -124,7 +126,7 @@ func (t *trail) verify(r *http.Request, p policy.Principal) (Job, error) {
 func (t *trail) export(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	q := ExportQuery{Format: "jsonl"}
 	if err := page.ReadQuery(r.URL, map[string]func(string) error{
-		"format": page.String(&q.Format), "since": t.moment(&q.Since), "until": t.moment(&q.Until), "kind": page.String(&q.Kind), "outcome": page.String(&q.Outcome),
+		"format": page.String(&q.Format), "since": t.Moment(&q.Since), "until": t.Moment(&q.Until), "kind": page.String(&q.Kind), "outcome": page.String(&q.Outcome),
 		"principal": page.String(&q.Principal), "tool": page.String(&q.Tool), "ticket": page.String(&q.Ticket),
 	}); err != nil {
 		return err
@@ -138,20 +140,20 @@ func (t *trail) exportTo(w http.ResponseWriter, r *http.Request, p policy.Princi
 	if !known {
 		return page.BadRequest("there is no such format", "jsonl, csv and ocsf are known")
 	}
-	ctx, stop := t.untilClosed(r.Context())
+	ctx, stop := t.UntilClosed(r.Context())
 	defer stop()
 	lines, err := t.records(ctx, q)
 	if err != nil {
 		return page.BadRequest(page.Visible(err.Error()), "")
 	}
-	act := Act{Name: ActTrailExported, Principal: p}
-	if !t.may(r.Context(), p, policy.Exports) {
-		return t.recordRefusal(r, act, mayNotExport)
+	act := people.Act{Name: people.ActTrailExported, Principal: p}
+	if !t.May(r.Context(), p, policy.Exports) {
+		return t.RecordRefusal(r, act, mayNotExport)
 	}
-	if err := t.record(r, act); err != nil {
+	if err := t.Record(r, act); err != nil {
 		return err
 	}
-	page.Stream(t.log, w, kind, lines, false)
+	page.Stream(t.Log, w, kind, lines, false)
 	return nil
 }
 
@@ -169,25 +171,25 @@ func (t *trail) tail(w http.ResponseWriter, r *http.Request, p policy.Principal)
 	}); err != nil {
 		return err
 	}
-	ctx, stop := t.untilClosed(r.Context())
+	ctx, stop := t.UntilClosed(r.Context())
 	defer stop()
 	lines, err := t.readable(ctx, r, p, n, follow)
 	if err != nil {
 		return err
 	}
-	page.Stream(t.log, w, page.JSONLines, lines, follow)
+	page.Stream(t.Log, w, page.JSONLines, lines, follow)
 	return nil
 }
 
 // readable returns the lines of the trail that p may read: the last n of them, and with
 // follow those written later. Reading is recorded first.
 func (t *trail) readable(ctx context.Context, r *http.Request, p policy.Principal, n int, follow bool) (iter.Seq2[[]byte, error], error) {
-	right := t.trailRight(ctx, p)
-	act := Act{Name: ActTrailRead, Principal: p}
+	right := t.TrailRight(ctx, p)
+	act := people.Act{Name: people.ActTrailRead, Principal: p}
 	if right == policy.TrailNone {
-		return nil, t.recordRefusal(r, act, notAuditor)
+		return nil, t.RecordRefusal(r, act, people.NotAuditor)
 	}
-	if err := t.record(r, act); err != nil {
+	if err := t.Record(r, act); err != nil {
 		return nil, err
 	}
 	if right == policy.TrailAll {
@@ -199,7 +201,7 @@ func (t *trail) readable(ctx context.Context, r *http.Request, p policy.Principa
 // decidable yields the records of the calls that p may decide on: the last n among the
 // last maxLines of all, and with follow later ones.
 func (t *trail) decidable(ctx context.Context, p policy.Principal, n int, follow bool) iter.Seq2[[]byte, error] {
-	may := t.mayDecide(ctx, p)
+	may := mayDecide(ctx, t.approvals, p)
 	mine := func(line []byte) bool {
 		var record struct{ Ticket string }
 		return json.Unmarshal(line, &record) == nil && record.Ticket != "" && may(record.Ticket)

@@ -10,6 +10,8 @@ const (
 	OverviewPath  = "/console/"
 	ApprovalsPath = "/console/approvals"
 	StopPath      = "/console/stop"
+	// ConnectionsPath is at an address that agents pass on to people.
+	ConnectionsPath = "/connections"
 	// StylePath is where the style sheet of the pages is.
 	StylePath = "/console/style.css"
 )

@@ -7,8 +7,8 @@ import (
 	"github.com/toolgate/toolgate/policy"
 )
 
-// A handler answers a request, or returns the reason for a refusal, which serve
-// writes. A handler that returns an error must not have written anything.
+// A Handler answers a request, or returns the reason for a refusal, which serve
+// writes. A Handler that returns an error must not have written anything.
 type Handler func(w http.ResponseWriter, r *http.Request) error
 
 // A CallerHandler is a handler that knows its caller.
@@ -47,3 +47,6 @@ func Parts[L interface{ Object(string) map[string]any }](name string, ask func(*
 		return found.Object(name), err
 	})
 }
+
+// Routes are the handlers of paths, by method.
+type Routes map[string]map[string]Handler

@@ -17,6 +17,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
@@ -198,7 +199,7 @@ func callProbes() []probe {
 // TestDocumentForPeople drives the admin listener through every operation and status of its
 // document.
 func TestDocumentForPeople(t *testing.T) {
-	people := map[string]policy.Principal{"ann-token": {Subject: "ann", Roles: []string{"approver"}}, "eve-token": {Subject: "eve"}, "oda-token": {Subject: "oda", Roles: []string{"operator"}},
+	staff := map[string]policy.Principal{"ann-token": {Subject: "ann", Roles: []string{"approver"}}, "eve-token": {Subject: "eve"}, "oda-token": {Subject: "oda", Roles: []string{"operator"}},
 		"tom-token": {Subject: "tom", Roles: []string{"operator", "approver"}}, "una-token": {Subject: "una", Roles: []string{"operator", "approver"}}}
 	accounts, stops, advisers, tools, sessions, weights, tokens := new(wallet), new(someStops), new(adviser), new(shelf), new(lobby), new(scales), new(purse)
 	servers := []console.Upstream{{Name: "web", State: "ready", Transport: "stdio", Restarts: 1}, {Name: "broken", State: "failed", Transport: "http"}, {Name: "unrecorded", State: "ready", Transport: "http"}}
@@ -214,9 +215,9 @@ func TestDocumentForPeople(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	opts := console.Options{Version: "1.2.3", Store: db, Keys: keys.At(t.TempDir()), Approvals: desk{}, Reconciler: desk{}, Feed: desk{}, Archive: desk{}, Brief: brief, Audit: tail, Status: func() console.Status { return console.Status{Upstreams: servers} },
+	opts := console.Options{Options: people.Options{Store: db, Keys: keys.At(t.TempDir()),
 		Identify: func(_ context.Context, token string) (policy.Principal, error) {
-			if who, ok := people[token]; ok {
+			if who, ok := staff[token]; ok {
 				return who, nil
 			}
 			return policy.Principal{}, errors.New("nobody")
@@ -225,6 +226,19 @@ func TestDocumentForPeople(t *testing.T) {
 		May: func(_ context.Context, p policy.Principal, _ policy.Right) (bool, error) {
 			return p.Has("operator"), nil
 		},
+		Record: func(a people.Act) error {
+			if a.Principal.Subject == "una" || a.Server == "unrecorded" || strings.HasPrefix(a.Stop, "role unrecorded") || strings.HasPrefix(strings.Join(a.Removed, ""), "session ses_unrecorded") || stops.unrecorded {
+				return errors.New("disk full")
+			}
+			return nil
+		},
+		TrailRight: func(_ context.Context, p policy.Principal) (policy.TrailRight, error) {
+			if p.Has("approver") {
+				return policy.TrailAll, nil
+			}
+			return policy.TrailNone, nil
+		},
+	}, Version: "1.2.3", Approvals: desk{}, Reconciler: desk{}, Feed: desk{}, Archive: desk{}, Brief: brief, Audit: tail, Status: func() console.Status { return console.Status{Upstreams: servers} },
 		Stderr: func(string) []string { return []string{"ready"} },
 		Restart: func(_ context.Context, server string) (console.Upstream, error) {
 			if server == "broken" {
@@ -237,18 +251,6 @@ func TestDocumentForPeople(t *testing.T) {
 		Latency: func(string) *console.Latency { return &console.Latency{Calls: 1, MedianMS: 1, P99MS: 2} },
 		Stops:   stops, Tools: tools, Sessions: sessions, Limits: weights.limits, Tokens: tokens, Clients: func() (string, []console.Client) {
 			return "http://gate/mcp", []console.Client{{ID: "c", Name: "C", Text: "{}"}}
-		},
-		Record: func(a console.Act) error {
-			if a.Principal.Subject == "una" || a.Server == "unrecorded" || strings.HasPrefix(a.Stop, "role unrecorded") || strings.HasPrefix(strings.Join(a.Removed, ""), "session ses_unrecorded") || stops.unrecorded {
-				return errors.New("disk full")
-			}
-			return nil
-		},
-		TrailRight: func(_ context.Context, p policy.Principal) (policy.TrailRight, error) {
-			if p.Has("approver") {
-				return policy.TrailAll, nil
-			}
-			return policy.TrailNone, nil
 		},
 		Held: func(context.Context) (int, error) { return 0, nil }, Metrics: http.NotFoundHandler()}
 	c, err := console.New(opts)

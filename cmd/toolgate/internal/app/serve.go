@@ -24,6 +24,7 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/store"
@@ -399,41 +400,44 @@ func agentHosts(cfg *config.Config) []string {
 
 // newConsole makes the handler of the people's listener.
 func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, error) {
-	people := &desk{&a.serving, a.state, a.limits, a.refused}
+	d := &desk{&a.serving, a.state, a.limits, a.refused}
 	opts := console.Options{
-		URL: ConsoleURL(cfg), Session: cfg.Console.Session, Environment: cfg.Console.Environment, TraceURL: cfg.Console.TraceURL,
-		Approvals: a.state.tickets, Reconciler: a.state.tickets, Feed: a.state.tickets, Archive: a.state.tickets, Brief: people.brief, Status: a.status, Held: a.state.tickets.Held,
-		Store: a.state.db, Keys: a.state.keys, Throttle: a.callers.throttle,
-		Identify: func(ctx context.Context, bearer string) (policy.Principal, error) {
-			source, _ := ctx.Value(sourceKey{}).(string)
-			c := identity.Credential{Bearer: bearer, Source: source}
-			who, err := a.auth.Identify(ctx, c)
-			if !store.Away(err) {
-				a.callers.note(c, err)
-			}
-			return who, err
+		Options: people.Options{
+			URL: ConsoleURL(cfg), Session: cfg.Console.Session, Environment: cfg.Console.Environment,
+			Store: a.state.db, Keys: a.state.keys, Throttle: a.callers.throttle, InForce: a.state.stops.InForce, Record: a.state.recordAct, Log: a.log.Named("console"),
+			Identify: func(ctx context.Context, bearer string) (policy.Principal, error) {
+				source, _ := ctx.Value(sourceKey{}).(string)
+				c := identity.Credential{Bearer: bearer, Source: source}
+				who, err := a.auth.Identify(ctx, c)
+				if !store.Away(err) {
+					a.callers.note(c, err)
+				}
+				return who, err
+			},
+			Again: func(ctx context.Context, p policy.Principal, sum string) (policy.Principal, error) { // the token must still be good, and the roles are the present ones
+				return a.auth.Identify(ctx, identity.Credential{Earlier: &p, Hash: sum})
+			},
+			Anonymous: func(ctx context.Context) (policy.Principal, error) {
+				return a.auth.Identify(ctx, identity.Credential{})
+			},
+			TrailRight: func(ctx context.Context, p policy.Principal) (policy.TrailRight, error) {
+				return a.policy.current().TrailRight(ctx, p)
+			},
+			May: func(ctx context.Context, p policy.Principal, right policy.Right) (bool, error) {
+				return a.policy.current().May(ctx, p, right)
+			},
+			Watches: func(p policy.Principal) bool { return mayWatch(a.Config(), p) },
 		},
-		Again: func(ctx context.Context, p policy.Principal, sum string) (policy.Principal, error) { // the token must still be good, and the roles are the present ones
-			return a.auth.Identify(ctx, identity.Credential{Earlier: &p, Hash: sum})
-		},
-		Anonymous: func(ctx context.Context) (policy.Principal, error) {
-			return a.auth.Identify(ctx, identity.Credential{})
-		},
-		Connections: a.connections, Connector: a.connections, Record: a.state.recordAct,
-		TrailRight: func(ctx context.Context, p policy.Principal) (policy.TrailRight, error) {
-			return a.policy.current().TrailRight(ctx, p)
-		},
-		May: func(ctx context.Context, p policy.Principal, right policy.Right) (bool, error) {
-			return a.policy.current().May(ctx, p, right)
-		},
-		Stops: a.state.stops, InForce: a.state.stops.InForce, Knows: a.knows,
-		Watches: func(p policy.Principal) bool { return mayWatch(a.Config(), p) },
+		TraceURL:  cfg.Console.TraceURL,
+		Approvals: a.state.tickets, Reconciler: a.state.tickets, Feed: a.state.tickets, Archive: a.state.tickets, Brief: d.brief, Status: a.status, Held: a.state.tickets.Held,
+		Connections: a.connections, Connector: a.connections,
+		Stops: a.state.stops, Knows: a.knows,
 		Profiles: func(p policy.Principal) bool {
 			role := a.Config().PprofRole
 			return role != "" && p.Has(role)
 		},
-		Tools: toolDesk{&a.serving}, Sessions: sessionDesk{a.upstreams, door}, Limits: people.limitsNow, Tokens: tokenDesk{a.state},
-		Clients: people.entries,
+		Tools: toolDesk{&a.serving}, Sessions: sessionDesk{a.upstreams, door}, Limits: d.limitsNow, Tokens: tokenDesk{a.state},
+		Clients: d.entries,
 		Stderr:  a.upstreams.Stderr, Latency: a.metrics.latencies.of,
 		Restart: func(ctx context.Context, server string) (console.Upstream, error) {
 			after, err := a.upstreams.Restart(ctx, server)
@@ -442,9 +446,9 @@ func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, 
 		Audit: func(ctx context.Context, n int, follow bool) iter.Seq2[[]byte, error] {
 			return audit.Tail(ctx, trail.Dir(cfg.State), audit.TailOptions{Records: n, Follow: follow})
 		},
-		Metrics: promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{EnableOpenMetrics: a.telemetry != nil}), Hosts: hostsOf(cfg, cfg.Admin), Version: a.options.Version, Log: a.log.Named("console"),
+		Metrics: promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{EnableOpenMetrics: a.telemetry != nil}), Hosts: hostsOf(cfg, cfg.Admin), Version: a.options.Version,
 	}
-	a.withAdvice(&opts, people)
+	a.withAdvice(&opts, d)
 	if a.state.index != nil {
 		opts.Calls, opts.Activity = a.state.index, activityOf(a.state.index)
 	}
@@ -457,9 +461,9 @@ func (a *App) newConsole(cfg *config.Config, door *mcp.Door) (*console.Console, 
 			return nil, configError(err)
 		}
 		opts.Provider, opts.EndSession = provider, provider.EndSession
-		opts.Logout = func(ctx context.Context, token string) (console.Logout, error) {
+		opts.Logout = func(ctx context.Context, token string) (people.Logout, error) {
 			l, err := provider.Logout(ctx, token)
-			return console.Logout(l), err
+			return people.Logout(l), err
 		}
 	}
 	return console.New(opts)

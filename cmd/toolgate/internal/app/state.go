@@ -25,7 +25,7 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/decisionlog"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/ship/notice"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
-	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/text"
@@ -349,7 +349,7 @@ func (s *state) openKeys(ctx context.Context, cfg *config.Config) (err error) {
 }
 
 // recordAct records what a person did at the admin listener. Refused acts are folded.
-func (s *state) recordAct(act console.Act) error {
+func (s *state) recordAct(act people.Act) error {
 	p := act.Principal
 	who := audit.Principal{Subject: p.Subject, Roles: p.Roles, Client: p.Client, Tenant: p.Tenant}
 	e := audit.Event{Name: act.Name, Source: act.Source, Credential: act.Credential, Reason: cmp.Or(act.Reason, act.Why), Added: act.Added, Removed: act.Removed}
@@ -366,7 +366,7 @@ func (s *state) recordAct(act console.Act) error {
 		e.Removed = []string{"connection " + act.Connection}
 	}
 	switch {
-	case act.Stop != "" && act.Name == console.ActStop:
+	case act.Stop != "" && act.Name == people.ActStop:
 		e.Added = []string{act.Stop}
 	case act.Stop != "":
 		e.Removed = []string{act.Stop}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/trail"
-	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -26,15 +26,15 @@ func TestRefusedActsAreFolded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 500 {
-		for _, act := range []console.Act{
-			{Name: console.ActVoteRefused, Ticket: "apr_1", Reason: "SELF_APPROVAL"}, {Name: console.ActVoteRefused, Ticket: "apr_2", Reason: "SELF_APPROVAL"},
-			{Name: console.ActTrailRead, Reason: "NOT_AUDITOR"}, {Name: console.ActSignInRefused, Reason: "unknown"},
+		for _, act := range []people.Act{
+			{Name: people.ActVoteRefused, Ticket: "apr_1", Reason: "SELF_APPROVAL"}, {Name: people.ActVoteRefused, Ticket: "apr_2", Reason: "SELF_APPROVAL"},
+			{Name: people.ActTrailRead, Reason: "NOT_AUDITOR"}, {Name: people.ActSignInRefused, Reason: "unknown"},
 		} {
 			act.Principal, act.Source = policy.Principal{Subject: "ann"}, "192.0.2.1"
 			err = errors.Join(err, a.state.recordAct(act))
 		}
 	}
-	err = errors.Join(err, a.state.recordAct(console.Act{Name: console.ActTrailRead}), a.state.recordAct(console.Act{Name: console.ActTrailRead}), a.Close())
+	err = errors.Join(err, a.state.recordAct(people.Act{Name: people.ActTrailRead}), a.state.recordAct(people.Act{Name: people.ActTrailRead}), a.Close())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package console
+package people
 
 import (
 	"context"
@@ -119,7 +119,7 @@ func (s *sessions) start(ctx context.Context, k session, earlier string) (value 
 	return value, nil
 }
 
-// read returns the session with an id. The error is signedOut when there is none, it is
+// read returns the session with an id. The error is SignedOut when there is none, it is
 // over, or something other than toolgate wrote it.
 func (s *sessions) read(ctx context.Context, id string) (session, error) {
 	found, err := store.Select(ctx, s.db.Read, (*session).fields, "SELECT "+sessionColumns+" FROM console_sessions WHERE id = ?", id)
@@ -127,7 +127,7 @@ func (s *sessions) read(ctx context.Context, id string) (session, error) {
 		return session{}, fmt.Errorf("reading a session: %w", err)
 	}
 	if len(found) == 0 {
-		return session{}, signedOut
+		return session{}, SignedOut
 	}
 	k := found[0]
 	err = s.check(&k)
@@ -142,11 +142,11 @@ func (s *sessions) check(k *session) (err error) {
 	}
 	switch {
 	case errors.Is(err, keys.ErrUnknown):
-		return signedOut
+		return SignedOut
 	case err != nil:
 		return fmt.Errorf("reading a session: %w", err)
 	case !hmac.Equal([]byte(k.seal(key)), []byte(k.mac)), !now.Before(k.until), now.Sub(k.seen) >= s.idle:
-		return signedOut
+		return SignedOut
 	}
 	return json.Unmarshal([]byte(k.text), &k.principal)
 }
@@ -173,18 +173,18 @@ func (s *sessions) change(ctx context.Context, statement string, args ...any) er
 // hashOf returns the id of the session whose cookie has a value.
 func hashOf(value string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(value))) }
 
-// formSecret returns the field csrf of the forms of a session. Whoever reads the store
+// FormSecret returns the field csrf of the forms of a session. Whoever reads the store
 // cannot compute it.
-func formSecret(cookie string) string {
+func FormSecret(cookie string) string {
 	mac := hmac.New(sha256.New, []byte(cookie))
 	mac.Write([]byte("toolgate console form"))
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// setCookie sets a cookie for this host alone, over private connections.
+// SetCookie sets a cookie for this host alone, over private connections.
 // SameSite=Lax: a link in a message opens a page, and pages of other sites
 // cannot post with the cookie.
-func setCookie(w http.ResponseWriter, name, value string) {
+func SetCookie(w http.ResponseWriter, name, value string) {
 	c := &http.Cookie{Name: name, Value: value, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode}
 	if value == "" {
 		c.MaxAge = -1
@@ -192,16 +192,16 @@ func setCookie(w http.ResponseWriter, name, value string) {
 	http.SetCookie(w, c)
 }
 
-// cookie returns the value of a cookie, "" when the request has none or several
+// Cookie returns the value of a cookie, "" when the request has none or several
 // of that name.
-func cookie(r *http.Request, name string) string {
+func Cookie(r *http.Request, name string) string {
 	if found := r.CookiesNamed(name); len(found) == 1 {
 		return found[0].Value
 	}
 	return ""
 }
 
-// equalSecrets compares two secrets in constant time. An empty secret equals nothing.
-func equalSecrets(a, b string) bool {
+// EqualSecrets compares two secrets in constant time. An empty secret equals nothing.
+func EqualSecrets(a, b string) bool {
 	return a != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1
 }

@@ -1,10 +1,8 @@
-package console
+package people
 
 import (
 	"context"
 	"crypto/rand"
-	"errors"
-	"io"
 	"net/http"
 	"net/url"
 	"path"
@@ -37,25 +35,25 @@ type entry struct {
 	SignedOut bool   // there
 }
 
-func (vs *visitors) page(w http.ResponseWriter, r *http.Request) error {
-	if v, err := vs.visitor(w, r); err == nil {
-		frame, err := vs.shell(r.Context(), v, "Sign in", "", "")
+func (g *Guard) page(w http.ResponseWriter, r *http.Request) error {
+	if v, err := g.Visitor(w, r); err == nil {
+		frame, err := g.Shell(r.Context(), v, "Sign in", "", "")
 		if err != nil {
-			return vs.refusePage(w, r, v, err)
+			return g.RefusePage(w, r, v, err)
 		}
 		return page.Render(w, page.PlainCSP, http.StatusOK, entryView(entry{Shell: frame}))
 	}
 	s := entry{Next: next(r.URL.Query().Get("next"))}
-	state, _, _ := strings.Cut(cookie(r, journeyCookie), "|")
-	if s.SignedOut = equalSecrets(state, r.URL.Query().Get("state")); s.SignedOut {
-		setCookie(w, journeyCookie, "")
+	state, _, _ := strings.Cut(Cookie(r, journeyCookie), "|")
+	if s.SignedOut = EqualSecrets(state, r.URL.Query().Get("state")); s.SignedOut {
+		SetCookie(w, journeyCookie, "")
 	}
-	return vs.askWho(w, r, http.StatusOK, s)
+	return g.askWho(w, r, http.StatusOK, s)
 }
 
 // askWho shows the sign-in form with a token for this browser.
-func (vs *visitors) askWho(w http.ResponseWriter, r *http.Request, status int, s entry) error {
-	s.Shell, s.Closed, s.URL, s.Provider = vs.outside("Sign in"), !vs.private(r), vs.url, vs.provider != nil
+func (g *Guard) askWho(w http.ResponseWriter, r *http.Request, status int, s entry) error {
+	s.Shell, s.Closed, s.URL, s.Provider = g.Outside("Sign in"), !g.private(r), g.o.URL, g.o.Provider != nil
 	if !s.Closed {
 		s.CSRF = entrySecret(w, r)
 	}
@@ -64,106 +62,106 @@ func (vs *visitors) askWho(w http.ResponseWriter, r *http.Request, status int, s
 
 // entrySecret returns the field csrf for a browser without a session, which gets it as a cookie.
 func entrySecret(w http.ResponseWriter, r *http.Request) string {
-	value := cookie(r, entryCookie)
+	value := Cookie(r, entryCookie)
 	if value == "" {
 		value = rand.Text()
-		setCookie(w, entryCookie, value)
+		SetCookie(w, entryCookie, value)
 	}
 	return value
 }
 
 // signIn begins a session for a token. Only its hash is kept, so that a token
 // that is replaced ends what it began.
-func (vs *visitors) signIn(w http.ResponseWriter, r *http.Request) error {
+func (g *Guard) signIn(w http.ResponseWriter, r *http.Request) error {
 	if err := page.ReadForm(w, r); err != nil {
-		return vs.refusePage(w, r, visitor{}, err)
+		return g.RefusePage(w, r, Visitor{}, err)
 	}
 	s := entry{Next: next(r.PostForm.Get("next"))}
 	switch {
-	case !vs.private(r):
-		return vs.noEntry(w, r, s, page.Problem{Status: http.StatusForbidden, Code: "NOT_PRIVATE", Detail: "a token is not taken over a connection that others can read"})
-	case !equalSecrets(cookie(r, entryCookie), r.PostForm.Get("csrf")):
-		return vs.noEntry(w, r, s, page.Problem{Status: http.StatusForbidden, Code: "FORM_REFUSED",
+	case !g.private(r):
+		return g.noEntry(w, r, s, page.Problem{Status: http.StatusForbidden, Code: "NOT_PRIVATE", Detail: "a token is not taken over a connection that others can read"})
+	case !EqualSecrets(Cookie(r, entryCookie), r.PostForm.Get("csrf")):
+		return g.noEntry(w, r, s, page.Problem{Status: http.StatusForbidden, Code: "FORM_REFUSED",
 			Detail: "your browser did not send back the cookie of this page", Hint: "allow cookies for this site, and try again"})
 	}
 	token := strings.TrimSpace(r.PostForm.Get("token"))
-	p, err := vs.principal(r.Context(), token)
+	p, err := g.o.Identify(r.Context(), token)
 	if store.Away(err) {
-		return vs.refusePage(w, r, visitor{}, err)
+		return g.RefusePage(w, r, Visitor{}, err)
 	}
 	if err != nil || !p.Valid() {
-		vs.log.Debug("refusing a sign-in", "error", err)
-		if !vs.throttle.Allow(r.RemoteAddr) {
-			return vs.tooOften(w, r, s)
+		g.Log.Debug("refusing a sign-in", "error", err)
+		if !g.o.Throttle.Allow(r.RemoteAddr) {
+			return g.tooOften(w, r, s)
 		}
-		return vs.noEntry(w, r, s, page.Problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "that token is not known here"})
+		return g.noEntry(w, r, s, page.Problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "that token is not known here"})
 	}
-	return vs.enter(w, r, session{principal: p, credential: hashOf(token)}, s.Next)
+	return g.enter(w, r, session{principal: p, credential: hashOf(token)}, s.Next)
 }
 
 // enter begins session k in place of any session of the browser.
-func (vs *visitors) enter(w http.ResponseWriter, r *http.Request, k session, to string) error {
+func (g *Guard) enter(w http.ResponseWriter, r *http.Request, k session, to string) error {
 	act := Act{Name: ActSignIn, Principal: k.principal, Credential: "token"}
 	if k.credential == "" {
 		act.Credential = "provider"
 	}
-	err := vs.record(r, act)
+	err := g.Record(r, act)
 	var value string
 	if err == nil {
-		value, err = vs.sessions.start(r.Context(), k, cookie(r, sessionCookie))
+		value, err = g.sessions.start(r.Context(), k, Cookie(r, sessionCookie))
 	}
 	if err != nil {
-		return vs.refusePage(w, r, visitor{}, err)
+		return g.RefusePage(w, r, Visitor{}, err)
 	}
-	setCookie(w, sessionCookie, value)
-	setCookie(w, entryCookie, "")
+	SetCookie(w, sessionCookie, value)
+	SetCookie(w, entryCookie, "")
 	http.Redirect(w, r, to, http.StatusSeeOther)
 	return nil
 }
 
 // noEntry shows the sign-in form again, with the reason.
-func (vs *visitors) noEntry(w http.ResponseWriter, r *http.Request, s entry, p page.Problem) error {
+func (g *Guard) noEntry(w http.ResponseWriter, r *http.Request, s entry, p page.Problem) error {
 	s.Refused = &p
-	return vs.askWho(w, r, p.Status, s)
+	return g.askWho(w, r, p.Status, s)
 }
 
-func (vs *visitors) tooOften(w http.ResponseWriter, r *http.Request, s entry) error {
+func (g *Guard) tooOften(w http.ResponseWriter, r *http.Request, s entry) error {
 	w.Header().Set("Retry-After", strconv.Itoa(int(guard.RefusedEvery.Seconds())))
-	return vs.noEntry(w, r, s, page.Problem{Status: http.StatusTooManyRequests, Code: "TOO_OFTEN",
+	return g.noEntry(w, r, s, page.Problem{Status: http.StatusTooManyRequests, Code: "TOO_OFTEN",
 		Detail: "there were too many tries to sign in from your address", Hint: "wait a minute, and try again"})
 }
 
 // signOut ends the session here, and sends a browser that signed in at the provider there to
 // sign out too. The page does so, because form-action of pageCSP holds for the redirects that
 // follow a form.
-func (vs *visitors) signOut(w http.ResponseWriter, r *http.Request, v visitor) error {
-	if err := vs.sessions.drop(r.Context(), v.session.id); err != nil {
+func (g *Guard) signOut(w http.ResponseWriter, r *http.Request, v Visitor) error {
+	if err := g.sessions.drop(r.Context(), v.session.id); err != nil {
 		return err
 	}
-	_ = vs.record(r, Act{Name: ActSignOut, Principal: v.Principal}) // the log has the cause
-	setCookie(w, sessionCookie, "")
+	_ = g.Record(r, Act{Name: ActSignOut, Principal: v.Principal}) // the log has the cause
+	SetCookie(w, sessionCookie, "")
 	var elsewhere string
 	state := rand.Text()
-	if v.session.credential == "" && vs.endSession != nil {
+	if v.session.credential == "" && g.o.EndSession != nil {
 		var err error
-		if elsewhere, err = vs.endSession(r.Context(), vs.url+"/console/login", state); err != nil {
-			vs.log.Warn("signing out at the provider", "error", err)
+		if elsewhere, err = g.o.EndSession(r.Context(), g.o.URL+"/console/login", state); err != nil {
+			g.Log.Warn("signing out at the provider", "error", err)
 		}
 	}
 	if elsewhere == "" {
 		http.Redirect(w, r, "/console/login", http.StatusSeeOther)
 		return nil
 	}
-	setCookie(w, journeyCookie, state+"|")
+	SetCookie(w, journeyCookie, state+"|")
 	w.Header().Set("Refresh", "0; url="+elsewhere)
-	return page.Render(w, page.PlainCSP, http.StatusOK, entryView(entry{Shell: vs.outside("Sign out"), Elsewhere: elsewhere}))
+	return page.Render(w, page.PlainCSP, http.StatusOK, entryView(entry{Shell: g.Outside("Sign out"), Elsewhere: elsewhere}))
 }
 
 // private reports whether the connection is private: the browser runs on this
 // machine, or TLS ends here or at the proxy that serves Options.URL. Elsewhere
 // a browser drops Secure cookies, and others could read the token.
-func (vs *visitors) private(r *http.Request) bool {
-	return vs.home.Scheme == "https" && vs.atHome(r.Host) || r.TLS != nil || guard.Loopback(guard.HostName(r.Host))
+func (g *Guard) private(r *http.Request) bool {
+	return g.home.Scheme == "https" && g.AtHome(r.Host) || r.TLS != nil || guard.Loopback(guard.HostName(r.Host))
 }
 
 // next is where to go after signing in: only ever a page of ours, and the approvals unless another is named.
@@ -178,26 +176,7 @@ func next(to string) string {
 
 // ours reports whether a path is that of a page.
 func ours(path string) bool {
-	return strings.HasPrefix(path, "/console/") || path == connectionsPath || strings.HasPrefix(path, connectionsPath+"/")
-}
-
-// readFiles is readForm for multipart forms of twice candidateBytes, which it holds in memory.
-func readFiles(w http.ResponseWriter, r *http.Request) error {
-	r.Body = http.MaxBytesReader(w, r.Body, 2*candidateBytes)
-	return page.ReadFields(r, "multipart/form-data", func() error { return r.ParseMultipartForm(3 * candidateBytes) }, tooLargePolicy)
-}
-
-// uploaded returns the file in a field of a form that readFiles has read; nil = none was chosen.
-func uploaded(r *http.Request, field string) ([]byte, error) {
-	f, _, err := r.FormFile(field)
-	if errors.Is(err, http.ErrMissingFile) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, page.BadRequest("the file cannot be read", "")
-	}
-	defer f.Close()
-	return io.ReadAll(f)
+	return strings.HasPrefix(path, "/console/") || path == page.ConnectionsPath || strings.HasPrefix(path, page.ConnectionsPath+"/")
 }
 
 // A Provider signs people in elsewhere. Implementations are safe for concurrent use,
@@ -224,67 +203,67 @@ var noProvider = page.Problem{Status: http.StatusNotFound, Code: "NOT_FOUND", De
 // beginProviderSignIn redirects the browser to the provider. It first moves the browser to
 // the host of Options.URL, because only the host that sets the cookie receives
 // it when the browser returns.
-func (vs *visitors) beginProviderSignIn(w http.ResponseWriter, r *http.Request) error {
+func (g *Guard) beginProviderSignIn(w http.ResponseWriter, r *http.Request) error {
 	to := next(r.URL.Query().Get("next"))
 	switch {
-	case vs.provider == nil:
-		return vs.refusePage(w, r, visitor{}, noProvider)
-	case !vs.throttle.Allow(r.RemoteAddr):
-		return vs.tooOften(w, r, entry{Next: to})
-	case !vs.atHome(r.Host):
-		return vs.moveHome(w, r)
-	case !vs.private(r):
-		return vs.askWho(w, r, http.StatusForbidden, entry{Next: to})
+	case g.o.Provider == nil:
+		return g.RefusePage(w, r, Visitor{}, noProvider)
+	case !g.o.Throttle.Allow(r.RemoteAddr):
+		return g.tooOften(w, r, entry{Next: to})
+	case !g.AtHome(r.Host):
+		return g.MoveHome(w, r)
+	case !g.private(r):
+		return g.askWho(w, r, http.StatusForbidden, entry{Next: to})
 	}
-	address, secret, err := vs.provider.Begin(r.Context())
+	address, secret, err := g.o.Provider.Begin(r.Context())
 	if err != nil {
-		vs.log.Error("signing in", "error", err)
-		return vs.noEntry(w, r, entry{Next: to}, page.Problem{Status: http.StatusServiceUnavailable, Code: "PROVIDER_UNREACHABLE",
+		g.Log.Error("signing in", "error", err)
+		return g.noEntry(w, r, entry{Next: to}, page.Problem{Status: http.StatusServiceUnavailable, Code: "PROVIDER_UNREACHABLE",
 			Detail: "the identity provider cannot be reached", Hint: "try again, or sign in with a token"})
 	}
-	setCookie(w, journeyCookie, secret+"|"+url.QueryEscape(to))
+	SetCookie(w, journeyCookie, secret+"|"+url.QueryEscape(to))
 	http.Redirect(w, r, address, http.StatusSeeOther)
 	return nil
 }
 
-// moveHome sends a browser from another host to the same page at the host of Options.URL.
-func (vs *visitors) moveHome(w http.ResponseWriter, r *http.Request) error {
+// MoveHome sends a browser from another host to the same page at the host of Options.URL.
+func (g *Guard) MoveHome(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	if query.Has("moved") {
-		return vs.refusePage(w, r, visitor{}, page.Problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this address is not the one in toolgate.console.url",
+		return g.RefusePage(w, r, Visitor{}, page.Problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this address is not the one in toolgate.console.url",
 			Hint: "a proxy in front has to pass the Host header on as it came"})
 	}
 	query.Set("moved", "1")
-	http.Redirect(w, r, vs.url+r.URL.EscapedPath()+"?"+query.Encode(), http.StatusSeeOther)
+	http.Redirect(w, r, g.o.URL+r.URL.EscapedPath()+"?"+query.Encode(), http.StatusSeeOther)
 	return nil
 }
 
 // finishProviderSignIn begins a session for a visitor who returns from the provider, once per
 // departure.
-func (vs *visitors) finishProviderSignIn(w http.ResponseWriter, r *http.Request) error {
-	if vs.provider == nil {
-		return vs.refusePage(w, r, visitor{}, noProvider)
+func (g *Guard) finishProviderSignIn(w http.ResponseWriter, r *http.Request) error {
+	if g.o.Provider == nil {
+		return g.RefusePage(w, r, Visitor{}, noProvider)
 	}
-	secret, to, _ := strings.Cut(cookie(r, journeyCookie), "|")
+	secret, to, _ := strings.Cut(Cookie(r, journeyCookie), "|")
 	to, _ = url.QueryUnescape(to) // what cannot be read leads home
 	s := entry{Next: next(to)}
-	if !vs.throttle.Allow(r.RemoteAddr) {
-		return vs.tooOften(w, r, s)
+	if !g.o.Throttle.Allow(r.RemoteAddr) {
+		return g.tooOften(w, r, s)
 	}
-	setCookie(w, journeyCookie, "")
+	SetCookie(w, journeyCookie, "")
 	answer, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return vs.refusePage(w, r, visitor{}, page.BadRequest("the query cannot be read", ""))
+		return g.RefusePage(w, r, Visitor{}, page.BadRequest("the query cannot be read", ""))
 	}
-	p, sid, err := vs.provider.Finish(r.Context(), secret, answer)
+	p, sid, err := g.o.Provider.Finish(r.Context(), secret, answer)
 	if err != nil || !p.Valid() {
-		vs.log.Warn("refusing a sign-in", "error", err)
-		_ = vs.record(r, Act{Name: ActSignInRefused, Credential: "provider", Reason: "UNAUTHENTICATED"}) // the log has the cause
-		return vs.noEntry(w, r, s, page.Problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED",
+		g.Log.Warn("refusing a sign-in", "error", err)
+		_ = g.Record(r, Act{Name: ActSignInRefused, Credential: "provider", Reason: "UNAUTHENTICATED"}) // the log has the cause
+		return g.noEntry(w, r, s, page.Problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED",
 			Detail: "the identity provider did not sign you in here", Hint: "try again; toolgate's log says why"})
 	}
 	if p.Until.IsZero() { // nothing but the session vouches for a guest, for votes too
-		p.Until = vs.now().Add(vs.sessions.life)
+		p.Until = g.Now().Add(g.sessions.life)
 	}
-	return vs.enter(w, r, session{principal: p, sid: sid}, s.Next)
+	return g.enter(w, r, session{principal: p, sid: sid}, s.Next)
 }

@@ -1,4 +1,4 @@
-package console
+package people
 
 import "github.com/toolgate/toolgate/policy"
 
@@ -51,5 +51,5 @@ type Act struct {
 	Removed    []string         // things that it takes away
 }
 
-// codeUnrecorded is the code of what is not done because it cannot be recorded.
-const codeUnrecorded = "AUDIT_UNAVAILABLE"
+// CodeUnrecorded is the code of what is not done because it cannot be recorded.
+const CodeUnrecorded = "AUDIT_UNAVAILABLE"

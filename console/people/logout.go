@@ -1,4 +1,4 @@
-package console
+package people
 
 import (
 	"context"
@@ -24,28 +24,28 @@ type Logout struct {
 // providerLogout ends the sessions that a logout token of the provider names (OpenID Connect
 // Back-Channel Logout 1.0, section 2.5), at every replica. Whoever sends it needs no
 // credential but the token. Sessions end, or the answer is 400.
-func (vs *visitors) providerLogout(w http.ResponseWriter, r *http.Request) error {
-	if vs.logout == nil {
+func (g *Guard) providerLogout(w http.ResponseWriter, r *http.Request) error {
+	if g.o.Logout == nil {
 		return noProvider
 	}
 	var l Logout
 	var ended []session
 	err := page.ReadForm(w, r)
 	if err == nil {
-		l, err = vs.logout(r.Context(), r.PostForm.Get("logout_token"))
+		l, err = g.o.Logout(r.Context(), r.PostForm.Get("logout_token"))
 	}
 	if err == nil {
-		ended, err = vs.sessions.end(r.Context(), l)
+		ended, err = g.sessions.end(r.Context(), l)
 	}
 	if err != nil {
-		vs.log.Warn("refusing a logout of the provider", "error", err)
+		g.Log.Warn("refusing a logout of the provider", "error", err)
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = w.Write([]byte(`{"error":"invalid_request"}` + "\n")) // a reader that went away needs no answer
 		return nil
 	}
 	for _, k := range ended {
-		_ = vs.record(r, Act{Name: ActSignOut, Principal: k.principal, Credential: "provider"}) // the log has the cause
+		_ = g.Record(r, Act{Name: ActSignOut, Principal: k.principal, Credential: "provider"}) // the log has the cause
 	}
 	return nil
 }
