@@ -13,16 +13,17 @@ import (
 
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/console/people"
+	"github.com/toolgate/toolgate/console/tickets"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
 // briefing is what is known of a transfer.
-func (k talker) briefing(context.Context, approval.Ticket) (console.Briefing, error) {
-	return console.Briefing{
+func (k talker) briefing(context.Context, approval.Ticket) (tickets.Briefing, error) {
+	return tickets.Briefing{
 		Offered: true, Waiting: true, Risk: k.or("high"), Notice: k.or("Payments leave the house at once."),
 		Description: "Sends money to an account.\n\nThe bank books it at once, and takes nothing back. Ask for the account's owner first. " + k.or("The memo is printed on the statement of the receiver, who sees nothing else of the sender; write it so that a stranger understands it.\n- at most 140 characters\n- no secrets"),
-		Budgets: []console.Budget{
+		Budgets: []tickets.Budget{
 			{Meter: k.or("spent_today"), Window: "24h", Adds: k.or("amount"), Asset: k.or("USD"), Per: json.RawMessage(`["` + k.or("USD") + `"]`), Before: policy.Reading{Calls: 7, Sum: "290.5"}, With: policy.Reading{Calls: 8, Sum: "410.5"}},
 			{Meter: k.or("transfers"), Window: "1h", Before: policy.Reading{Calls: 1, Sum: "0"}, With: policy.Reading{Calls: 2, Sum: "0"}},
 		},
@@ -59,9 +60,9 @@ func TestBriefing(t *testing.T) {
 }
 
 func TestBriefingOfAnotherDefinition(t *testing.T) {
-	known, failed := console.Briefing{Description: "an old text"}, error(nil)
+	known, failed := tickets.Briefing{Description: "an old text"}, error(nil)
 	l := newListener(t, func(o *console.Options) {
-		o.Brief = func(context.Context, approval.Ticket) (console.Briefing, error) { return known, failed }
+		o.Brief = func(context.Context, approval.Ticket) (tickets.Briefing, error) { return known, failed }
 	})
 	k := l.hold(`{"n":1}`)
 	b := newBrowser(l).signIn("t-ann")
@@ -147,18 +148,6 @@ func TestResults(t *testing.T) {
 
 // What a tool answers is text, its beginning is shown, and an error is not green.
 func TestTextOfResults(t *testing.T) {
-	for stored, want := range map[string]console.Result{
-		`{"content":[{"type":"text","text":"a\u202eb\r\nc"}]}`:                      {Text: `a\u202eb\u000d` + "\nc"},
-		`{"content":[],"structuredContent":{"paid":true}}`:                          {Text: `{"content":[],"structuredContent":{"paid":true}}`},
-		`{"code":-32000,"message":"no"}`:                                            {Text: `{"code":-32000,"message":"no"}`},
-		`{"content":[{"type":"\u001b[2J"}]}`:                                        {Text: `(\u001b[2J, 20 bytes)`},
-		`{"content":[{"type":"text","text":"` + strings.Repeat(`x\n`, 50) + `"}]}`:  {Text: strings.Repeat("x\n", 40), Cut: 20},
-		`{"content":[{"type":"text","text":"y` + strings.Repeat(`ü`, 3000) + `"}]}`: {Text: "y" + strings.Repeat("ü", 2047), Cut: 1906},
-	} {
-		if got := console.ResultOf([]byte(stored)); !cmp.Equal(got, want) {
-			t.Errorf("%.80s: %.200q, %d bytes cut", stored, got.Text, got.Cut)
-		}
-	}
 	l := newListener(t, nil)
 	good, bad := l.answers(`{"n":1}`, `{"content":[{"type":"text","text":"paid"}]}`, ""), l.answers(`{"n":2}`, `{"content":[{"type":"text","text":"no funds"}],"isError":true}`, approval.ToolError+": no funds")
 	b := newBrowser(l).signIn("t-agent")

@@ -16,6 +16,7 @@ import (
 	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/console/people"
+	"github.com/toolgate/toolgate/console/tickets"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -39,7 +40,7 @@ type WholeCall struct {
 type calls struct {
 	*people.Site
 	guard     *people.Guard // identify readers of streams again
-	approvals Approvals
+	approvals tickets.Approvals
 	index     Calls
 	traceURL  string // Options.TraceURL
 }
@@ -269,7 +270,7 @@ func withoutArguments(record json.RawMessage, failed error) (json.RawMessage, er
 }
 
 // mayDecide returns a function that reports whether p may decide on a ticket. It remembers its answers.
-func mayDecide(ctx context.Context, held Approvals, p policy.Principal) func(ticket string) bool {
+func mayDecide(ctx context.Context, held tickets.Approvals, p policy.Principal) func(ticket string) bool {
 	may := map[string]bool{}
 	return func(ticket string) bool {
 		if _, known := may[ticket]; !known {

@@ -20,6 +20,7 @@ import (
 	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/console/people"
+	"github.com/toolgate/toolgate/console/tickets"
 	"github.com/toolgate/toolgate/docs/schemas"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/policy"
@@ -27,34 +28,6 @@ import (
 	"github.com/toolgate/toolgate/policy/rejudge/shadow"
 	"github.com/toolgate/toolgate/policy/stop"
 )
-
-// Approvals are the held calls. Implementations are safe for concurrent use and
-// return the errors of package approval.
-type Approvals interface {
-	List(ctx context.Context, f approval.Filter) ([]approval.Ticket, error)
-	Get(ctx context.Context, id string) (approval.Ticket, error)
-	Decide(ctx context.Context, v approval.Vote) (approval.Ticket, error)
-}
-
-// A Reconciler records what a person found out about a call of unknown outcome.
-// Implementations are safe for concurrent use and return the errors of package
-// approval.
-type Reconciler interface {
-	Reconcile(ctx context.Context, f approval.Finding) (approval.Ticket, error)
-}
-
-// A Feed yields every change of a ticket with a number above after, or from the
-// moment of the call when after is negative, until ctx ends. Implementations
-// are safe for concurrent use.
-type Feed interface {
-	Follow(ctx context.Context, after int64) iter.Seq2[approval.Event, error]
-}
-
-// An Archive finds the last approved call of the tool of ticket id, or returns
-// approval.ErrNotFound. Implementations are safe for concurrent use.
-type Archive interface {
-	Similar(ctx context.Context, id string) (approval.Ticket, error)
-}
 
 // An AuditTail yields the last n lines of the audit trail, byte for byte and
 // without line feeds. With follow it also yields the lines written after them
@@ -66,13 +39,13 @@ type Options struct {
 	// Options are those of the people who are served.
 	people.Options
 	// Approvals are the held calls. Required.
-	Approvals Approvals
+	Approvals tickets.Approvals
 	// Reconciler, Feed and Archive are further sides of the same calls. Required.
-	Reconciler Reconciler
-	Feed       Feed
-	Archive    Archive
+	Reconciler tickets.Reconciler
+	Feed       tickets.Feed
+	Archive    tickets.Archive
 	// Brief returns what else is known of a held call; nil = nothing is.
-	Brief func(ctx context.Context, k approval.Ticket) (Briefing, error)
+	Brief func(ctx context.Context, k approval.Ticket) (tickets.Briefing, error)
 	// Connections and Connector are two sides of the accounts of people at servers; nil = there are none.
 	Connections Connections
 	Connector   Connector
@@ -249,7 +222,7 @@ func (c *Console) areas() []area {
 		g,
 		&health{Site: s, guard: g, status: o.Status, watches: o.Watches, registry: o.Metrics, profiles: o.Profiles},
 		&overview{Site: s, guard: g, status: o.Status, version: o.Version, watches: o.Watches, held: o.Held, counts: o.Activity},
-		&approvals{Site: s, guard: g, held: o.Approvals, reconciler: o.Reconciler, feed: o.Feed, archive: o.Archive, brief: o.Brief},
+		&tickets.Area{Site: s, Guard: g, Approvals: o.Approvals, Reconciler: o.Reconciler, Feed: o.Feed, Archive: o.Archive, Brief: o.Brief},
 		&servers{Site: s, status: o.Status, latency: o.Latency, stderr: o.Stderr, restart: o.Restart},
 		&trail{Site: s, approvals: o.Approvals, lines: o.Audit, verifier: o.Verify, records: o.Export, anchors: o.Anchors, jobs: c.jobs},
 	}

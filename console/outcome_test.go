@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/tickets"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
@@ -25,7 +25,7 @@ func TestToolError(t *testing.T) {
 		t.Errorf("a call that succeeded: %s", got)
 	}
 	for id, want := range map[string]bool{ran.ID: false, refused.ID: true} {
-		var k console.Ticket
+		var k tickets.Ticket
 		if err := json.Unmarshal(l.ask("GET", "/v1/approvals/"+id, "", as("t-ann")...).Body.Bytes(), &k); err != nil || k.State != approval.StateDone || k.ToolError != want {
 			t.Errorf("state %s, tool error %v, %v", k.State, k.ToolError, err)
 		}

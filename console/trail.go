@@ -14,6 +14,7 @@ import (
 	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/console/people"
+	"github.com/toolgate/toolgate/console/tickets"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -41,7 +42,7 @@ var (
 // trail are the pages about the audit trail.
 type trail struct {
 	*people.Site
-	approvals Approvals
+	approvals tickets.Approvals
 	lines     AuditTail
 	verifier  func(ctx context.Context, report func(Progress)) (notary.Verified, error)  // Options.Verify
 	records   func(ctx context.Context, q ExportQuery) (iter.Seq2[[]byte, error], error) // Options.Export
@@ -156,6 +157,11 @@ func (t *trail) exportTo(w http.ResponseWriter, r *http.Request, p policy.Princi
 	page.Stream(t.Log, w, kind, lines, false)
 	return nil
 }
+
+const (
+	tailLines = 10    // when the query does not say
+	maxLines  = 10000 // in one request
+)
 
 // tail streams the records that p may read, one per line.
 func (t *trail) tail(w http.ResponseWriter, r *http.Request, p policy.Principal) error {

@@ -7,7 +7,7 @@ import (
 	"github.com/toolgate/toolgate/policy"
 )
 
-// A Handler answers a request, or returns the reason for a refusal, which serve
+// A Handler answers a request, or returns the reason for a refusal, which the console
 // writes. A Handler that returns an error must not have written anything.
 type Handler func(w http.ResponseWriter, r *http.Request) error
 

@@ -73,7 +73,7 @@ func (g *Guard) VisitAs(identify Identifier, h VisitorHandler) page.Handler {
 }
 
 // Submit takes forms of signed-in visitors that carry the session's csrf field.
-// ServeHTTP has refused other origins before.
+// The console has refused other origins before.
 func (g *Guard) Submit(h VisitorHandler) page.Handler {
 	return g.SubmitAs(g.Visitor, page.ReadForm, h)
 }

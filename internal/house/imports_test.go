@@ -57,6 +57,7 @@ var mayImport = map[string][]string{
 	"docs/schemas":          {},
 	"console/page":          {"policy", "policy/approval", "policy/stop"},
 	"console/people":        {"policy", "policy/stop", "console/page"},
+	"console/tickets":       {"policy", "policy/approval", "console/page", "console/people"},
 	"console":               {"console/...", "policy", "policy/approval", "policy/stop", "policy/workbench", "policy/rejudge/replay", "policy/rejudge/shadow", "audit", "audit/index", "audit/notary", "docs/schemas"}, // their types: what it asks for it declares itself
 	"tools":                 {"signal", "registry/contract", "tools/..."},
 	"tools/search":          {"signal", "registry/contract"},

@@ -17,6 +17,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/tickets"
 	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
@@ -64,9 +65,9 @@ func (desk) Get(_ context.Context, id string) (approval.Ticket, error) {
 	return k, nil
 }
 
-func brief(context.Context, approval.Ticket) (console.Briefing, error) {
+func brief(context.Context, approval.Ticket) (tickets.Briefing, error) {
 	used := policy.Reading{Calls: 1, Sum: "2.5"}
-	return console.Briefing{Offered: true, Description: "d", Risk: "high", Notice: "n", Waiting: true, Budgets: []console.Budget{
+	return tickets.Briefing{Offered: true, Description: "d", Risk: "high", Notice: "n", Waiting: true, Budgets: []tickets.Budget{
 		{Meter: "m", Window: "24h", Adds: "amount", Asset: "USD", Per: json.RawMessage(`["USD"]`), Before: used, With: used}, {Meter: "n", Window: "1h", Before: used, With: used},
 	}}, nil
 }

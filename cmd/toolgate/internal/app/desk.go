@@ -10,6 +10,7 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients/clientfile"
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/tickets"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
@@ -26,8 +27,8 @@ type desk struct {
 }
 
 // brief returns what people are told of a held call in addition to its ticket.
-func (d *desk) brief(ctx context.Context, k approval.Ticket) (console.Briefing, error) {
-	b := console.Briefing{Waiting: d.state.tickets.Awaited(k.ID)}
+func (d *desk) brief(ctx context.Context, k approval.Ticket) (tickets.Briefing, error) {
+	b := tickets.Briefing{Waiting: d.state.tickets.Awaited(k.ID)}
 	if s := d.Config().Server(k.Server); s != nil {
 		b.Risk, b.Notice = s.Risk, s.Notice
 	}
@@ -47,7 +48,7 @@ func (d *desk) brief(ctx context.Context, k approval.Ticket) (console.Briefing, 
 }
 
 // budgets returns what the meters of the present policy read before and with a held call.
-func (d *desk) budgets(ctx context.Context, k approval.Ticket) (all []console.Budget, err error) {
+func (d *desk) budgets(ctx context.Context, k approval.Ticket) (all []tickets.Budget, err error) {
 	engine := d.policy.current()
 	meters := engine.Meters(policy.Tool{Exposed: k.Exposed})
 	if len(meters) == 0 {
@@ -59,7 +60,7 @@ func (d *desk) budgets(ctx context.Context, k approval.Ticket) (all []console.Bu
 	}
 	found, err := limit.NewUsage(d.state.db, nil).Budgets(ctx, use)
 	for _, m := range found {
-		b := console.Budget{Meter: m.Meter.Name, Window: text.Duration(m.Meter.Window), Adds: m.Meter.Sum, Before: m.Before, With: m.With}
+		b := tickets.Budget{Meter: m.Meter.Name, Window: text.Duration(m.Meter.Window), Adds: m.Meter.Sum, Before: m.Before, With: m.With}
 		var per []json.RawMessage
 		if json.Unmarshal(m.Per, &per) == nil && len(m.Meter.Per) > 0 {
 			b.Per, _ = json.Marshal(per[:len(m.Meter.Per)]) // what follows names a fact that is added up

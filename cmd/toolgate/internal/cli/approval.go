@@ -16,12 +16,12 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/records"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
-	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/tickets"
 )
 
 func approvalCommand(e *command.Env) *cobra.Command {
 	show := e.Printing("show TICKET", "show one held call whole", func(ctx context.Context, args []string) (*report.Report, error) {
-		return command.Admin(ctx, e, ticketPath(args[0]), new(console.Ticket), ticketText)
+		return command.Admin(ctx, e, ticketPath(args[0]), new(tickets.Ticket), ticketText)
 	})
 	var outcome, reason string
 	reconcile := e.Printing("reconcile TICKET", "say what became of a call whose outcome is unknown", func(ctx context.Context, args []string) (*report.Report, error) {
@@ -34,7 +34,7 @@ func approvalCommand(e *command.Env) *cobra.Command {
 
 // ticketList is a page of tickets.
 type ticketList struct {
-	Approvals []console.Ticket
+	Approvals []tickets.Ticket
 	Next      string // ticket before which there may be others
 }
 
@@ -80,7 +80,7 @@ func approvalVote(e *command.Env, use, short string) *cobra.Command {
 	var reason, digest string
 	verb, _, _ := strings.Cut(use, " ")
 	vote := func(ctx context.Context, id string) (*report.Report, error) {
-		t := console.Ticket{Digest: digest}
+		t := tickets.Ticket{Digest: digest}
 		if digest == "" {
 			if err := e.Fetch(ctx, command.PeopleListener, http.MethodGet, ticketPath(id), nil, &t); err != nil {
 				return nil, err
@@ -112,7 +112,7 @@ func approvalVote(e *command.Env, use, short string) *cobra.Command {
 
 // decided sends a person's decision on a ticket, and returns the ticket after it.
 func decided(ctx context.Context, e *command.Env, path string, decision map[string]string) (*report.Report, error) {
-	var t console.Ticket
+	var t tickets.Ticket
 	err := e.Fetch(ctx, command.PeopleListener, http.MethodPost, path, decision, &t)
 	return report.Of(t, decidedText), err
 }
@@ -130,7 +130,7 @@ func approvalWatch(e *command.Env) *cobra.Command {
 		}
 		defer res.Body.Close()
 		err = records.EachLine(ctx, res.Body, func(line []byte) error {
-			var c console.TicketEvent
+			var c tickets.TicketEvent
 			if err := json.Unmarshal(line, &c); err != nil {
 				return fmt.Errorf("reading the answer: %w", err)
 			}

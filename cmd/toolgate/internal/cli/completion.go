@@ -17,7 +17,7 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/policies"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/clients"
-	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/tickets"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy"
@@ -160,9 +160,9 @@ func ticketValues(ctx context.Context, e *command.Env, c *cobra.Command, _ []str
 	if state := map[string]approval.State{"approve": approval.StateProposed, "deny": approval.StateProposed, "reconcile": approval.StateUnknown}[c.Name()]; state != "" {
 		query.Set("state", string(state))
 	}
-	var list struct{ Approvals []console.Ticket }
+	var list struct{ Approvals []tickets.Ticket }
 	if e.Fetch(ctx, command.PeopleListener, http.MethodGet, "/v1/approvals?"+query.Encode(), nil, &list) == nil {
-		return command.TextsOf(list.Approvals, func(t console.Ticket) string {
+		return command.TextsOf(list.Approvals, func(t tickets.Ticket) string {
 			return described(t.ID, string(t.State)+": "+t.Exposed+" for "+t.Requester)
 		})
 	}

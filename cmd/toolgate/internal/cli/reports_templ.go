@@ -15,6 +15,7 @@ import (
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/console/tickets"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -113,7 +114,7 @@ func ticketsText(v *ticketList, form report.Form) string {
 	return qs422016
 }
 
-func streamticketText(qw422016 *qt422016.Writer, t *console.Ticket, form report.Form) {
+func streamticketText(qw422016 *qt422016.Writer, t *tickets.Ticket, form report.Form) {
 	qw422016.N().S(t.ID)
 	qw422016.N().S(`	`)
 	qw422016.N().V(t.State)
@@ -247,13 +248,13 @@ note	`)
 	}
 }
 
-func writeticketText(qq422016 qtio422016.Writer, t *console.Ticket, form report.Form) {
+func writeticketText(qq422016 qtio422016.Writer, t *tickets.Ticket, form report.Form) {
 	qw422016 := qt422016.AcquireWriter(qq422016)
 	streamticketText(qw422016, t, form)
 	qt422016.ReleaseWriter(qw422016)
 }
 
-func ticketText(t *console.Ticket, form report.Form) string {
+func ticketText(t *tickets.Ticket, form report.Form) string {
 	qb422016 := qt422016.AcquireByteBuffer()
 	writeticketText(qb422016, t, form)
 	qs422016 := string(qb422016.B)
@@ -261,7 +262,7 @@ func ticketText(t *console.Ticket, form report.Form) string {
 	return qs422016
 }
 
-func streamdecidedText(qw422016 *qt422016.Writer, t console.Ticket, form report.Form) {
+func streamdecidedText(qw422016 *qt422016.Writer, t tickets.Ticket, form report.Form) {
 	qw422016.N().S(t.ID)
 	qw422016.N().S(` is `)
 	qw422016.N().V(t.State)
@@ -269,13 +270,13 @@ func streamdecidedText(qw422016 *qt422016.Writer, t console.Ticket, form report.
 `)
 }
 
-func writedecidedText(qq422016 qtio422016.Writer, t console.Ticket, form report.Form) {
+func writedecidedText(qq422016 qtio422016.Writer, t tickets.Ticket, form report.Form) {
 	qw422016 := qt422016.AcquireWriter(qq422016)
 	streamdecidedText(qw422016, t, form)
 	qt422016.ReleaseWriter(qw422016)
 }
 
-func decidedText(t console.Ticket, form report.Form) string {
+func decidedText(t tickets.Ticket, form report.Form) string {
 	qb422016 := qt422016.AcquireByteBuffer()
 	writedecidedText(qb422016, t, form)
 	qs422016 := string(qb422016.B)
@@ -283,7 +284,7 @@ func decidedText(t console.Ticket, form report.Form) string {
 	return qs422016
 }
 
-func streamchangeText(qw422016 *qt422016.Writer, e console.TicketEvent, form report.Form) {
+func streamchangeText(qw422016 *qt422016.Writer, e tickets.TicketEvent, form report.Form) {
 	qw422016.N().S(e.Change.At.Local().Format("15:04:05"))
 	qw422016.N().S(`  `)
 	qw422016.N().S(e.Ticket.ID)
@@ -307,13 +308,13 @@ func streamchangeText(qw422016 *qt422016.Writer, e console.TicketEvent, form rep
 `)
 }
 
-func writechangeText(qq422016 qtio422016.Writer, e console.TicketEvent, form report.Form) {
+func writechangeText(qq422016 qtio422016.Writer, e tickets.TicketEvent, form report.Form) {
 	qw422016 := qt422016.AcquireWriter(qq422016)
 	streamchangeText(qw422016, e, form)
 	qt422016.ReleaseWriter(qw422016)
 }
 
-func changeText(e console.TicketEvent, form report.Form) string {
+func changeText(e tickets.TicketEvent, form report.Form) string {
 	qb422016 := qt422016.AcquireByteBuffer()
 	writechangeText(qb422016, e, form)
 	qs422016 := string(qb422016.B)

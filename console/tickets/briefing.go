@@ -1,4 +1,4 @@
-package console
+package tickets
 
 import (
 	"cmp"
@@ -47,10 +47,10 @@ type Result struct {
 
 // wholeTicket returns k as p sees it, with its briefing and its result. Reading the result of
 // somebody else's call is recorded first.
-func (a *approvals) wholeTicket(r *http.Request, k approval.Ticket, p policy.Principal) (t Ticket, err error) {
+func (a *Area) wholeTicket(r *http.Request, k approval.Ticket, p policy.Principal) (t Ticket, err error) {
 	t = view(k, p)
-	if a.brief != nil {
-		b, err := a.brief(r.Context(), k)
+	if a.Brief != nil {
+		b, err := a.Brief(r.Context(), k)
 		if err != nil {
 			return t, err
 		}

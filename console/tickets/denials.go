@@ -1,4 +1,4 @@
-package console
+package tickets
 
 import (
 	"context"
@@ -37,7 +37,7 @@ type failedDenial struct {
 
 // denySeveral takes the form of the inbox that denies several calls for one reason. Each denial is a
 // vote of its own, with a record of its own: one that is refused changes nothing of the others.
-func (a *approvals) denySeveral(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
+func (a *Area) denySeveral(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
 	view, f, err := inboxQuery(r.URL, v)
 	if err != nil {
 		return err
@@ -76,22 +76,22 @@ func (a *approvals) denySeveral(w http.ResponseWriter, r *http.Request, v people
 
 // cast casts the vote of a visitor on the ticket with an ID, for the arguments that a page showed. A
 // form without their digest is as stale as one with another. A refused vote is recorded.
-func (a *approvals) cast(r *http.Request, v people.Visitor, id, digest string, vote approval.Vote) error {
+func (a *Area) cast(r *http.Request, v people.Visitor, id, digest string, vote approval.Vote) error {
 	_, err := a.ticketFor(r.Context(), id, v.Principal)
 	if err == nil && digest == "" {
 		err = approval.ErrStaleDigest
 	}
 	if err == nil {
 		vote.ID, vote.Approver, vote.Digest = id, v.Principal, digest
-		_, err = a.held.Decide(r.Context(), vote)
+		_, err = a.Approvals.Decide(r.Context(), vote)
 	}
 	a.recordVote(r, v.Principal, id, err)
 	return err
 }
 
 // ticketFor returns a ticket. One that p may not see is refused exactly like a missing one.
-func (a *approvals) ticketFor(ctx context.Context, id string, p policy.Principal) (approval.Ticket, error) {
-	k, err := a.held.Get(ctx, id)
+func (a *Area) ticketFor(ctx context.Context, id string, p policy.Principal) (approval.Ticket, error) {
+	k, err := a.Approvals.Get(ctx, id)
 	if err == nil && !k.VisibleTo(p) {
 		err = page.NoTicket
 	}

@@ -1,4 +1,4 @@
-package console_test
+package tickets_test
 
 import (
 	"encoding/json"
@@ -8,14 +8,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/console/page"
+	"github.com/toolgate/toolgate/console/tickets"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
 func TestLeaves(t *testing.T) {
-	for text, want := range map[string][]console.Leaf{
+	for text, want := range map[string][]tickets.Leaf{
 		`{"b":1.0,"a":{"x/y":[true,null],"~":"\u0041"},"":{},"l":[]}`: {
 			{"/b", "1.0"}, {"/a/x~1y/0", "true"}, {"/a/x~1y/1", "null"}, {"/a/~0", `"\u0041"`}, {"/", "{}"}, {"/l", "[]"},
 		},
@@ -23,13 +23,13 @@ func TestLeaves(t *testing.T) {
 		`{"a":1,"a":2}`:    {{"/a", "1"}, {"/a", "2"}},
 		"{\"a\":\"\xff\"}": {{"/a", "\"\xff\""}},
 	} {
-		got, err := console.Leaves([]byte(text))
+		got, err := tickets.Leaves([]byte(text))
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", text, err, diff)
 		}
 	}
 	for _, text := range []string{"", "{", `{"a":}`, "1 2", `{"a":1}}`, "[1", "nul", `{"a":1`, "]"} {
-		if got, err := console.Leaves([]byte(text)); err == nil || got != nil {
+		if got, err := tickets.Leaves([]byte(text)); err == nil || got != nil {
 			t.Errorf("%q gives %v, %v", text, got, err)
 		}
 	}
@@ -39,7 +39,7 @@ func TestLeaves(t *testing.T) {
 // digits make that hard to read, what it says.
 func TestValues(t *testing.T) {
 	hides := `has characters that a screen would hide or turn around, shown as \u…`
-	for lexeme, want := range map[string]console.Value{
+	for lexeme, want := range map[string]tickets.Value{
 		`"plain"`: {Text: `"plain"`}, `100`: {Text: `100`}, `1234`: {Text: `1234`}, `true`: {Text: `true`}, `{}`: {Text: `{}`}, `"Grüße"`: {Text: `"Grüße"`},
 		`12500000`:          {Text: `12500000`, Notes: []string{"= 12\u202f500\u202f000"}},
 		`-1234567.50`:       {Text: `-1234567.50`, Notes: []string{"= -1\u202f234\u202f567.50"}},
@@ -60,12 +60,12 @@ func TestValues(t *testing.T) {
 		`"аcme"`:            {Text: `"аcme"`, Notes: []string{"one word mixes Latin and Cyrillic letters"}},
 		`"acme ακμή"`:       {Text: `"acme ακμή"`},
 	} {
-		if diff := cmp.Diff(want, console.ValueOf(lexeme)); diff != "" {
+		if diff := cmp.Diff(want, tickets.ValueOf(lexeme)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", lexeme, diff)
 		}
 	}
 	long := `"` + strings.Repeat("ü", 500) + `tail"`
-	got := console.ValueOf(long)
+	got := tickets.ValueOf(long)
 	if got.Text != long || got.Head != long[:1+79*2] || !strings.HasSuffix(got.Tail, `tail"`) || utf8.RuneCountInString(got.Tail) != 40 {
 		t.Errorf("a long value is shown as %+v", got)
 	}
@@ -92,7 +92,7 @@ func TestDifferences(t *testing.T) {
 		if tt.before != "" {
 			before = []byte(tt.before)
 		}
-		got, differs := console.Compared([]byte(tt.now), before)
+		got, differs := tickets.Compared([]byte(tt.now), before)
 		if diff := cmp.Diff(tt.want, got); diff != "" || differs != tt.differs {
 			t.Errorf("%s: %q (-want +got):\n%s", name, differs, diff)
 		}
@@ -114,19 +114,19 @@ func TestSentences(t *testing.T) {
 		`{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8,"i":9}`: " with a 1, b 2, c 3, d 4, e 5, f 6, g 7, h 8 and 1 more value",
 		"{\"to\":\"\u200b\"}": ` with to "\u200b"`,
 	} {
-		if got := console.Sentence(k(arguments)); got != start+want {
+		if got := tickets.Sentence(k(arguments)); got != start+want {
 			t.Errorf("%s:\n got %s\nwant %s", arguments, got, start+want)
 		}
 	}
 	large := k("")
 	large.Arguments, large.ArgumentBytes = nil, 20000
-	if got := console.Sentence(large); got != start+" with arguments of 20000 bytes" {
+	if got := tickets.Sentence(large); got != start+" with arguments of 20000 bytes" {
 		t.Errorf("got %s", got)
 	}
 	two := k("{}")
 	two.State, two.Quorum, two.Execute = approval.StateProposed, 2, true
 	want := `Call manage_wallet of server standard once, for agent\u202e7, with exactly this: Once 2 people have approved it, it runs at once, also when the agent has gone.`
-	if got := console.Effect(two); got != want {
+	if got := tickets.Effect(two); got != want {
 		t.Errorf("got %s", got)
 	}
 }
@@ -138,7 +138,7 @@ func FuzzArguments(f *testing.F) {
 		f.Add(seed, `{"a":[2]}`)
 	}
 	f.Fuzz(func(t *testing.T, text, before string) {
-		found, err := console.Leaves([]byte(text))
+		found, err := tickets.Leaves([]byte(text))
 		if json.Valid([]byte(text)) && err != nil || err != nil && found != nil {
 			t.Fatalf("%q: %v, %v", text, found, err)
 		}
@@ -152,14 +152,14 @@ func FuzzArguments(f *testing.F) {
 				t.Fatalf("%q has %q at %s, which is not its next value", text, l[1], l[0])
 			}
 			rest = rest[at+len(l[1]):]
-			v := console.ValueOf(l[1])
+			v := tickets.ValueOf(l[1])
 			if v.Text != page.Visible(l[1]) || page.Visible(strings.ReplaceAll(v.Reads, "\n", "")) != strings.ReplaceAll(v.Reads, "\n", "") ||
 				!strings.HasPrefix(v.Text, v.Head) || !strings.HasSuffix(v.Text, v.Tail) {
 				t.Fatalf("%q is shown as %+v", l[1], v)
 			}
 		}
-		rows, differs := console.Compared([]byte(text), []byte(before))
-		if same, _ := console.Compared([]byte(text), []byte(text)); len(same) > len(rows) && json.Valid([]byte(before)) {
+		rows, differs := tickets.Compared([]byte(text), []byte(before))
+		if same, _ := tickets.Compared([]byte(text), []byte(text)); len(same) > len(rows) && json.Valid([]byte(before)) {
 			t.Fatalf("%q beside %q: %d rows, beside itself %d (%s)", text, before, len(rows), len(same), differs)
 		}
 	})

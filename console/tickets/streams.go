@@ -1,4 +1,4 @@
-package console
+package tickets
 
 import (
 	"encoding/json"
@@ -19,7 +19,7 @@ import (
 // new stream begins with "changed", for what happened before it; a resumed
 // stream continues after its last event. The visitor is identified again before
 // each line, so that a session that ended gets no more of them.
-func (a *approvals) events(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
+func (a *Area) events(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
 	after := int64(-1)
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
 		if err := page.Number(&after, 0, math.MaxInt64, "Last-Event-ID is none of ours")(last); err != nil {
@@ -27,11 +27,11 @@ func (a *approvals) events(w http.ResponseWriter, r *http.Request, v people.Visi
 		}
 	}
 	ctx, stop := a.UntilClosed(r.Context())
-	changes, wait := page.Feed(ctx, a.Log, a.feed.Follow(ctx, after)) // from here on nothing is missed
+	changes, wait := page.Feed(ctx, a.Log, a.Feed.Follow(ctx, after)) // from here on nothing is missed
 	defer wait()
 	defer stop()
 	known := func() (err error) {
-		v, err = a.guard.IdentifyAgain(ctx, v)
+		v, err = a.Guard.IdentifyAgain(ctx, v)
 		return err
 	}
 	page.SendEvents(ctx, w, "event: changed\ndata:\n", changes, known, func(e approval.Event) string { return eventsOf(e, v) })
@@ -60,7 +60,7 @@ type TicketEvent struct {
 
 // watch streams the changes of the tickets that p sees, one per line. It
 // identifies p again for every line.
-func (a *approvals) watch(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (a *Area) watch(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	after := int64(-1)
 	if err := page.ReadQuery(r.URL, map[string]func(string) error{
 		"after": page.Number(&after, 0, math.MaxInt64, "after is the seq of the last line that you have"),
@@ -69,11 +69,11 @@ func (a *approvals) watch(w http.ResponseWriter, r *http.Request, p policy.Princ
 	}
 	ctx, stop := a.UntilClosed(r.Context())
 	defer stop()
-	events := a.feed.Follow(ctx, after) // from here on nothing is missed
+	events := a.Feed.Follow(ctx, after) // from here on nothing is missed
 	page.Stream(a.Log, w, page.JSONLines, func(yield func([]byte, error) bool) {
 		for e, err := range events {
 			if err == nil {
-				p, err = a.guard.Identify(ctx, r.Header.Values("Authorization"))
+				p, err = a.Guard.Identify(ctx, r.Header.Values("Authorization"))
 			}
 			var line []byte
 			if err == nil && e.Ticket.VisibleTo(p) {
@@ -86,8 +86,3 @@ func (a *approvals) watch(w http.ResponseWriter, r *http.Request, p policy.Princ
 	}, true)
 	return nil
 }
-
-const (
-	tailLines = 10    // when the query does not say
-	maxLines  = 10000 // in one request
-)

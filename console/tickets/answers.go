@@ -1,7 +1,6 @@
-package console
+package tickets
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,35 +20,6 @@ const (
 	defaultTickets = 100 // in one list
 	maxTickets     = 1000
 )
-
-// approvals are the pages about held calls.
-type approvals struct {
-	*people.Site
-	guard      *people.Guard // identify readers of streams again
-	held       Approvals
-	reconciler Reconciler
-	feed       Feed
-	archive    Archive
-	brief      func(ctx context.Context, k approval.Ticket) (Briefing, error) // Options.Brief
-}
-
-// Routes are the routes of held calls.
-func (a *approvals) Routes(g *people.Guard) page.Routes {
-	return page.Routes{
-		page.ApprovalsPath:                     {http.MethodGet: g.Visit(a.inbox)},
-		denyPath:                               {http.MethodPost: g.Submit(a.denySeveral)},
-		page.ApprovalsPath + "/{id}":           {http.MethodGet: g.Visit(a.ticketPage)},
-		page.ApprovalsPath + "/{id}/arguments": {http.MethodGet: g.Visit(a.arguments)},
-		page.ApprovalsPath + "/{id}/vote":      {http.MethodPost: g.Submit(a.vote)},
-		page.ApprovalsPath + "/{id}/reconcile": {http.MethodPost: g.Submit(a.finding)},
-		"/console/events":                      {http.MethodGet: g.Visit(a.events)},
-		"/v1/approvals":                        {http.MethodGet: g.As(page.Answers(a.list))},
-		"/v1/approvals/{id}":                   {http.MethodGet: g.As(page.Answers(a.show))},
-		"/v1/approvals/{id}/{action}":          {http.MethodPost: g.As(a.decide)},
-		"/v1/approvals/watch":                  {http.MethodGet: g.As(a.watch)},
-		"/v1/approvals/{id}/reconcile":         {http.MethodPost: g.As(a.reconcile)},
-	}
-}
 
 // A Ticket is a held call in answers of /v1/approvals. Texts that others wrote are
 // in their visible form; arguments is the value, arguments_text what to show.
@@ -167,12 +137,12 @@ func argumentsText(k approval.Ticket) string {
 	return page.Shorten(page.Visible(string(k.Arguments)))
 }
 
-func (a *approvals) list(r *http.Request, p policy.Principal) (any, error) {
+func (a *Area) list(r *http.Request, p policy.Principal) (any, error) {
 	f, err := listFilter(r.URL, p)
 	if err != nil {
 		return nil, err
 	}
-	found, err := a.held.List(r.Context(), f)
+	found, err := a.Approvals.List(r.Context(), f)
 	if err != nil {
 		return nil, err
 	}
@@ -229,7 +199,7 @@ func stateNames() string {
 	return strings.Join(names, ", ")
 }
 
-func (a *approvals) show(r *http.Request, p policy.Principal) (any, error) {
+func (a *Area) show(r *http.Request, p policy.Principal) (any, error) {
 	k, err := a.visible(r, p)
 	if err != nil {
 		return nil, err
@@ -238,11 +208,11 @@ func (a *approvals) show(r *http.Request, p policy.Principal) (any, error) {
 }
 
 // visible returns the ticket that the path names, if p may see it.
-func (a *approvals) visible(r *http.Request, p policy.Principal) (approval.Ticket, error) {
+func (a *Area) visible(r *http.Request, p policy.Principal) (approval.Ticket, error) {
 	return a.ticketFor(r.Context(), r.PathValue("id"), p)
 }
 
-func (a *approvals) decide(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (a *Area) decide(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	action := r.PathValue("action")
 	if action != "approve" && action != "deny" {
 		return page.Problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "a ticket can be approved or denied", Hint: "POST …/approve or …/deny"}
@@ -256,13 +226,13 @@ func (a *approvals) decide(w http.ResponseWriter, r *http.Request, p policy.Prin
 		return err
 	}
 	return a.settle(w, r, p, func(id string) (approval.Ticket, error) {
-		return a.held.Decide(r.Context(), approval.Vote{ID: id, Approver: p, Approve: action == "approve", Reason: body.Reason, Digest: body.Digest})
+		return a.Approvals.Decide(r.Context(), approval.Vote{ID: id, Approver: p, Approve: action == "approve", Reason: body.Reason, Digest: body.Digest})
 	})
 }
 
 // settle answers with the ticket as change leaves it. A ticket that p may not see is
 // not changed.
-func (a *approvals) settle(w http.ResponseWriter, r *http.Request, p policy.Principal, change func(id string) (approval.Ticket, error)) error {
+func (a *Area) settle(w http.ResponseWriter, r *http.Request, p policy.Principal, change func(id string) (approval.Ticket, error)) error {
 	k, err := a.visible(r, p)
 	if err == nil {
 		k, err = change(k.ID)
@@ -275,7 +245,7 @@ func (a *approvals) settle(w http.ResponseWriter, r *http.Request, p policy.Prin
 }
 
 // reconcile records what a person found out about a call of unknown outcome.
-func (a *approvals) reconcile(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+func (a *Area) reconcile(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	var body struct {
 		Outcome string `json:"outcome"`
 		Reason  string `json:"reason"`
@@ -288,7 +258,7 @@ func (a *approvals) reconcile(w http.ResponseWriter, r *http.Request, p policy.P
 		return page.BadRequest("the body is not "+shape, example)
 	}
 	return a.settle(w, r, p, func(id string) (approval.Ticket, error) {
-		k, err := a.reconciler.Reconcile(r.Context(), approval.Finding{ID: id, Approver: p, TookEffect: body.Outcome == string(approval.StateDone), Reason: body.Reason})
+		k, err := a.Reconciler.Reconcile(r.Context(), approval.Finding{ID: id, Approver: p, TookEffect: body.Outcome == string(approval.StateDone), Reason: body.Reason})
 		if errors.Is(err, approval.ErrReasonRequired) {
 			err = page.Problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a finding needs a reason", Hint: "say how you know"}
 		}
@@ -297,7 +267,7 @@ func (a *approvals) reconcile(w http.ResponseWriter, r *http.Request, p policy.P
 }
 
 // recordVote records a refused vote or finding on a ticket.
-func (a *approvals) recordVote(r *http.Request, p policy.Principal, ticket string, err error) {
+func (a *Area) recordVote(r *http.Request, p policy.Principal, ticket string, err error) {
 	if err != nil {
 		_ = a.Record(r, people.Act{Name: people.ActVoteRefused, Principal: p, Ticket: page.Visible(ticket), Reason: page.ProblemOf(err).Code})
 	}

@@ -1,4 +1,4 @@
-package console
+package tickets
 
 import (
 	"cmp"
@@ -35,13 +35,13 @@ type ticketPage struct {
 	Typed   string        // the reason that stood in it
 }
 
-func (a *approvals) ticketPage(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
+func (a *Area) ticketPage(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
 	return a.showTicket(w, r, v, nil)
 }
 
 // showTicket shows the page of the ticket that the path names and, where
 // refused is set, why the visitor's form changed nothing.
-func (a *approvals) showTicket(w http.ResponseWriter, r *http.Request, v people.Visitor, refused *page.Problem) error {
+func (a *Area) showTicket(w http.ResponseWriter, r *http.Request, v people.Visitor, refused *page.Problem) error {
 	k, err := a.visible(r, v.Principal)
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (a *approvals) showTicket(w http.ResponseWriter, r *http.Request, v people.
 	return page.Render(w, page.ScriptCSP, status, ticketView(data))
 }
 
-func (a *approvals) describe(r *http.Request, k approval.Ticket, v people.Visitor) (d ticketPage, err error) {
+func (a *Area) describe(r *http.Request, k approval.Ticket, v people.Visitor) (d ticketPage, err error) {
 	ctx := r.Context()
 	d = ticketPage{
 		face: a.face(k, v), Effect: effect(k), WhenRun: whenRun(k), Way: describeTransport(k), Session: page.Visible(k.Session),
@@ -65,7 +65,7 @@ func (a *approvals) describe(r *http.Request, k approval.Ticket, v people.Visito
 	if d.Ticket, err = a.wholeTicket(r, k, v.Principal); err != nil {
 		return d, err
 	}
-	if d.Shell, err = a.Shell(ctx, v, page.Visible(k.Exposed), page.ApprovalsPath, ticketPath(k.ID)); err != nil {
+	if d.Shell, err = a.Shell(ctx, v, page.Visible(k.Exposed), page.ApprovalsPath, Path(k.ID)); err != nil {
 		return d, err
 	}
 	own, voted := k.VoteOf(v.Principal)
@@ -86,8 +86,8 @@ func (a *approvals) describe(r *http.Request, k approval.Ticket, v people.Visito
 
 // earlier returns the last approved call like k that p may see, the zero Ticket
 // for none.
-func (a *approvals) earlier(ctx context.Context, k approval.Ticket, p policy.Principal) (approval.Ticket, error) {
-	found, err := a.archive.Similar(ctx, k.ID)
+func (a *Area) earlier(ctx context.Context, k approval.Ticket, p policy.Principal) (approval.Ticket, error) {
+	found, err := a.Archive.Similar(ctx, k.ID)
 	if errors.Is(err, approval.ErrNotFound) || err == nil && !found.VisibleTo(p) {
 		return approval.Ticket{}, nil
 	}
@@ -136,7 +136,7 @@ func whyNot(k approval.Ticket, p policy.Principal, own approval.Ballot, voted bo
 
 // arguments sends the judged bytes, so that readers can compare their digest
 // and read values that are too long for the page.
-func (a *approvals) arguments(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
+func (a *Area) arguments(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
 	k, err := a.visible(r, v.Principal)
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ func (a *approvals) arguments(w http.ResponseWriter, r *http.Request, v people.V
 }
 
 // vote takes the form of a ticket's page.
-func (a *approvals) vote(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
+func (a *Area) vote(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
 	word := r.PostForm.Get("vote")
 	if word != "approve" && word != "deny" {
 		return page.BadRequest("a vote is approve or deny", "")
@@ -158,12 +158,12 @@ func (a *approvals) vote(w http.ResponseWriter, r *http.Request, v people.Visito
 }
 
 // finding takes the form for a call of unknown outcome.
-func (a *approvals) finding(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
+func (a *Area) finding(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
 	outcome := r.PostForm.Get("outcome")
 	if outcome != string(approval.StateDone) && outcome != string(approval.StateFailed) {
 		return page.BadRequest("an outcome is done or failed", "")
 	}
-	_, err := a.reconciler.Reconcile(r.Context(), approval.Finding{
+	_, err := a.Reconciler.Reconcile(r.Context(), approval.Finding{
 		ID: r.PathValue("id"), Approver: v.Principal, TookEffect: outcome == string(approval.StateDone), Reason: r.PostForm.Get("reason"),
 	})
 	a.recordVote(r, v.Principal, r.PathValue("id"), err)
@@ -173,9 +173,9 @@ func (a *approvals) finding(w http.ResponseWriter, r *http.Request, v people.Vis
 // settled answers a form with the page of its ticket: by a redirect when the
 // form changed something, else with the reason. A ticket that v may not see is
 // refused like a missing one.
-func (a *approvals) settled(w http.ResponseWriter, r *http.Request, v people.Visitor, err error) error {
+func (a *Area) settled(w http.ResponseWriter, r *http.Request, v people.Visitor, err error) error {
 	if err == nil {
-		http.Redirect(w, r, ticketPath(r.PathValue("id")), http.StatusSeeOther)
+		http.Redirect(w, r, Path(r.PathValue("id")), http.StatusSeeOther)
 		return nil
 	}
 	p := page.ProblemOf(err)

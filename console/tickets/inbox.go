@@ -1,4 +1,4 @@
-package console
+package tickets
 
 import (
 	"cmp"
@@ -29,7 +29,7 @@ type face struct {
 	Seconds        int // to the expiry
 }
 
-func (a *approvals) face(k approval.Ticket, v people.Visitor) face {
+func (a *Area) face(k approval.Ticket, v people.Visitor) face {
 	now := a.Now()
 	look := string(k.State)
 	if k.ToolFailed() {
@@ -65,12 +65,12 @@ type inboxPage struct {
 // of unknown outcome that it may settle; team, all that are under way and that
 // it may see; history, the others that it may see. The parameters of
 // ticketParameters choose among them.
-func (a *approvals) inbox(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
+func (a *Area) inbox(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
 	return a.showInbox(w, r, v, http.StatusOK, denials{})
 }
 
 // showInbox is inbox after several were denied.
-func (a *approvals) showInbox(w http.ResponseWriter, r *http.Request, v people.Visitor, status int, denied denials) error {
+func (a *Area) showInbox(w http.ResponseWriter, r *http.Request, v people.Visitor, status int, denied denials) error {
 	view, f, err := inboxQuery(r.URL, v)
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func (a *approvals) showInbox(w http.ResponseWriter, r *http.Request, v people.V
 	if data.Shell, err = a.Shell(r.Context(), v, "Approvals", page.ApprovalsPath, inboxPath(view, f)); err != nil {
 		return err
 	}
-	found, err := a.held.List(r.Context(), f)
+	found, err := a.Approvals.List(r.Context(), f)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (a *approvals) showInbox(w http.ResponseWriter, r *http.Request, v people.V
 	}
 	if view == "mine" && f.Before == "" {
 		f.Awaiting, f.Viewer, f.States = policy.Principal{}, v.Principal, []approval.State{approval.StateUnknown}
-		unclear, err := a.held.List(r.Context(), f)
+		unclear, err := a.Approvals.List(r.Context(), f)
 		if err != nil {
 			return err
 		}
@@ -103,7 +103,7 @@ func (a *approvals) showInbox(w http.ResponseWriter, r *http.Request, v people.V
 	return page.Render(w, page.ScriptCSP, status, inboxView(data))
 }
 
-func (a *approvals) items(found []approval.Ticket, v people.Visitor) (items []item) {
+func (a *Area) items(found []approval.Ticket, v people.Visitor) (items []item) {
 	for _, k := range found {
 		if k.VisibleTo(v.Principal) {
 			items = append(items, item{face: a.face(k, v), ID: k.ID, Digest: k.Digest, Created: k.Created})
@@ -174,5 +174,5 @@ func (d *inboxPage) to(view string) string {
 	return inboxPath(view, f)
 }
 
-// ticketPath returns the path of the page of a ticket.
-func ticketPath(id string) string { return page.ApprovalsPath + "/" + url.PathEscape(id) }
+// Path returns the path of the page of a ticket.
+func Path(id string) string { return page.ApprovalsPath + "/" + url.PathEscape(id) }
