@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -157,16 +156,11 @@ func asked(q *index.Query) string {
 // query reads a query of /v1/calls.
 func (c *calls) query(u *url.URL) (q index.Query, follow bool, err error) {
 	known := map[string]func(string) error{
-		"limit": page.Number(&q.Limit, 1, index.MaxLimit, fmt.Sprintf("limit is a number from 1 to %d", index.MaxLimit)),
-		"follow": func(value string) (err error) {
-			if follow, err = strconv.ParseBool(value); err != nil {
-				err = page.BadRequest("follow is true or false", "")
-			}
-			return err
-		},
+		"limit":  page.Number(&q.Limit, 1, index.MaxLimit, fmt.Sprintf("limit is a number from 1 to %d", index.MaxLimit)),
+		"follow": page.Bool(&follow, "follow is true or false"),
 	}
 	for name, to := range textsOf(&q) {
-		known[name] = func(value string) error { *to = value; return nil }
+		known[name] = page.String(to)
 	}
 	for name, to := range timesOf(&q) {
 		known[name] = c.Moment(to)

@@ -81,12 +81,7 @@ func (l *limits) ask(r *http.Request, p policy.Principal) (d limitsPage, err err
 	var part page.Paging
 	if err := page.ReadQuery(r.URL, part.Parameters(map[string]func(string) error{
 		"principal": page.String(&d.Principal), "tool": page.String(&d.Tool),
-		"kind": func(value string) error {
-			if d.Kind = value; value != "" && !slices.Contains(limitKinds, value) {
-				return page.BadRequest("kind is rate, refused or meter", "")
-			}
-			return nil
-		},
+		"kind": page.OneOf(&d.Kind, limitKinds, "kind is rate, refused or meter"),
 	})); err != nil {
 		return d, err
 	}

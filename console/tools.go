@@ -3,11 +3,13 @@ package console
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/a-h/templ"
 
 	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/console/people"
@@ -28,13 +30,18 @@ type Tools interface {
 	Judge(ctx context.Context, v Verdict) error
 }
 
-// Errors of [Tools].
+// Errors of [Tools], which are refusals.
 var (
-	ErrNoTool          = errors.New("no server offers such a tool")
-	ErrNobody          = errors.New("the roles of this principal are not known")
-	ErrOtherDefinition = errors.New("the server offers another definition by now")
-	ErrJudged          = errors.New("no definition of this tool waits to be accepted")
-	ErrLocked          = errors.New("the definitions of this server are those of a lock file")
+	ErrNoTool = page.Problem{Status: http.StatusNotFound, Code: "NO_TOOL", Detail: "no server offers such a tool",
+		Hint: "GET /v1/tools lists them; a tool goes by its server and the name there"}
+	ErrNobody = page.Problem{Status: http.StatusBadRequest, Code: "BAD_REQUEST", Detail: "the roles of this principal are not known",
+		Hint: "roles=… names them, with commas: no configured token has this subject"}
+	ErrOtherDefinition = page.Problem{Status: http.StatusConflict, Code: "STALE_DIGEST", Detail: "the server offers another definition by now",
+		Hint: "look at the tool again, and judge the definition that it has now"}
+	ErrJudged = page.Problem{Status: http.StatusConflict, Code: "NOT_PENDING", Detail: "no definition of this tool waits to be accepted",
+		Hint: "look at the tool again"}
+	ErrLocked = page.Problem{Status: http.StatusConflict, Code: "LOCKED", Detail: "the definitions of this server are those of a lock file",
+		Hint: "toolgate lock accepts what the server lists"}
 )
 
 // The states of a [Tool].
@@ -145,26 +152,6 @@ func (ts *tools) Routes(g *people.Guard) page.Routes {
 var mayNotAccept = page.Problem{Status: http.StatusForbidden, Code: "NOT_ACCEPTER", Detail: "the policy does not let you accept or refuse definitions of tools",
 	Hint: "see data.definitions of the policy"}
 
-// toolProblems maps the errors of [Tools] to refusals.
-var toolProblems = map[error]page.Problem{
-	ErrNoTool:          {Status: http.StatusNotFound, Code: "NO_TOOL", Hint: "GET /v1/tools lists them; a tool goes by its server and the name there"},
-	ErrNobody:          {Status: http.StatusBadRequest, Code: "BAD_REQUEST", Hint: "roles=… names them, with commas: no configured token has this subject"},
-	ErrOtherDefinition: {Status: http.StatusConflict, Code: "STALE_DIGEST", Hint: "look at the tool again, and judge the definition that it has now"},
-	ErrJudged:          {Status: http.StatusConflict, Code: "NOT_PENDING", Hint: "look at the tool again"},
-	ErrLocked:          {Status: http.StatusConflict, Code: "LOCKED", Hint: "toolgate lock accepts what the server lists"},
-}
-
-// toolProblem returns the refusal for an error of [Tools].
-func toolProblem(err error) error {
-	for known, p := range toolProblems {
-		if errors.Is(err, known) {
-			p.Detail = known.Error()
-			return p
-		}
-	}
-	return err
-}
-
 // toolChoice chooses among tools; "" = all.
 type toolChoice struct{ Server, State, Text string } // Text is in a name or the title
 
@@ -178,12 +165,7 @@ func (ts *tools) ask(r *http.Request, p policy.Principal) (d toolsPage, err erro
 	var part page.Paging
 	if err := page.ReadQuery(r.URL, part.Parameters(map[string]func(string) error{
 		"server": page.String(&d.Choice.Server), "text": page.String(&d.Choice.Text),
-		"state": func(value string) error {
-			if d.Choice.State = value; value != "" && !slices.Contains(toolStates, value) {
-				return page.BadRequest("state is served, unserved, withheld or quarantined", "")
-			}
-			return nil
-		},
+		"state": page.OneOf(&d.Choice.State, toolStates, "state is served, unserved, withheld or quarantined"),
 	})); err != nil {
 		return d, err
 	}
@@ -215,7 +197,7 @@ func (ts *tools) toolFor(ctx context.Context, p policy.Principal, q ToolQuery) (
 	}
 	t, err := ts.offered.Show(ctx, q)
 	if err != nil {
-		return t, toolProblem(err)
+		return t, err
 	}
 	t.Tool, t.Difference = t.shown(), page.VisibleLines(t.Difference)
 	for i := range t.Others {
@@ -250,9 +232,13 @@ func (ts *tools) show(r *http.Request, p policy.Principal) (any, error) {
 	return ts.toolFor(r.Context(), p, q)
 }
 
-// toolAt returns the tool that the path of r names.
+// toolAt returns the tool that the path of r names, as toolPath does for pages.
 func toolAt(r *http.Request) ToolQuery {
-	return ToolQuery{Server: r.PathValue("server"), Name: r.PathValue("name")}
+	q := ToolQuery{Server: r.PathValue("server"), Name: r.PathValue("name")}
+	if strings.HasPrefix(r.URL.Path, toolsPath) {
+		q.Name = strings.TrimPrefix(q.Name, dotMark)
+	}
+	return q
 }
 
 // answerJudgement returns what accepts or refuses the definition of the tool that the path names, and answers
@@ -305,7 +291,7 @@ func (ts *tools) judge(r *http.Request, p policy.Principal, v Verdict) error {
 			done.Added, done.Removed = added, removed
 			return ts.Record(r, done)
 		}
-		err = toolProblem(ts.offered.Judge(r.Context(), v))
+		err = ts.offered.Judge(r.Context(), v)
 	}
 	if err != nil && page.ProblemOf(err).Code != people.CodeUnrecorded {
 		act.Why = ""
@@ -329,4 +315,158 @@ func (t Tool) shown() Tool {
 // looks reports whether p may look at tools: to operate servers, or to judge definitions.
 func (ts *tools) looks(ctx context.Context, p policy.Principal) bool {
 	return ts.May(ctx, p, policy.Operates) || ts.May(ctx, p, policy.Definitions)
+}
+
+const (
+	toolsPath = "/console/tools"
+	dotMark   = "~"
+)
+
+// toolPath returns the path of the page of a tool. A name that is no segment of a path gets a mark, for which a name
+// that begins with the mark gets another one.
+func toolPath(server, name string) string {
+	if name == "." || name == ".." || strings.HasPrefix(name, dotMark) {
+		name = dotMark + name
+	}
+	return toolsPath + "/" + url.PathEscape(server) + "/" + url.PathEscape(name)
+}
+
+// toolsAt returns the address of the list of tools of a server in a state, where these are not "".
+func toolsAt(server, state string) string {
+	return toolsPath + "?" + url.Values{"server": {server}, "state": {state}}.Encode()
+}
+
+// address is that of the page of t, and of this definition where it is for some clients only.
+func (t Tool) address() string {
+	if t.For == "" {
+		return toolPath(t.Server, t.Name)
+	}
+	return toolPath(t.Server, t.Name) + "?" + url.Values{"digest": {t.Digest}}.Encode()
+}
+
+// waits reports whether somebody has to accept or refuse the definition that t has now.
+func (t Tool) waits() bool { return t.Pin != nil && t.Pin.Digest != t.Digest }
+
+type toolsPage struct {
+	page.Shell
+	page.List[Tool]
+	Choice  toolChoice
+	Servers []string
+}
+
+// listPage lists tools.
+func (ts *tools) listPage(r *http.Request, v people.Visitor) (templ.Component, error) {
+	d, err := ts.ask(r, v.Principal)
+	if err != nil {
+		return nil, err
+	}
+	for _, u := range ts.status().Upstreams {
+		d.Servers = append(d.Servers, u.Name)
+	}
+	d.Shell, err = ts.Shell(r.Context(), v, "Tools", toolsPath, "")
+	return toolsView(d), err
+}
+
+type toolPageData struct {
+	page.Shell
+	Tool    ToolDetail
+	Lines   []twoLines // of the accepted and the offered definition
+	Asked   ToolQuery
+	Refused *page.Problem // why nothing is known of who was asked for
+	Judges  bool
+}
+
+// page shows the tool that the path names.
+func (ts *tools) page(r *http.Request, v people.Visitor) (templ.Component, error) {
+	q, err := readTool(r)
+	if err != nil {
+		return nil, err
+	}
+	d := toolPageData{Asked: q, Judges: ts.May(r.Context(), v.Principal, policy.Definitions)}
+	d.Tool, err = ts.toolFor(r.Context(), v.Principal, q)
+	if p := page.ProblemOf(err); err != nil && p.Status == http.StatusBadRequest {
+		d.Refused, q.Principal = &p, ""
+		d.Tool, err = ts.toolFor(r.Context(), v.Principal, q)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d.Lines = sideBySide(d.Tool.Difference)
+	d.Shell, err = ts.Shell(r.Context(), v, page.Visible(d.Tool.Exposed), toolsPath, "") // what the visitor types stays
+	return toolView(d), err
+}
+
+// submitJudgement returns what accepts or refuses the definition that a form shows.
+func (ts *tools) submitJudgement(refuse bool) people.VisitorHandler {
+	return people.Leads(func(r *http.Request, v people.Visitor) (string, error) {
+		q := toolAt(r)
+		verdict := Verdict{Server: q.Server, Name: q.Name, Digest: r.PostForm.Get("digest"), Refuse: refuse, Reason: r.PostForm.Get("reason")}
+		return toolPath(q.Server, q.Name) + "?digest=" + url.QueryEscape(verdict.Digest), ts.judge(r, v.Principal, verdict)
+	})
+}
+
+// twoLines are a line of one text beside that of another. The first of a part that is left out is a Gap.
+type twoLines struct {
+	Was, Now     *sideLine // nil = there is none
+	Changed, Gap bool
+}
+
+// sideLine is a line in three parts, of which the middle is the one that differs.
+type sideLine struct{ Before, Middle, After page.Text }
+
+// sideBySide lays out a difference in the unified form, of visible texts.
+func sideBySide(unified string) (all []twoLines) {
+	var was, now []string
+	flush := func() {
+		for i := range max(len(was), len(now)) {
+			line := twoLines{Changed: true}
+			switch {
+			case i >= len(now):
+				line.Was = &sideLine{Before: page.TextOf(was[i])}
+			case i >= len(was):
+				line.Now = &sideLine{Before: page.TextOf(now[i])}
+			default:
+				line.Was, line.Now = apart(was[i], now[i]), apart(now[i], was[i])
+			}
+			all = append(all, line)
+		}
+		was, now = nil, nil
+	}
+	_, body, _ := strings.Cut(unified, "\n@@ ")
+	for _, text := range strings.Split(strings.TrimSuffix(body, "\n"), "\n")[1:] {
+		switch {
+		case strings.HasPrefix(text, "-"):
+			was = append(was, text[1:])
+		case strings.HasPrefix(text, "+"):
+			now = append(now, text[1:])
+		case strings.HasPrefix(text, "@@ "):
+			flush()
+			all = append(all, twoLines{Gap: true})
+		default:
+			flush()
+			same := &sideLine{Before: page.TextOf(strings.TrimPrefix(text, " "))}
+			all = append(all, twoLines{Was: same, Now: same})
+		}
+	}
+	flush()
+	return all
+}
+
+// apart splits a line where another begins and ceases to differ from it, between words.
+func apart(line, other string) *sideLine {
+	a, b := strings.SplitAfter(line, " "), strings.SplitAfter(other, " ")
+	start, end := 0, 0
+	for start < min(len(a), len(b)) && a[start] == b[start] {
+		start++
+	}
+	for end < min(len(a), len(b))-start && a[len(a)-1-end] == b[len(b)-1-end] {
+		end++
+	}
+	join := func(words []string) page.Text { return page.TextOf(strings.Join(words, "")) }
+	return &sideLine{join(a[:start]), join(a[start : len(a)-end]), join(a[len(a)-end:])}
+}
+
+// laidOut returns the visible form of JSON in lines.
+func laidOut(text json.RawMessage) page.Text {
+	return page.TextOf(page.Shorten(page.Indented(text)))
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -216,5 +217,49 @@ func TestNoJudge(t *testing.T) {
 				t.Errorf("recorded %+v", l.acts)
 			}
 		})
+	}
+}
+
+// dotted has tools whose names are no segments of a path, or look like what stands for one.
+type dotted struct{ shelf }
+
+func (d *dotted) List(context.Context) (all []console.Tool, err error) {
+	for _, name := range []string{".", "..", "~", "~.", "~~"} {
+		all = append(all, console.Tool{Server: "web", Name: name, Exposed: "web__" + name, State: console.ToolWithheld, Digest: "sha256:2", Pin: &console.Pin{Digest: "sha256:1"}})
+	}
+	return all, nil
+}
+
+func (d *dotted) Show(ctx context.Context, q console.ToolQuery) (console.ToolDetail, error) {
+	all, err := d.List(ctx)
+	for _, t := range all {
+		if t.Name == q.Name {
+			return console.ToolDetail{Tool: t}, err
+		}
+	}
+	return console.ToolDetail{}, console.ErrNoTool
+}
+
+func TestEveryToolHasAPage(t *testing.T) {
+	d := new(dotted)
+	l, _ := shelved(t, func(o *console.Options) {
+		o.Tools = d
+		o.May = func(context.Context, policy.Principal, policy.Right) (bool, error) { return true, nil }
+	})
+	b := newBrowser(l).signIn("t-oda")
+	all, _ := d.List(t.Context())
+	links := regexp.MustCompile(`<a href="(/console/tools/[^"]+)"`).FindAllStringSubmatch(b.do("GET", "/console/tools", nil).Body.String(), -1)
+	if len(links) != len(all) {
+		t.Fatalf("%d links: %v", len(links), links)
+	}
+	for i, link := range links {
+		if w := b.do("GET", link[1], nil); w.Code != 200 || !strings.Contains(w.Body.String(), "<h1>"+all[i].Exposed+"</h1>") {
+			t.Errorf("%s: %d", link[1], w.Code)
+		}
+		form := b.form(link[1])
+		form.Set("digest", "sha256:2")
+		if w := b.do("POST", link[1]+"/accept", form); w.Code != 303 || len(d.judged) != i+1 || d.judged[i].Name != all[i].Name {
+			t.Errorf("%s: %d, %v", link[1], w.Code, d.judged)
+		}
 	}
 }

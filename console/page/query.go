@@ -99,6 +99,26 @@ func Number[N int | int64](n *N, least, most int64, detail string) func(string) 
 	}
 }
 
+// Bool reads a truth value into b, and refuses others with detail.
+func Bool(b *bool, detail string) func(string) error {
+	return func(value string) (err error) {
+		if *b, err = strconv.ParseBool(value); err != nil {
+			return BadRequest(detail, "")
+		}
+		return nil
+	}
+}
+
+// OneOf reads one of several names, or "", into s, and refuses others with detail.
+func OneOf(s *string, names []string, detail string) func(string) error {
+	return func(value string) error {
+		if *s = value; value != "" && !slices.Contains(names, value) {
+			return BadRequest(detail, "")
+		}
+		return nil
+	}
+}
+
 // String reads any text into s.
 func String(s *string) func(string) error {
 	return func(value string) error {

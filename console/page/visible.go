@@ -75,11 +75,17 @@ func Shorten(s string) string {
 	if len(s) <= TextBytes {
 		return s
 	}
-	cut := TextBytes
-	for !utf8.RuneStart(s[cut]) {
-		cut--
+	start := Start(s, TextBytes)
+	return fmt.Sprintf("%s… (cut: %d of %d bytes are not shown)", start, len(s)-len(start), len(s))
+}
+
+// Start returns at most the first n bytes of s, and whole characters.
+func Start(s string, n int) string {
+	n = min(n, len(s))
+	for n < len(s) && !utf8.RuneStart(s[n]) {
+		n--
 	}
-	return fmt.Sprintf("%s… (cut: %d of %d bytes are not shown)", s[:cut], len(s)-cut, len(s))
+	return s[:n]
 }
 
 // VisibleLines is Visible, but line feeds stay.

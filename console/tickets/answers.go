@@ -200,16 +200,11 @@ func stateNames() string {
 }
 
 func (a *Area) show(r *http.Request, p policy.Principal) (any, error) {
-	k, err := a.visible(r, p)
+	k, err := a.ticketFor(r, p, r.PathValue("id"))
 	if err != nil {
 		return nil, err
 	}
 	return a.wholeTicket(r, k, p)
-}
-
-// visible returns the ticket that the path names, if p may see it.
-func (a *Area) visible(r *http.Request, p policy.Principal) (approval.Ticket, error) {
-	return a.ticketFor(r.Context(), r.PathValue("id"), p)
 }
 
 func (a *Area) decide(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
@@ -233,7 +228,7 @@ func (a *Area) decide(w http.ResponseWriter, r *http.Request, p policy.Principal
 // settle answers with the ticket as change leaves it. A ticket that p may not see is
 // not changed.
 func (a *Area) settle(w http.ResponseWriter, r *http.Request, p policy.Principal, change func(id string) (approval.Ticket, error)) error {
-	k, err := a.visible(r, p)
+	k, err := a.ticketFor(r, p, r.PathValue("id"))
 	if err == nil {
 		k, err = change(k.ID)
 	}

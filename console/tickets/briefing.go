@@ -100,11 +100,7 @@ func resultOf(stored json.RawMessage) (r Result) {
 		}
 	}
 	whole := cmp.Or(strings.Join(said, "\n"), string(stored))
-	cut := min(len(whole), resultBytes)
-	for cut < len(whole) && !utf8.RuneStart(whole[cut]) {
-		cut--
-	}
-	lines := strings.SplitAfterN(whole[:cut], "\n", resultLines+1)
+	lines := strings.SplitAfterN(page.Start(whole, resultBytes), "\n", resultLines+1)
 	start := strings.Join(lines[:min(len(lines), resultLines)], "")
 	return Result{Text: page.VisibleLines(start), Cut: len(whole) - len(start)}
 }

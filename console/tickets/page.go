@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"unicode/utf8"
 
 	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/console/people"
@@ -42,7 +41,7 @@ func (a *Area) ticketPage(w http.ResponseWriter, r *http.Request, v people.Visit
 // showTicket shows the page of the ticket that the path names and, where
 // refused is set, why the visitor's form changed nothing.
 func (a *Area) showTicket(w http.ResponseWriter, r *http.Request, v people.Visitor, refused *page.Problem) error {
-	k, err := a.visible(r, v.Principal)
+	k, err := a.ticketFor(r, v.Principal, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -97,11 +96,8 @@ func (a *Area) earlier(ctx context.Context, k approval.Ticket, p policy.Principa
 // rawOf returns the visible form of the judged bytes and the number of bytes
 // that it leaves out at the end.
 func rawOf(arguments []byte) (page.Text, int) {
-	cut := min(len(arguments), page.TextBytes)
-	for cut < len(arguments) && !utf8.RuneStart(arguments[cut]) {
-		cut--
-	}
-	return page.TextOf(page.Visible(string(arguments[:cut]))), len(arguments) - cut
+	start := page.Start(string(arguments), page.TextBytes)
+	return page.TextOf(page.Visible(start)), len(arguments) - len(start)
 }
 
 // describeTransport says how a call arrived.
@@ -137,7 +133,7 @@ func whyNot(k approval.Ticket, p policy.Principal, own approval.Ballot, voted bo
 // arguments sends the judged bytes, so that readers can compare their digest
 // and read values that are too long for the page.
 func (a *Area) arguments(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
-	k, err := a.visible(r, v.Principal)
+	k, err := a.ticketFor(r, v.Principal, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
