@@ -97,7 +97,7 @@ func (a *access) ask(r *http.Request, p policy.Principal) (d accessPage, err err
 
 // makeFor makes a token for p that lasts for within, a duration, or "" = for ever. It is recorded first.
 func (a *access) makeFor(r *http.Request, p policy.Principal, t Token, within string) (MadeToken, error) {
-	act := people.Act{Name: people.ActTokenMade, Principal: p}
+	act := people.Act{Name: audit.EventTokenMade, Principal: p}
 	if !a.May(r.Context(), p, policy.Operates) {
 		return MadeToken{}, a.RecordRefusal(r, act, people.NotOperator)
 	}
@@ -139,7 +139,7 @@ func (a *access) revokeFor(r *http.Request, p policy.Principal, id, reason strin
 	if len(reason) > maxReasonBytes {
 		return Token{}, page.BadRequest("the reason has at most 1000 bytes", "")
 	}
-	act := people.Act{Name: people.ActTokenRevoked, Principal: p}
+	act := people.Act{Name: audit.EventRevoked, Principal: p}
 	all, err := a.tokensFor(r.Context(), p, "")
 	if err != nil {
 		return Token{}, a.RecordRefusal(r, act, err)
@@ -252,7 +252,7 @@ func (a *access) seenFor(r *http.Request, p policy.Principal) (found Seen, err e
 	if err := page.ReadQuery(r.URL, nil); err != nil {
 		return found, err
 	}
-	act := people.Act{Name: people.ActTrailRead, Principal: p, Query: "principals and sign-ins"}
+	act := people.Act{Name: audit.EventTrailRead, Principal: p, Added: []string{"search principals and sign-ins"}}
 	if a.TrailRight(r.Context(), p) != policy.TrailAll {
 		return found, a.RecordRefusal(r, act, people.NotAuditor)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
@@ -56,12 +57,12 @@ func TestActsAreRecorded(t *testing.T) {
 	b := newBrowser(l).signIn("t-ann")
 	b.do("POST", "/console/logout", b.form("/console/login"))
 	want := []people.Act{
-		{Name: people.ActVoteRefused, Source: "192.0.2.1", Credential: "bearer", Ticket: k.ID, Reason: "SELF_APPROVAL"},
-		{Name: people.ActVoteRefused, Source: "192.0.2.1", Credential: "bearer", Ticket: k.ID, Reason: "REASON_REQUIRED"},
-		{Name: people.ActTrailRead, Source: "192.0.2.1", Credential: "bearer"},
-		{Name: people.ActTrailRead, Source: "192.0.2.1", Credential: "bearer", Reason: "NOT_AUDITOR"},
-		{Name: people.ActSignIn, Source: "192.0.2.1", Credential: "token"},
-		{Name: people.ActSignOut, Source: "192.0.2.1", Credential: "session"},
+		{Name: audit.EventVoteRefused, Source: "192.0.2.1", Credential: "bearer", Ticket: k.ID, Reason: "SELF_APPROVAL"},
+		{Name: audit.EventVoteRefused, Source: "192.0.2.1", Credential: "bearer", Ticket: k.ID, Reason: "REASON_REQUIRED"},
+		{Name: audit.EventTrailRead, Source: "192.0.2.1", Credential: "bearer"},
+		{Name: audit.EventTrailRead, Source: "192.0.2.1", Credential: "bearer", Reason: "NOT_AUDITOR"},
+		{Name: audit.EventSignIn, Source: "192.0.2.1", Credential: "token"},
+		{Name: audit.EventSignOut, Source: "192.0.2.1", Credential: "session"},
 	}
 	subjects := make([]string, len(l.acts))
 	for i, a := range l.acts {

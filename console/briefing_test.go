@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/console/tickets"
@@ -110,7 +111,7 @@ func TestResults(t *testing.T) {
 		}
 		record := o.Record
 		o.Record = func(a people.Act) error {
-			if unrecorded && a.Name == people.ActArgumentsRead {
+			if unrecorded && a.Name == audit.EventArguments {
 				return errors.New("disk full")
 			}
 			return record(a)
@@ -127,7 +128,7 @@ func TestResults(t *testing.T) {
 		b.shows("/console/approvals/"+k.ID, []string{tt.says}, []string{tt.not})
 		read := 0
 		for _, a := range l.acts {
-			if a.Name == people.ActArgumentsRead && a.Ticket == k.ID && a.Credential == "session" {
+			if a.Name == audit.EventArguments && a.Ticket == k.ID && a.Credential == "session" {
 				read++
 			}
 		}

@@ -245,7 +245,7 @@ type callStep struct {
 
 // page shows one call whole: who, what, why, as whom, and what came of it.
 func (c *calls) page(r *http.Request, v people.Visitor) (templ.Component, error) {
-	whole, err := c.whole(r, v.Principal, r.PathValue("id"))
+	whole, err := c.whole(r, v.Principal)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/console/people"
@@ -51,7 +52,7 @@ func (c *calls) Routes(g *people.Guard) page.Routes {
 		callsPath + "/{id}": {http.MethodGet: g.Visit(people.Shows(c.page))},
 		callEvents:          {http.MethodGet: g.Visit(c.followPage)},
 		"/v1/calls":         {http.MethodGet: g.As(c.list)},
-		"/v1/calls/{id}":    {http.MethodGet: g.As(page.Answers(c.show))},
+		"/v1/calls/{id}":    {http.MethodGet: g.As(page.NoQuery(page.Answers(c.whole)))},
 	}
 }
 
@@ -96,17 +97,20 @@ func (c *calls) narrow(ctx context.Context, p policy.Principal, q *index.Query) 
 // searching restricts q to what p may see, and records the search: first as a reading of the trail, and
 // one in arguments also as a reading of these.
 func (c *calls) searching(r *http.Request, p policy.Principal, q *index.Query) error {
-	act := people.Act{Name: people.ActTrailRead, Principal: p, Query: asked(q)}
+	act := people.Act{Name: audit.EventTrailRead, Principal: p}
+	if what := asked(q); what != "" {
+		act.Added = []string{"search " + what}
+	}
 	refused := c.narrow(r.Context(), p, q)
 	if refused != nil {
 		act.Reason = page.ProblemOf(refused).Code
 	}
 	if act.Reason == noReader.Code {
-		act.Name = people.ActArgumentsRead
+		act.Name = audit.EventArguments
 	}
 	err := c.Record(r, act)
 	if err == nil && refused == nil && q.OfArguments() {
-		act.Name = people.ActArgumentsRead
+		act.Name = audit.EventArguments
 		err = c.Record(r, act)
 	}
 	if refused != nil {
@@ -211,19 +215,12 @@ func (c *calls) follow(w http.ResponseWriter, r *http.Request, q index.Query) er
 	return nil
 }
 
-// show answers with one call whole.
-func (c *calls) show(r *http.Request, p policy.Principal) (any, error) {
-	if err := page.ReadQuery(r.URL, nil); err != nil {
-		return nil, err
-	}
-	return c.whole(r, p, r.PathValue("id"))
-}
-
 // withheld are the members of records that have arguments, or tell of them.
 var withheld = []string{"arguments", "arguments_excerpt", "arguments_sha256", "input", "task"}
 
-// whole returns one call as p may see it. Reading it is recorded, and so is reading its arguments.
-func (c *calls) whole(r *http.Request, p policy.Principal, id string) (whole WholeCall, err error) {
+// whole returns the call that the path names as p may see it. Reading it is recorded, and so is reading its arguments.
+func (c *calls) whole(r *http.Request, p policy.Principal) (whole WholeCall, err error) {
+	id := r.PathValue("id")
 	q := index.Query{ID: id}
 	if err := c.searching(r, p, &q); err != nil {
 		return whole, err
@@ -235,7 +232,7 @@ func (c *calls) whole(r *http.Request, p policy.Principal, id string) (whole Who
 		return WholeCall{}, noCall
 	}
 	if c.May(r.Context(), p, policy.ReadsArguments) {
-		return whole, c.Record(r, people.Act{Name: people.ActArgumentsRead, Principal: p, Call: page.Visible(id), Ticket: page.Visible(whole.Call.Ticket)})
+		return whole, c.Record(r, people.Act{Name: audit.EventArguments, Principal: p, Added: []string{"call " + page.Visible(id)}, Ticket: page.Visible(whole.Call.Ticket)})
 	}
 	whole.Withheld = withheld
 	for _, record := range []*json.RawMessage{&whole.Decision, &whole.Outcome} {

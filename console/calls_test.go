@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -85,21 +86,21 @@ func TestCallsNeedRights(t *testing.T) {
 		found             bool
 		acts              string // name, reason, call and query of each
 	}{
-		{"t-audit", "", "/v1/calls", 200, "", true, "trail_read||| "},
-		{"t-audit", "", "/v1/calls?tool=a%1bb&since=2026-03-01T00:00:00Z&principal=p", 200, "", true, `trail_read|||principal=p since=2026-03-01T00:00:00Z tool=a\u001bb `},
-		{"t-audit", "", "/v1/calls?argument=/to=bob&text=secret+word", 200, "", true, "trail_read|||argument=/to text arguments_read|||argument=/to text "},
-		{"t-ann", mine, "/v1/calls", 200, "", true, "trail_read||| "},
-		{"t-ann", "apr_of_others", "/v1/calls", 200, "", false, "trail_read||| "},
-		{"t-self", mine, "/v1/calls", 200, "", false, "trail_read||| "}, // the requester
-		{"t-ann", mine, "/v1/calls?text=secret", 403, "NOT_READER", false, "arguments_read|NOT_READER||text "},
-		{"t-ann", mine, "/v1/calls?argument=/to=bob", 403, "NOT_READER", false, "arguments_read|NOT_READER||argument=/to "},
-		{"t-eve", mine, "/v1/calls", 403, "NOT_AUDITOR", false, "trail_read|NOT_AUDITOR|| "},
-		{"t-eve", mine, "/v1/calls/dec_1", 403, "NOT_AUDITOR", false, "trail_read|NOT_AUDITOR||id=dec_1 "},
-		{"t-audit", "", "/v1/calls/dec_1", 200, "", true, "trail_read|||id=dec_1 arguments_read||dec_1| "},
-		{"t-ann", mine, "/v1/calls/dec_1", 200, "", true, "trail_read|||id=dec_1 "},
-		{"t-ann", "", "/v1/calls/dec_1", 404, "NOT_FOUND", false, "trail_read|||id=dec_1 "},
-		{"t-ann", "apr_of_others", "/v1/calls/dec_1", 404, "NOT_FOUND", false, "trail_read|||id=dec_1 "},
-		{"t-audit", "", "/v1/calls/dec_2", 404, "NOT_FOUND", false, "trail_read|||id=dec_2 "},
+		{"t-audit", "", "/v1/calls", 200, "", true, "trail_read|| "},
+		{"t-audit", "", "/v1/calls?tool=a%1bb&since=2026-03-01T00:00:00Z&principal=p", 200, "", true, `trail_read||search principal=p since=2026-03-01T00:00:00Z tool=a\u001bb `},
+		{"t-audit", "", "/v1/calls?argument=/to=bob&text=secret+word", 200, "", true, "trail_read||search argument=/to text arguments_read||search argument=/to text "},
+		{"t-ann", mine, "/v1/calls", 200, "", true, "trail_read|| "},
+		{"t-ann", "apr_of_others", "/v1/calls", 200, "", false, "trail_read|| "},
+		{"t-self", mine, "/v1/calls", 200, "", false, "trail_read|| "}, // the requester
+		{"t-ann", mine, "/v1/calls?text=secret", 403, "NOT_READER", false, "arguments_read|NOT_READER|search text "},
+		{"t-ann", mine, "/v1/calls?argument=/to=bob", 403, "NOT_READER", false, "arguments_read|NOT_READER|search argument=/to "},
+		{"t-eve", mine, "/v1/calls", 403, "NOT_AUDITOR", false, "trail_read|NOT_AUDITOR| "},
+		{"t-eve", mine, "/v1/calls/dec_1", 403, "NOT_AUDITOR", false, "trail_read|NOT_AUDITOR|search id=dec_1 "},
+		{"t-audit", "", "/v1/calls/dec_1", 200, "", true, "trail_read||search id=dec_1 arguments_read||call dec_1 "},
+		{"t-ann", mine, "/v1/calls/dec_1", 200, "", true, "trail_read||search id=dec_1 "},
+		{"t-ann", "", "/v1/calls/dec_1", 404, "NOT_FOUND", false, "trail_read||search id=dec_1 "},
+		{"t-ann", "apr_of_others", "/v1/calls/dec_1", 404, "NOT_FOUND", false, "trail_read||search id=dec_1 "},
+		{"t-audit", "", "/v1/calls/dec_2", 404, "NOT_FOUND", false, "trail_read||search id=dec_2 "},
 		{"", "", "/v1/calls", 401, "UNAUTHENTICATED", false, ""},
 	} {
 		x.ticket, l.acts = c.ticket, nil
@@ -111,7 +112,7 @@ func TestCallsNeedRights(t *testing.T) {
 		}
 		acts := ""
 		for _, a := range l.acts {
-			acts += strings.Join([]string{a.Name, a.Reason, a.Call, a.Query}, "|") + " "
+			acts += strings.Join([]string{a.Name, a.Reason, strings.Join(a.Added, "|")}, "|") + " "
 		}
 		if acts != c.acts {
 			t.Errorf("%s %s: acts %q, want %q", c.who, c.path, acts, c.acts)
@@ -204,7 +205,7 @@ func TestFollowedCalls(t *testing.T) {
 	if !strings.Contains(lines.Text(), `"id":"dec_1"`) {
 		t.Errorf("line %q", lines.Text())
 	}
-	if len(l.acts) != 1 || l.acts[0].Query != "outcome=denied" {
+	if len(l.acts) != 1 || !slices.Equal(l.acts[0].Added, []string{"search outcome=denied"}) {
 		t.Errorf("acts %+v", l.acts)
 	}
 	right = policy.TrailNone

@@ -12,6 +12,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/internal/store"
@@ -155,23 +156,19 @@ func (c *connections) connection(ctx context.Context, id string, p policy.Princi
 		return Connection{}, err
 	}
 	i := slices.IndexFunc(all, func(k Connection) bool { return k.ID == id })
-	if i < 0 || all[i].Person != personOf(p) && !c.May(ctx, p, rightAt(all[i])) {
+	right := policy.Connections
+	if i >= 0 && all[i].Person == (Person{}) {
+		right = policy.Operates
+	}
+	if i < 0 || all[i].Person != personOf(p) && !c.May(ctx, p, right) {
 		return Connection{}, noConnection
 	}
 	return all[i], nil
 }
 
-// rightAt returns the right that lets people see and revoke k, which is not their own.
-func rightAt(k Connection) policy.Right {
-	if k.Person == (Person{}) {
-		return policy.Operates
-	}
-	return policy.Connections
-}
-
 // connect sends the browser of v to the authorization server. It is recorded first.
 func (c *connections) connect(w http.ResponseWriter, r *http.Request, v people.Visitor) error {
-	act := people.Act{Name: people.ActConnect, Principal: v.Principal, Server: page.Visible(r.PathValue("server"))}
+	act := people.Act{Name: audit.EventConnect, Principal: v.Principal, Server: page.Visible(r.PathValue("server"))}
 	s, err := c.service(r.Context(), r.PathValue("server"), v.Principal)
 	if err != nil {
 		c.recordNoConnection(r, act, err)
@@ -203,7 +200,7 @@ func (c *connections) finishConnection(w http.ResponseWriter, r *http.Request) e
 	sent := people.Cookie(r, connectCookie)
 	name, _, _ := strings.Cut(sent, "|")
 	name, _ = url.QueryUnescape(name) // what cannot be read is no service
-	act := people.Act{Name: people.ActConnected, Server: page.Visible(name)}
+	act := people.Act{Name: audit.EventConnected, Server: page.Visible(name)}
 	v, err := c.guard.Anybody(w, r)
 	if errors.Is(err, people.SignedOut) {
 		err = absentConnecting
@@ -252,7 +249,7 @@ func (c *connections) finish(r *http.Request, v people.Visitor, service string, 
 // recordNoConnection records that act was refused because of err.
 func (c *connections) recordNoConnection(r *http.Request, act people.Act, err error) {
 	if p := page.ProblemOf(err); p.Code != people.CodeUnrecorded {
-		act.Name, act.Reason = people.ActConnectRefused, p.Code
+		act.Name, act.Reason = audit.EventConnectRefused, p.Code
 		_ = c.Record(r, act) // the log has the cause
 	}
 }
@@ -274,7 +271,7 @@ func (c *connections) revoke(r *http.Request, k Connection, p policy.Principal) 
 	if !k.Live() {
 		return nil
 	}
-	if err := c.Record(r, people.Act{Name: people.ActDisconnect, Principal: p, Server: page.Visible(k.Server), Connection: page.Visible(k.ID)}); err != nil {
+	if err := c.Record(r, people.Act{Name: audit.EventDisconnect, Principal: p, Server: page.Visible(k.Server), Removed: []string{"connection " + page.Visible(k.ID)}}); err != nil {
 		return err
 	}
 	return c.made.Revoke(r.Context(), k.ID)

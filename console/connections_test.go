@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
@@ -170,10 +171,10 @@ func TestConnecting(t *testing.T) {
 		}
 	}
 	want := []people.Act{
-		{Name: people.ActSignIn, Source: "192.0.2.1", Credential: "token", Principal: staff["t-ann"]},
-		{Name: people.ActConnect, Source: "192.0.2.1", Credential: "session", Principal: staff["t-ann"], Server: "github"},
-		{Name: people.ActConnected, Source: "192.0.2.1", Credential: "session", Principal: staff["t-ann"], Server: "github"},
-		{Name: people.ActDisconnect, Source: "192.0.2.1", Credential: "session", Principal: staff["t-ann"], Server: "github", Connection: "gr_0"},
+		{Name: audit.EventSignIn, Source: "192.0.2.1", Credential: "token", Principal: staff["t-ann"]},
+		{Name: audit.EventConnect, Source: "192.0.2.1", Credential: "session", Principal: staff["t-ann"], Server: "github"},
+		{Name: audit.EventConnected, Source: "192.0.2.1", Credential: "session", Principal: staff["t-ann"], Server: "github"},
+		{Name: audit.EventDisconnect, Source: "192.0.2.1", Credential: "session", Principal: staff["t-ann"], Server: "github", Removed: []string{"connection gr_0"}},
 	}
 	if w := b.do("POST", "/connections/github/disconnect", b.form("/connections", "id", "gr_0")); w.Code != 303 || !cmp.Equal(a.ended(), []string{"gr_0"}) {
 		t.Errorf("disconnecting: %d, ended %v", w.Code, a.ended())
@@ -210,7 +211,7 @@ func TestNotConnecting(t *testing.T) {
 			if w.Code != tc.status || len(a.did) > 0 || w.Header().Get("Location") != "" {
 				t.Errorf("%d %v %s, did %q", w.Code, w.Header(), w.Body, a.did)
 			}
-			if refused := slices.IndexFunc(l.acts, func(a people.Act) bool { return a.Name == people.ActConnectRefused }); (refused >= 0) != (tc.code != "") ||
+			if refused := slices.IndexFunc(l.acts, func(a people.Act) bool { return a.Name == audit.EventConnectRefused }); (refused >= 0) != (tc.code != "") ||
 				tc.code != "" && (l.acts[0].Reason != tc.code || l.acts[0].Server != tc.server) {
 				t.Errorf("recorded %+v", l.acts)
 			}
@@ -265,7 +266,7 @@ func TestNotFinishing(t *testing.T) {
 			if strings.Contains(w.Body.String()+fmt.Sprint(w.Header()), "secret") {
 				t.Errorf("the page has a secret: %v %s", w.Header(), w.Body)
 			}
-			if last := len(l.acts) - 1; tc.code != "" && (last < 0 || l.acts[last].Name != people.ActConnectRefused || l.acts[last].Reason != tc.code) {
+			if last := len(l.acts) - 1; tc.code != "" && (last < 0 || l.acts[last].Name != audit.EventConnectRefused || l.acts[last].Reason != tc.code) {
 				t.Errorf("recorded %+v", l.acts)
 			}
 		})

@@ -12,7 +12,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/toolgate/toolgate/console/people"
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
@@ -141,7 +141,7 @@ func TestDenyingSeveral(t *testing.T) {
 			}
 			var refusals []string
 			for _, act := range l.acts {
-				if act.Name == people.ActVoteRefused && (act.Ticket == a.ID || act.Ticket == b.ID) && act.Credential == "session" {
+				if act.Name == audit.EventVoteRefused && (act.Ticket == a.ID || act.Ticket == b.ID) && act.Credential == "session" {
 					refusals = append(refusals, act.Reason)
 				}
 			}

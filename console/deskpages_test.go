@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
-	"github.com/toolgate/toolgate/console/people"
 )
 
 // shows asks for pages that have to show some words and no others.
@@ -122,7 +122,7 @@ func TestPageOfSessions(t *testing.T) {
 	if w := oda.do("POST", "/console/sessions/ses_1/end", oda.form("/console/sessions")); w.Code != 303 || !cmp.Equal(rooms.ended, []string{"ses_1"}) {
 		t.Errorf("%d %s, ended %v", w.Code, w.Body, rooms.ended)
 	}
-	if len(l.acts) != 1 || l.acts[0].Name != people.ActSessionEnded || l.acts[0].Credential != "session" || l.acts[0].Reason != "" {
+	if len(l.acts) != 1 || l.acts[0].Name != audit.EventSessionEnded || l.acts[0].Credential != "session" || l.acts[0].Reason != "" {
 		t.Errorf("recorded %+v", l.acts)
 	}
 	if w := oda.do("POST", "/console/sessions/ses_9/end", oda.form("/console/sessions")); w.Code != 404 {
@@ -164,7 +164,7 @@ func TestPageOfTokens(t *testing.T) {
 	if w := oda.do("POST", "/console/access/tokens/e0e0e0e0e0e0/revoke", oda.form("/console/access", "reason", "lost")); w.Code != 303 || !cmp.Equal(p.revoked, []string{"e0e0e0e0e0e0 lost"}) {
 		t.Errorf("%d %s, revoked %v", w.Code, w.Body, p.revoked)
 	}
-	if len(l.acts) != 1 || l.acts[0].Name != people.ActTokenRevoked || l.acts[0].Credential != "session" || l.acts[0].Why != "lost" {
+	if len(l.acts) != 1 || l.acts[0].Name != audit.EventRevoked || l.acts[0].Credential != "session" || l.acts[0].Why != "lost" {
 		t.Errorf("recorded %+v", l.acts)
 	}
 	if w := oda.do("POST", "/console/access/tokens/e0e0e0e0e0e0/revoke", oda.form("/console/access", "reason", strings.Repeat("x", 1001))); w.Code != 400 {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/internal/text"
@@ -169,7 +170,7 @@ const maxProfile = time.Minute
 // take profiles. It is recorded first. Close ends it early.
 func (h *health) profile(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	name := r.PathValue("name")
-	act := people.Act{Name: people.ActProfile, Principal: p, Profile: page.Visible(name)}
+	act := people.Act{Name: audit.EventProfile, Principal: p, Added: []string{page.Visible(name)}}
 	if h.profiles == nil || !h.profiles(p) {
 		return h.RecordRefusal(r, act, page.Problem{Status: http.StatusForbidden, Code: "NOT_PROFILER", Detail: "you may not take profiles", Hint: "toolgate.pprof_role names the role that may"})
 	}

@@ -93,7 +93,14 @@ func (l *limits) ask(r *http.Request, p policy.Principal) (d limitsPage, err err
 		return d.Kind != "" && l.Kind != d.Kind || d.Principal != "" && l.Principal != d.Principal || d.Tool != "" && l.Tool != d.Tool
 	})
 	d.List, d.Cut = page.PartOf(r.URL, part, found, Limit.order), !whole
-	l.show(r.Context(), p, d.All)
+	reads := l.May(r.Context(), p, policy.ReadsArguments)
+	for i := range d.All {
+		one := &d.All[i]
+		one.Rule, one.Principal, one.Tenant, one.Tool = page.Visible(one.Rule), page.Visible(one.Principal), page.Visible(one.Tenant), page.Visible(one.Tool)
+		if !reads {
+			one.Per = nil
+		}
+	}
 	return d, err
 }
 
@@ -107,18 +114,6 @@ func (l *limits) list(r *http.Request, p policy.Principal) (any, error) {
 		answer["cut"] = true
 	}
 	return answer, nil
-}
-
-// show brings the texts of limits into their visible form, and takes away what p may not read.
-func (l *limits) show(ctx context.Context, p policy.Principal, shown []Limit) {
-	reads := l.May(ctx, p, policy.ReadsArguments)
-	for i := range shown {
-		l := &shown[i]
-		l.Rule, l.Principal, l.Tenant, l.Tool = page.Visible(l.Rule), page.Visible(l.Principal), page.Visible(l.Tenant), page.Visible(l.Tool)
-		if !reads {
-			l.Per = nil
-		}
-	}
 }
 
 const limitsPath = "/console/limits"

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,7 +17,6 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/console"
-	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -132,7 +132,7 @@ func TestOpenListOfCalls(t *testing.T) {
 	l.acts = nil
 	p := aud.opens("/console/calls/events?outcome=&tool=t", nil)
 	p.shows(t, `href="/console/calls/dec_1"`)
-	if len(l.acts) != 1 || l.acts[0].Name != people.ActTrailRead || l.acts[0].Credential != "session" || l.acts[0].Query != "tool=t" {
+	if len(l.acts) != 1 || l.acts[0].Name != audit.EventTrailRead || l.acts[0].Credential != "session" || !slices.Equal(l.acts[0].Added, []string{"search tool=t"}) {
 		t.Errorf("acts %+v", l.acts)
 	}
 	x.coming <- index.Call{ID: "dec_2", Principal: "under<way", Time: l.Now()}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/console/people"
 )
@@ -73,7 +74,7 @@ func TestProviderLogout(t *testing.T) {
 				t.Error("the session of a token ended")
 			}
 			last := two.acts[max(0, len(two.acts)-1):]
-			if recorded := len(last) == 1 && last[0].Name == people.ActSignOut && last[0].Credential == "provider" && last[0].Principal.Subject == "guest" && last[0].Principal.Has("approver"); recorded != tt.ends {
+			if recorded := len(last) == 1 && last[0].Name == audit.EventSignOut && last[0].Credential == "provider" && last[0].Principal.Subject == "guest" && last[0].Principal.Has("approver"); recorded != tt.ends {
 				t.Errorf("recorded: %+v", two.acts)
 			}
 		})

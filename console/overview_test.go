@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
-	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -205,7 +205,7 @@ func TestServerPages(t *testing.T) {
 			if tc.recorded == "-" != (len(l.acts) == 0) {
 				t.Fatalf("recorded %+v", l.acts)
 			}
-			if tc.recorded != "-" && (l.acts[0].Name != people.ActServerRestart || l.acts[0].Credential != "session" || l.acts[0].Reason != tc.recorded || l.acts[0].Server != tc.server) {
+			if tc.recorded != "-" && (l.acts[0].Name != audit.EventRestarted || l.acts[0].Credential != "session" || l.acts[0].Reason != tc.recorded || l.acts[0].Server != tc.server) {
 				t.Errorf("recorded %+v", l.acts[0])
 			}
 		})

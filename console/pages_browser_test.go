@@ -18,8 +18,8 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
-	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/internal/testkit/npm"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -320,7 +320,7 @@ func pagesWithoutScripts(t *testing.T, browser context.Context) {
 	}
 	p.press("a[href='/console/servers/payments']")
 	p.press("form[action='/console/servers/payments/restart'] button")
-	if last := l.acts[len(l.acts)-1]; last.Name != people.ActServerRestart || last.Server != "payments" || last.Credential != "session" {
+	if last := l.acts[len(l.acts)-1]; last.Name != audit.EventRestarted || last.Server != "payments" || last.Credential != "session" {
 		t.Errorf("recorded %+v", last)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
@@ -268,14 +269,14 @@ func (a *advice) beginTrial(w http.ResponseWriter, r *http.Request, p policy.Pri
 func (a *advice) admitTry(r *http.Request, p policy.Principal) error {
 	err := mayTry(a.Site, r, p)
 	if err != nil {
-		_ = a.Record(r, people.Act{Name: people.ActPolicyTried, Principal: p, Reason: page.ProblemOf(err).Code}) // the log has the cause
+		_ = a.Record(r, people.Act{Name: audit.EventTried, Principal: p, Reason: page.ProblemOf(err).Code}) // the log has the cause
 	}
 	return err
 }
 
 // try begins to try a candidate for p. It is recorded first.
 func (a *advice) try(r *http.Request, p policy.Principal, candidate Candidate) (Job, error) {
-	if err := a.Record(r, people.Act{Name: people.ActPolicyTried, Principal: p}); err != nil {
+	if err := a.Record(r, people.Act{Name: audit.EventTried, Principal: p}); err != nil {
 		return Job{}, err
 	}
 	candidate.Arguments = a.May(r.Context(), p, policy.ReadsArguments)

@@ -20,9 +20,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/console"
-	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rejudge/shadow"
 )
@@ -136,25 +136,25 @@ func TestWhoAsksAboutThePolicy(t *testing.T) {
 		{"POST", "/v1/policy/can-i", someCall, "t-oda", "", nil, 200, "", ""},
 		{"POST", "/v1/policy/can-i", someCall, "t-ann", "", nil, 403, "NOT_OPERATOR", ""},
 		{"POST", "/v1/policy/explain", someCall, "t-ann", "", nil, 403, "NOT_OPERATOR", ""},
-		{"POST", tryPath, someFiles, "t-oda", "", nil, 202, "", people.ActPolicyTried},
-		{"POST", tryPath, someFiles, "t-oda", policy.Operates, nil, 403, "NOT_OPERATOR", people.ActPolicyTried},
-		{"POST", tryPath, someFiles, "t-bob", "", nil, 403, "NOT_AUDITOR", people.ActPolicyTried},
-		{"POST", tryPath, someFiles, "t-audit", "", nil, 403, "NOT_OPERATOR", people.ActPolicyTried},
-		{"POST", tryPath, someFiles, "t-oda", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", people.ActPolicyTried},
-		{"GET", "/v1/policy/shadow", "", "t-oda", "", nil, 200, "", people.ActTrailRead},
-		{"GET", "/v1/policy/shadow?candidate=none", "", "t-oda", "", nil, 404, "NOT_FOUND", people.ActTrailRead},
-		{"GET", "/v1/policy/shadow", "", "t-oda", policy.Operates, nil, 403, "NOT_OPERATOR", people.ActTrailRead},
-		{"GET", "/v1/policy/shadow", "", "t-bob", "", nil, 403, "NOT_AUDITOR", people.ActTrailRead},
-		{"GET", "/v1/policy/shadow", "", "t-oda", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", people.ActTrailRead},
+		{"POST", tryPath, someFiles, "t-oda", "", nil, 202, "", audit.EventTried},
+		{"POST", tryPath, someFiles, "t-oda", policy.Operates, nil, 403, "NOT_OPERATOR", audit.EventTried},
+		{"POST", tryPath, someFiles, "t-bob", "", nil, 403, "NOT_AUDITOR", audit.EventTried},
+		{"POST", tryPath, someFiles, "t-audit", "", nil, 403, "NOT_OPERATOR", audit.EventTried},
+		{"POST", tryPath, someFiles, "t-oda", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", audit.EventTried},
+		{"GET", "/v1/policy/shadow", "", "t-oda", "", nil, 200, "", audit.EventTrailRead},
+		{"GET", "/v1/policy/shadow?candidate=none", "", "t-oda", "", nil, 404, "NOT_FOUND", audit.EventTrailRead},
+		{"GET", "/v1/policy/shadow", "", "t-oda", policy.Operates, nil, 403, "NOT_OPERATOR", audit.EventTrailRead},
+		{"GET", "/v1/policy/shadow", "", "t-bob", "", nil, 403, "NOT_AUDITOR", audit.EventTrailRead},
+		{"GET", "/v1/policy/shadow", "", "t-oda", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", audit.EventTrailRead},
 		{"GET", "/v1/audit/anchors", "", "t-audit", "", nil, 200, "", ""},
 		{"GET", "/v1/audit/anchors", "", "t-ann", "", nil, 403, "NOT_AUDITOR", ""},
-		{"POST", verifyPath, "", "t-audit", "", nil, 202, "", people.ActTrailVerified},
-		{"POST", verifyPath, "", "t-ann", "", nil, 403, "NOT_AUDITOR", people.ActTrailVerified},
-		{"POST", verifyPath, "", "t-audit", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", people.ActTrailVerified},
-		{"GET", "/v1/audit/export", "", "t-oda", "", nil, 200, "", people.ActTrailExported},
-		{"GET", "/v1/audit/export", "", "t-oda", policy.Exports, nil, 403, "NOT_EXPORTER", people.ActTrailExported},
-		{"GET", "/v1/audit/export", "", "t-audit", "", nil, 403, "NOT_EXPORTER", people.ActTrailExported},
-		{"GET", "/v1/audit/export", "", "t-oda", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", people.ActTrailExported},
+		{"POST", verifyPath, "", "t-audit", "", nil, 202, "", audit.EventVerified},
+		{"POST", verifyPath, "", "t-ann", "", nil, 403, "NOT_AUDITOR", audit.EventVerified},
+		{"POST", verifyPath, "", "t-audit", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", audit.EventVerified},
+		{"GET", "/v1/audit/export", "", "t-oda", "", nil, 200, "", audit.EventExported},
+		{"GET", "/v1/audit/export", "", "t-oda", policy.Exports, nil, 403, "NOT_EXPORTER", audit.EventExported},
+		{"GET", "/v1/audit/export", "", "t-audit", "", nil, 403, "NOT_EXPORTER", audit.EventExported},
+		{"GET", "/v1/audit/export", "", "t-oda", "", errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", audit.EventExported},
 	} {
 		t.Run(tc.method+" "+tc.path+" "+tc.token+" "+tc.code, func(t *testing.T) {
 			l, a := advised(t, tc.withheld)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
@@ -31,7 +32,7 @@ func TestProfile(t *testing.T) {
 			t.Errorf("%s: %d %.80q", path, w.Code, body)
 		}
 		name, _, _ := strings.Cut(path, "?")
-		want := []people.Act{{Name: people.ActProfile, Principal: staff["t-oda"], Source: "192.0.2.1", Credential: "bearer", Profile: name}}
+		want := []people.Act{{Name: audit.EventProfile, Principal: staff["t-oda"], Source: "192.0.2.1", Credential: "bearer", Added: []string{name}}}
 		if diff := cmp.Diff(want, l.acts); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", path, diff)
 		}

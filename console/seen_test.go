@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
@@ -56,7 +57,7 @@ func TestSeen(t *testing.T) {
 	if diff := cmp.Diff(want, w.Body.String()); w.Code != 200 || diff != "" {
 		t.Errorf("%d (-want +got):\n%s", w.Code, diff)
 	}
-	if diff := cmp.Diff([]people.Act{{Name: people.ActTrailRead, Principal: staff["t-audit"], Source: "192.0.2.1", Credential: "bearer", Query: "principals and sign-ins"}}, l.acts); diff != "" {
+	if diff := cmp.Diff([]people.Act{{Name: audit.EventTrailRead, Principal: staff["t-audit"], Source: "192.0.2.1", Credential: "bearer", Added: []string{"search principals and sign-ins"}}}, l.acts); diff != "" {
 		t.Errorf("recorded (-want +got):\n%s", diff)
 	}
 	audit := newBrowser(l).signIn("t-audit")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
@@ -103,7 +104,7 @@ func (s *servers) server(r *http.Request, p policy.Principal) (Server, error) {
 // servers, and returns its state. It is recorded first.
 func (s *servers) restarted(r *http.Request, p policy.Principal) (Upstream, error) {
 	name := r.PathValue("name")
-	act := people.Act{Name: people.ActServerRestart, Principal: p, Server: page.Visible(name)}
+	act := people.Act{Name: audit.EventRestarted, Principal: p, Server: page.Visible(name)}
 	found, err := s.server(r, p)
 	if errors.Is(err, people.NotOperator) {
 		err = s.RecordRefusal(r, act, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
@@ -67,7 +68,7 @@ func TestRestart(t *testing.T) {
 	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"state":"ready"`) || !cmp.Equal(*restarted, []string{"web"}) {
 		t.Errorf("%d %s, restarted %v", w.Code, w.Body, *restarted)
 	}
-	want := []people.Act{{Name: people.ActServerRestart, Principal: staff["t-oda"], Source: "192.0.2.1", Credential: "bearer", Server: "web"}}
+	want := []people.Act{{Name: audit.EventRestarted, Principal: staff["t-oda"], Source: "192.0.2.1", Credential: "bearer", Server: "web"}}
 	if diff := cmp.Diff(want, l.acts); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

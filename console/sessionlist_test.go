@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
@@ -76,7 +77,7 @@ func TestEndClientSession(t *testing.T) {
 	if w.Code != 200 || !strings.Contains(w.Body.String(), `"id":"ses_1"`) || !cmp.Equal(rooms.ended, []string{"ses_1"}) {
 		t.Errorf("%d %s, ended %v", w.Code, w.Body, rooms.ended)
 	}
-	want := []people.Act{{Name: people.ActSessionEnded, Principal: staff["t-oda"], Source: "192.0.2.1", Credential: "bearer", Removed: []string{"session ses_1 of eve"}}}
+	want := []people.Act{{Name: audit.EventSessionEnded, Principal: staff["t-oda"], Source: "192.0.2.1", Credential: "bearer", Removed: []string{"session ses_1 of eve"}}}
 	if diff := cmp.Diff(want, l.acts); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

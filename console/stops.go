@@ -9,6 +9,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
@@ -60,7 +61,7 @@ var (
 
 // stop stops calls for p. It is recorded first.
 func (st *stops) stop(r *http.Request, p policy.Principal, s stop.Stop, within string) (stop.State, error) {
-	act := people.Act{Name: people.ActStop, Principal: p}
+	act := people.Act{Name: audit.EventStopped, Principal: p}
 	if !st.May(r.Context(), p, policy.Stops) {
 		return stop.State{}, st.RecordRefusal(r, act, mayNotStop)
 	}
@@ -75,10 +76,11 @@ func (st *stops) stop(r *http.Request, p policy.Principal, s stop.Stop, within s
 	if err := s.Check(); err != nil {
 		return stop.State{}, page.BadRequest(err.Error(), "")
 	}
-	act.Stop = page.Visible(s.About() + ": " + s.Reason)
+	what := page.Visible(s.About() + ": " + s.Reason)
 	if !s.Until.IsZero() {
-		act.Stop += ", until " + s.Until.Format(time.RFC3339)
+		what += ", until " + s.Until.Format(time.RFC3339)
 	}
+	act.Added = []string{what}
 	if err := st.Record(r, act); err != nil {
 		return stop.State{}, err
 	}
@@ -87,7 +89,10 @@ func (st *stops) stop(r *http.Request, p policy.Principal, s stop.Stop, within s
 
 // resume ends the stop with an ID for p, and returns it. It is recorded first.
 func (st *stops) resume(r *http.Request, p policy.Principal, id string) (stop.Stop, error) {
-	act := people.Act{Name: people.ActResume, Principal: p, Stop: page.Visible(id)}
+	act := people.Act{Name: audit.EventResumed, Principal: p}
+	if id != "" {
+		act.Removed = []string{page.Visible(id)}
+	}
 	if !st.May(r.Context(), p, policy.Stops) {
 		return stop.Stop{}, st.RecordRefusal(r, act, mayNotStop)
 	}
@@ -99,7 +104,7 @@ func (st *stops) resume(r *http.Request, p policy.Principal, id string) (stop.St
 		if s.ID != id {
 			continue
 		}
-		act.Stop = page.Visible(s.ID + ", " + s.About())
+		act.Removed = []string{page.Visible(s.ID + ", " + s.About())}
 		if err := st.Record(r, act); err != nil {
 			return stop.Stop{}, err
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
@@ -86,8 +87,8 @@ func TestStopOverREST(t *testing.T) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	acts := []people.Act{
-		{Name: people.ActStop, Principal: staff["t-oda"], Source: "192.0.2.1", Credential: "bearer", Stop: "role x: incident 7, until 2026-03-01T13:00:00Z"},
-		{Name: people.ActResume, Principal: staff["t-oda"], Source: "192.0.2.1", Credential: "bearer", Stop: "stp_x, role x"},
+		{Name: audit.EventStopped, Principal: staff["t-oda"], Source: "192.0.2.1", Credential: "bearer", Added: []string{"role x: incident 7, until 2026-03-01T13:00:00Z"}},
+		{Name: audit.EventResumed, Principal: staff["t-oda"], Source: "192.0.2.1", Credential: "bearer", Removed: []string{"stp_x, role x"}},
 	}
 	if diff := cmp.Diff(acts, l.acts); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
@@ -78,7 +79,7 @@ func TestMakeToken(t *testing.T) {
 	if got := strings.TrimSpace(w.Body.String()); w.Code != 201 || got != want || w.Header().Get("Cache-Control") != "no-store" {
 		t.Errorf("%d %s, want %s; %v", w.Code, got, want, w.Header())
 	}
-	if diff := cmp.Diff([]people.Act{{Name: people.ActTokenMade, Principal: staff["t-oda"], Source: "192.0.2.1", Credential: "bearer", Added: []string{"token agent-7 f0f0f0f0f0f0"}}}, l.acts); diff != "" {
+	if diff := cmp.Diff([]people.Act{{Name: audit.EventTokenMade, Principal: staff["t-oda"], Source: "192.0.2.1", Credential: "bearer", Added: []string{"token agent-7 f0f0f0f0f0f0"}}}, l.acts); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for name, tc := range map[string]struct {
@@ -114,7 +115,7 @@ func TestRevokeToken(t *testing.T) {
 	if w.Code != 200 || !strings.Contains(w.Body.String(), `"state":"revoked"`) || !cmp.Equal(p.revoked, []string{"e0e0e0e0e0e0 lost"}) {
 		t.Errorf("%d %s, revoked %v", w.Code, w.Body, p.revoked)
 	}
-	want := []people.Act{{Name: people.ActTokenRevoked, Principal: staff["t-oda"], Source: "192.0.2.1", Credential: "bearer", Why: "lost", Removed: []string{"token eve e0e0e0e0e0e0"}}}
+	want := []people.Act{{Name: audit.EventRevoked, Principal: staff["t-oda"], Source: "192.0.2.1", Credential: "bearer", Why: "lost", Removed: []string{"token eve e0e0e0e0e0e0"}}}
 	if diff := cmp.Diff(want, l.acts); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

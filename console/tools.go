@@ -11,6 +11,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
@@ -270,9 +271,9 @@ const maxReasonBytes = 1000
 
 // judge accepts or refuses a definition for p. It is recorded first, and so is that p was refused to.
 func (ts *tools) judge(r *http.Request, p policy.Principal, v Verdict) error {
-	act := people.Act{Name: people.ActDefinitionAccepted, Principal: p, Server: page.Visible(v.Server), Tool: page.Visible(v.Name), Why: "accept"}
+	act := people.Act{Name: audit.EventAccepted, Principal: p, Server: page.Visible(v.Server), Tool: page.Visible(v.Name), Why: "accept"}
 	if v.Refuse {
-		act.Name, act.Why = people.ActDefinitionRefused, page.Visible(v.Reason)
+		act.Name, act.Why = audit.EventNotAccepted, page.Visible(v.Reason)
 	}
 	var err error
 	switch {

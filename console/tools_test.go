@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/console/people"
 	"github.com/toolgate/toolgate/policy"
@@ -159,9 +160,9 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 		verdict := console.Verdict{Server: "web", Name: "a", Digest: "sha256:2", By: "ann"}
-		act := people.Act{Name: people.ActDefinitionAccepted, Principal: staff["t-ann"], Source: "192.0.2.1", Credential: "bearer", Server: "web", Tool: "a", Why: "accept", Added: []string{"a sha256:2"}}
+		act := people.Act{Name: audit.EventAccepted, Principal: staff["t-ann"], Source: "192.0.2.1", Credential: "bearer", Server: "web", Tool: "a", Why: "accept", Added: []string{"a sha256:2"}}
 		if path == "refuse" {
-			verdict.Refuse, verdict.Reason, act.Name, act.Why = true, "too much", people.ActDefinitionRefused, "too much"
+			verdict.Refuse, verdict.Reason, act.Name, act.Why = true, "too much", audit.EventNotAccepted, "too much"
 		}
 		if diff := cmp.Diff([]console.Verdict{verdict}, s.judged); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", path, diff)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/console/people"
@@ -63,7 +64,7 @@ func (t *trail) Routes(g *people.Guard) page.Routes {
 		verificationsPath:                  {http.MethodPost: g.Submit(people.Leads(t.submitVerify))},
 		verificationsPath + "/{id}":        {http.MethodGet: g.Visit(people.Shows(t.verificationPage))},
 		verificationsPath + "/{id}/cancel": {http.MethodPost: g.Submit(t.jobs.cancels(verifyKind, verificationsPath))},
-		"/v1/audit/anchors":                {http.MethodGet: g.As(page.Answers(t.showAnchors))},
+		"/v1/audit/anchors":                {http.MethodGet: g.As(page.NoQuery(page.Answers(t.evidenceFor)))},
 		"/v1/audit/export":                 {http.MethodGet: g.As(t.export)},
 	}
 	maps.Copy(all, tail)
@@ -79,8 +80,8 @@ type evidence struct {
 }
 
 // evidenceFor returns where the trail is witnessed, for those who may read it whole.
-func (t *trail) evidenceFor(ctx context.Context, p policy.Principal) (e evidence, err error) {
-	if t.TrailRight(ctx, p) != policy.TrailAll {
+func (t *trail) evidenceFor(r *http.Request, p policy.Principal) (e evidence, err error) {
+	if t.TrailRight(r.Context(), p) != policy.TrailAll {
 		return e, people.NotAuditor
 	}
 	all, unsigned := t.anchors()
@@ -94,13 +95,6 @@ func (t *trail) evidenceFor(ctx context.Context, p policy.Principal) (e evidence
 	return e, nil
 }
 
-func (t *trail) showAnchors(r *http.Request, p policy.Principal) (any, error) {
-	if err := page.ReadQuery(r.URL, nil); err != nil {
-		return nil, err
-	}
-	return t.evidenceFor(r.Context(), p)
-}
-
 // beginVerifying begins to verify the trail, for those who may read it whole.
 func (t *trail) beginVerifying(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	job, err := t.verify(r, p)
@@ -112,7 +106,7 @@ func (t *trail) beginVerifying(w http.ResponseWriter, r *http.Request, p policy.
 
 // verify begins to verify the trail for p. It is recorded first.
 func (t *trail) verify(r *http.Request, p policy.Principal) (Job, error) {
-	act := people.Act{Name: people.ActTrailVerified, Principal: p}
+	act := people.Act{Name: audit.EventVerified, Principal: p}
 	if t.TrailRight(r.Context(), p) != policy.TrailAll {
 		return Job{}, t.RecordRefusal(r, act, people.NotAuditor)
 	}
@@ -148,7 +142,7 @@ func (t *trail) exportTo(w http.ResponseWriter, r *http.Request, p policy.Princi
 	if err != nil {
 		return page.BadRequest(page.Visible(err.Error()), "")
 	}
-	act := people.Act{Name: people.ActTrailExported, Principal: p}
+	act := people.Act{Name: audit.EventExported, Principal: p}
 	if !t.May(r.Context(), p, policy.Exports) {
 		return t.RecordRefusal(r, act, mayNotExport)
 	}
@@ -187,7 +181,7 @@ func (t *trail) tail(w http.ResponseWriter, r *http.Request, p policy.Principal)
 // follow those written later. Reading is recorded first.
 func (t *trail) readable(ctx context.Context, r *http.Request, p policy.Principal, n int, follow bool) (iter.Seq2[[]byte, error], error) {
 	right := t.TrailRight(ctx, p)
-	act := people.Act{Name: people.ActTrailRead, Principal: p}
+	act := people.Act{Name: audit.EventTrailRead, Principal: p}
 	if right == policy.TrailNone {
 		return nil, t.RecordRefusal(r, act, people.NotAuditor)
 	}
@@ -250,7 +244,7 @@ type auditPageData struct {
 // page is where the trail is verified and exported, for those who read it whole.
 func (t *trail) page(r *http.Request, v people.Visitor) (view templ.Component, err error) {
 	d := auditPageData{Jobs: t.jobs.list(verifyKind, personOf(v.Principal)), Export: t.May(r.Context(), v.Principal, policy.Exports)}
-	if d.evidence, err = t.evidenceFor(r.Context(), v.Principal); err != nil {
+	if d.evidence, err = t.evidenceFor(r, v.Principal); err != nil {
 		return nil, err
 	}
 	d.Shell, err = t.Shell(r.Context(), v, "Audit", auditPath, "")

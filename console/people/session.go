@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
@@ -158,16 +159,13 @@ func (s *sessions) use(ctx context.Context, k session) error {
 	if now.Sub(k.seen) < seenEvery {
 		return nil
 	}
-	return s.change(ctx, "UPDATE console_sessions SET seen = ? WHERE id = ?", store.Time{To: &now}, k.id)
+	_, err := s.db.Exec(ctx, "UPDATE console_sessions SET seen = ? WHERE id = ?", store.Time{To: &now}, k.id)
+	return err
 }
 
 // drop ends the session with an id, if one exists.
 func (s *sessions) drop(ctx context.Context, id string) error {
-	return s.change(ctx, "DELETE FROM console_sessions WHERE id = ?", id)
-}
-
-func (s *sessions) change(ctx context.Context, statement string, args ...any) error {
-	_, err := s.db.Exec(ctx, statement, args...)
+	_, err := s.db.Exec(ctx, "DELETE FROM console_sessions WHERE id = ?", id)
 	return err
 }
 
@@ -240,7 +238,7 @@ func (g *Guard) providerLogout(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	for _, k := range ended {
-		_ = g.Record(r, Act{Name: ActSignOut, Principal: k.principal, Credential: "provider"}) // the log has the cause
+		_ = g.Record(r, Act{Name: audit.EventSignOut, Principal: k.principal, Credential: "provider"}) // the log has the cause
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console/page"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/store"
@@ -101,7 +102,7 @@ func (g *Guard) signIn(w http.ResponseWriter, r *http.Request) error {
 
 // enter begins session k in place of any session of the browser.
 func (g *Guard) enter(w http.ResponseWriter, r *http.Request, k session, to string) error {
-	act := Act{Name: ActSignIn, Principal: k.principal, Credential: "token"}
+	act := Act{Name: audit.EventSignIn, Principal: k.principal, Credential: "token"}
 	if k.credential == "" {
 		act.Credential = "provider"
 	}
@@ -138,7 +139,7 @@ func (g *Guard) signOut(w http.ResponseWriter, r *http.Request, v Visitor) error
 	if err := g.sessions.drop(r.Context(), v.session.id); err != nil {
 		return err
 	}
-	_ = g.Record(r, Act{Name: ActSignOut, Principal: v.Principal}) // the log has the cause
+	_ = g.Record(r, Act{Name: audit.EventSignOut, Principal: v.Principal}) // the log has the cause
 	SetCookie(w, sessionCookie, "")
 	var elsewhere string
 	state := rand.Text()
@@ -258,7 +259,7 @@ func (g *Guard) finishProviderSignIn(w http.ResponseWriter, r *http.Request) err
 	p, sid, err := g.o.Provider.Finish(r.Context(), secret, answer)
 	if err != nil || !p.Valid() {
 		g.Log.Warn("refusing a sign-in", "error", err)
-		_ = g.Record(r, Act{Name: ActSignInRefused, Credential: "provider", Reason: "UNAUTHENTICATED"}) // the log has the cause
+		_ = g.Record(r, Act{Name: audit.EventSignInRefused, Credential: "provider", Reason: "UNAUTHENTICATED"}) // the log has the cause
 		return g.noEntry(w, r, s, page.Problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED",
 			Detail: "the identity provider did not sign you in here", Hint: "try again; toolgate's log says why"})
 	}

@@ -56,8 +56,8 @@ var mayImport = map[string][]string{
 	"proxy/rest":            {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry", "docs/schemas"},
 	"docs/schemas":          {},
 	"console/page":          {"policy", "policy/approval", "policy/stop"},
-	"console/people":        {"policy", "policy/stop", "console/page"},
-	"console/tickets":       {"policy", "policy/approval", "console/page", "console/people"},
+	"console/people":        {"policy", "policy/stop", "audit", "console/page"},
+	"console/tickets":       {"policy", "policy/approval", "audit", "console/page", "console/people"},
 	"console":               {"console/...", "policy", "policy/approval", "policy/stop", "policy/workbench", "policy/rejudge/replay", "policy/rejudge/shadow", "audit", "audit/index", "audit/notary", "docs/schemas"}, // their types: what it asks for it declares itself
 	"tools":                 {"signal", "registry/contract", "tools/..."},
 	"tools/search":          {"signal", "registry/contract"},

@@ -17,8 +17,8 @@ import (
 
 	"github.com/toolgate/toolgate/audit/index"
 	"github.com/toolgate/toolgate/console"
-	"github.com/toolgate/toolgate/console/tickets"
 	"github.com/toolgate/toolgate/console/people"
+	"github.com/toolgate/toolgate/console/tickets"
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
@@ -228,7 +228,7 @@ func TestDocumentForPeople(t *testing.T) {
 			return p.Has("operator"), nil
 		},
 		Record: func(a people.Act) error {
-			if a.Principal.Subject == "una" || a.Server == "unrecorded" || strings.HasPrefix(a.Stop, "role unrecorded") || strings.HasPrefix(strings.Join(a.Removed, ""), "session ses_unrecorded") || stops.unrecorded {
+			if a.Principal.Subject == "una" || a.Server == "unrecorded" || strings.HasPrefix(strings.Join(a.Added, ""), "role unrecorded") || strings.HasPrefix(strings.Join(a.Removed, ""), "session ses_unrecorded") || stops.unrecorded {
 				return errors.New("disk full")
 			}
 			return nil

@@ -353,24 +353,6 @@ func (s *state) recordAct(act people.Act) error {
 	p := act.Principal
 	who := audit.Principal{Subject: p.Subject, Roles: p.Roles, Client: p.Client, Tenant: p.Tenant}
 	e := audit.Event{Name: act.Name, Source: act.Source, Credential: act.Credential, Reason: cmp.Or(act.Reason, act.Why), Added: act.Added, Removed: act.Removed}
-	if act.Profile != "" {
-		e.Added = []string{act.Profile}
-	}
-	if act.Call != "" {
-		e.Added = []string{"call " + act.Call}
-	}
-	if act.Query != "" {
-		e.Added = []string{"search " + act.Query}
-	}
-	if act.Connection != "" {
-		e.Removed = []string{"connection " + act.Connection}
-	}
-	switch {
-	case act.Stop != "" && act.Name == people.ActStop:
-		e.Added = []string{act.Stop}
-	case act.Stop != "":
-		e.Removed = []string{act.Stop}
-	}
 	r := audit.Record{Principal: who, Ticket: act.Ticket, Server: act.Server, Tool: act.Tool, Event: &e}
 	if act.Reason != "" {
 		s.fold.AddRecord(r)

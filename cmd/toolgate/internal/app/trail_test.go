@@ -27,14 +27,14 @@ func TestRefusedActsAreFolded(t *testing.T) {
 	}
 	for range 500 {
 		for _, act := range []people.Act{
-			{Name: people.ActVoteRefused, Ticket: "apr_1", Reason: "SELF_APPROVAL"}, {Name: people.ActVoteRefused, Ticket: "apr_2", Reason: "SELF_APPROVAL"},
-			{Name: people.ActTrailRead, Reason: "NOT_AUDITOR"}, {Name: people.ActSignInRefused, Reason: "unknown"},
+			{Name: audit.EventVoteRefused, Ticket: "apr_1", Reason: "SELF_APPROVAL"}, {Name: audit.EventVoteRefused, Ticket: "apr_2", Reason: "SELF_APPROVAL"},
+			{Name: audit.EventTrailRead, Reason: "NOT_AUDITOR"}, {Name: audit.EventSignInRefused, Reason: "unknown"},
 		} {
 			act.Principal, act.Source = policy.Principal{Subject: "ann"}, "192.0.2.1"
 			err = errors.Join(err, a.state.recordAct(act))
 		}
 	}
-	err = errors.Join(err, a.state.recordAct(people.Act{Name: people.ActTrailRead}), a.state.recordAct(people.Act{Name: people.ActTrailRead}), a.Close())
+	err = errors.Join(err, a.state.recordAct(people.Act{Name: audit.EventTrailRead}), a.state.recordAct(people.Act{Name: audit.EventTrailRead}), a.Close())
 	if err != nil {
 		t.Fatal(err)
 	}
