@@ -192,7 +192,7 @@ func (l *openList) send(ctx context.Context, w http.ResponseWriter, coming <-cha
 // mayGo reports whether the visitor may still see the list, of which it leaves what the visitor may see.
 func (l *openList) mayGo(ctx context.Context) bool {
 	var err error
-	if l.v, err = l.c.guard.IdentifyAgain(ctx, l.v); err != nil || l.c.narrow(ctx, l.v.Principal, &l.query) != nil {
+	if l.v, err = l.c.IdentifyAgain(ctx, l.v); err != nil || l.c.narrow(ctx, l.v.Principal, &l.query) != nil {
 		return false
 	}
 	if may := l.query.Decidable; may != nil {

@@ -38,8 +38,7 @@ type WholeCall struct {
 
 // calls are the pages about calls.
 type calls struct {
-	*people.Site
-	guard     *people.Guard // identify readers of streams again
+	*people.Guard
 	approvals tickets.Approvals
 	index     Calls
 	traceURL  string // Options.TraceURL
@@ -202,7 +201,7 @@ func (c *calls) follow(w http.ResponseWriter, r *http.Request, q index.Query) er
 	defer wait()
 	defer stop()
 	may := func() error {
-		p, err := c.guard.Identify(ctx, r.Header.Values("Authorization"))
+		p, err := c.Identify(ctx, r.Header.Values("Authorization"))
 		if err != nil {
 			return err
 		}

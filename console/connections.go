@@ -120,8 +120,7 @@ var (
 
 // connections are the pages about accounts of people at servers.
 type connections struct {
-	*people.Site
-	guard     *people.Guard
+	*people.Guard
 	url       string // Options.URL
 	made      Connections
 	connector Connector
@@ -201,7 +200,7 @@ func (c *connections) finishConnection(w http.ResponseWriter, r *http.Request) e
 	name, _, _ := strings.Cut(sent, "|")
 	name, _ = url.QueryUnescape(name) // what cannot be read is no service
 	act := people.Act{Name: audit.EventConnected, Server: page.Visible(name)}
-	v, err := c.guard.Anybody(w, r)
+	v, err := c.Anybody(w, r)
 	if errors.Is(err, people.SignedOut) {
 		err = absentConnecting
 	}
@@ -425,10 +424,10 @@ func othersThan(v people.Visitor, all []Connection) (found []holding) {
 // form. Its address is that of Options.URL, where the browser has the visitor's cookies when the
 // authorization server sends it back.
 func (c *connections) connectPage(w http.ResponseWriter, r *http.Request) error {
-	if c.url != "" && !c.guard.AtHome(r.Host) {
-		return c.guard.MoveHome(w, r)
+	if c.url != "" && !c.AtHome(r.Host) {
+		return c.MoveHome(w, r)
 	}
-	return c.guard.VisitAs(c.guard.Anybody, c.askToConnect)(w, r)
+	return c.VisitAs(c.Anybody, c.askToConnect)(w, r)
 }
 
 // connectPage asks whether to connect.

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -220,9 +221,9 @@ func (c *Console) areas() []area {
 	o, s, g := &c.opts, c.guard.Site, c.guard
 	all := []area{
 		g,
-		&health{Site: s, guard: g, status: o.Status, watches: o.Watches, registry: o.Metrics, profiles: o.Profiles},
-		&overview{Site: s, guard: g, status: o.Status, version: o.Version, watches: o.Watches, held: o.Held, counts: o.Activity},
-		&tickets.Area{Site: s, Guard: g, Approvals: o.Approvals, Reconciler: o.Reconciler, Feed: o.Feed, Archive: o.Archive, Brief: o.Brief},
+		&health{Guard: g, status: o.Status, watches: o.Watches, registry: o.Metrics, profiles: o.Profiles},
+		&overview{Guard: g, status: o.Status, version: o.Version, watches: o.Watches, held: o.Held, counts: o.Activity},
+		&tickets.Area{Guard: g, Approvals: o.Approvals, Reconciler: o.Reconciler, Feed: o.Feed, Archive: o.Archive, Brief: o.Brief},
 		&servers{Site: s, status: o.Status, latency: o.Latency, stderr: o.Stderr, restart: o.Restart},
 		&trail{Site: s, approvals: o.Approvals, lines: o.Audit, verifier: o.Verify, records: o.Export, anchors: o.Anchors, jobs: c.jobs},
 	}
@@ -231,7 +232,7 @@ func (c *Console) areas() []area {
 			all = append(all, a)
 		}
 	}
-	add(o.Connections != nil, &connections{Site: s, guard: g, url: o.URL, made: o.Connections, connector: o.Connector})
+	add(o.Connections != nil, &connections{Guard: g, url: o.URL, made: o.Connections, connector: o.Connector})
 	add(o.Stops != nil, &stops{Site: s, stops: o.Stops, knows: o.Knows})
 	add(o.Policy != nil && o.Judge != nil, &advice{Site: s, policy: o.Policy, judge: o.Judge, shadow: o.Shadow, trialText: o.TrialText, jobs: c.jobs})
 	add(o.Tools != nil, &tools{Site: s, offered: o.Tools, status: o.Status})
@@ -239,7 +240,7 @@ func (c *Console) areas() []area {
 	add(o.Limits != nil, &limits{Site: s, used: o.Limits})
 	add(o.Sessions != nil, &clientSessions{Site: s, open: o.Sessions})
 	add(o.Clients != nil, &clients{Site: s, known: o.Clients, sessions: o.Sessions})
-	add(o.Calls != nil, &calls{Site: s, approvals: o.Approvals, guard: g, index: o.Calls, traceURL: o.TraceURL})
+	add(o.Calls != nil, &calls{Guard: g, approvals: o.Approvals, index: o.Calls, traceURL: o.TraceURL})
 	return all
 }
 
@@ -382,3 +383,14 @@ func (c *Console) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p) // a reader that went away needs no answer
 }
+
+// The scripts of the pages. The first two are as their makers publish them, see
+// docs/evidence/dependencies.md; the policy of every page forbids them to evaluate text.
+var (
+	//go:embed assets/htmx-4.0.1.min.js
+	htmxScript []byte
+	//go:embed assets/hx-sse-4.0.1.min.js
+	sseScript []byte
+	//go:embed console.js
+	ownScript []byte
+)

@@ -19,8 +19,7 @@ import (
 
 // health is what monitors and operators ask of the process.
 type health struct {
-	*people.Site
-	guard    *people.Guard
+	*people.Guard
 	status   func() Status
 	watches  func(p policy.Principal) bool // Options.Watches
 	registry http.Handler                  // Options.Metrics
@@ -82,7 +81,7 @@ func (h *health) watched(show page.Handler) page.Handler {
 	if h.watches(policy.Principal{}) {
 		return show
 	}
-	return h.guard.As(func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	return h.As(func(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 		if !h.watches(p) {
 			return page.Problem{Status: http.StatusForbidden, Code: "NOT_WATCHER", Detail: "you may not read the metrics and the status of toolgate", Hint: "toolgate.metrics_role names the role that may"}
 		}

@@ -32,8 +32,7 @@ func (b Bucket) total() int { return b.Allowed + b.Held + b.Denied }
 
 // overview is the first page.
 type overview struct {
-	*people.Site
-	guard   *people.Guard
+	*people.Guard
 	status  func() Status
 	version string
 	watches func(p policy.Principal) bool // Options.Watches
@@ -77,7 +76,7 @@ func (o *overview) page(w http.ResponseWriter, r *http.Request) error {
 		d.Warned = len(d.Warnings)
 	}
 	csp := page.PlainCSP
-	if v, err := o.guard.Visitor(w, r); err == nil {
+	if v, err := o.Visitor(w, r); err == nil {
 		csp, d.Details = page.ScriptCSP, o.watches(v.Principal)
 		if d.Shell, err = o.Shell(r.Context(), v, "Overview", page.OverviewPath, page.OverviewPath); err != nil {
 			return err
@@ -217,6 +216,5 @@ func countTools(u *Upstream) string {
 
 // shortRevision returns the beginning of the revision of a policy, which tells it from others.
 func shortRevision(revision string) string {
-	shown := []rune(page.Visible(revision))
-	return string(shown[:min(len(shown), len("sha256:")+12)])
+	return text.Clip(page.Visible(revision), len("sha256:")+12, "")
 }

@@ -49,8 +49,7 @@ type Archive interface {
 
 // An Area is the pages and answers about held calls. Every field but Brief is required.
 type Area struct {
-	*people.Site
-	Guard      *people.Guard // identifies readers of streams again
+	*people.Guard
 	Approvals  Approvals
 	Reconciler Reconciler
 	Feed       Feed
@@ -96,7 +95,7 @@ func (a *Area) events(w http.ResponseWriter, r *http.Request, v people.Visitor) 
 	defer wait()
 	defer stop()
 	known := func() (err error) {
-		v, err = a.Guard.IdentifyAgain(ctx, v)
+		v, err = a.IdentifyAgain(ctx, v)
 		return err
 	}
 	page.SendEvents(ctx, w, "event: changed\ndata:\n", changes, known, func(e approval.Event) string { return eventsOf(e, v) })
@@ -138,7 +137,7 @@ func (a *Area) watch(w http.ResponseWriter, r *http.Request, p policy.Principal)
 	page.Stream(a.Log, w, page.JSONLines, func(yield func([]byte, error) bool) {
 		for e, err := range events {
 			if err == nil {
-				p, err = a.Guard.Identify(ctx, r.Header.Values("Authorization"))
+				p, err = a.Identify(ctx, r.Header.Values("Authorization"))
 			}
 			var line []byte
 			if err == nil && e.Ticket.VisibleTo(p) {
