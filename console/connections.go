@@ -170,8 +170,8 @@ func (c *connections) connect(w http.ResponseWriter, r *http.Request, v people.V
 	act := people.Act{Name: audit.EventConnect, Principal: v.Principal, Server: page.Visible(r.PathValue("server"))}
 	s, err := c.service(r.Context(), r.PathValue("server"), v.Principal)
 	if err != nil {
-		c.recordNoConnection(r, act, err)
-		return err
+		act.Name = audit.EventConnectRefused
+		return c.RecordRefusal(r, act, err)
 	}
 	if err := c.Record(r, act); err != nil {
 		return err
@@ -215,8 +215,8 @@ func (c *connections) finishConnection(w http.ResponseWriter, r *http.Request) e
 		k, err = c.finish(r, v, name, act)
 	}
 	if err != nil {
-		c.recordNoConnection(r, act, err)
-		return c.RefusePage(w, r, v, err)
+		act.Name = audit.EventConnectRefused
+		return c.RefusePage(w, r, v, c.RecordRefusal(r, act, err))
 	}
 	http.Redirect(w, r, page.ConnectionsPath+"/"+url.PathEscape(k.Server), http.StatusSeeOther)
 	return nil
@@ -243,14 +243,6 @@ func (c *connections) finish(r *http.Request, v people.Visitor, service string, 
 		return Connection{}, err
 	}
 	return k, nil
-}
-
-// recordNoConnection records that act was refused because of err.
-func (c *connections) recordNoConnection(r *http.Request, act people.Act, err error) {
-	if p := page.ProblemOf(err); p.Code != people.CodeUnrecorded {
-		act.Name, act.Reason = audit.EventConnectRefused, p.Code
-		_ = c.Record(r, act) // the log has the cause
-	}
 }
 
 // disconnect ends the connection that the field id names.

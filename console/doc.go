@@ -37,11 +37,11 @@
 // Refusals are problem details (RFC 7807) with two more members: code, for programs,
 // and hint. A browser gets refusals as pages.
 //
-// Pages are components of templ in *.templ, from which make -f .ci/Makefile pages generates code. Each
-// has the frame of frame.templ, takes its looks from style.css, and is a row of Console.places.
+// Each area of pages is a type with the routes of its pages and of its answers: it holds what it shows, and a
+// people.Site for the frame, the rights and the record. Console builds the areas that its options have.
 //
 // Every request passes the same checks first: its Host must name this listener and
 // its Origin must be the same host, so that pages of other sites can neither read nor
 // decide anything. Everything that others wrote is shown in its visible form, see
-// [Visible]: an approver sees the bytes that were judged and nothing else.
+// page.Visible: an approver sees the bytes that were judged and nothing else.
 package console

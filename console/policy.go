@@ -267,11 +267,10 @@ func (a *advice) beginTrial(w http.ResponseWriter, r *http.Request, p policy.Pri
 
 // admitTry is mayTry for somebody who tries one: that p was refused to is recorded.
 func (a *advice) admitTry(r *http.Request, p policy.Principal) error {
-	err := mayTry(a.Site, r, p)
-	if err != nil {
-		_ = a.Record(r, people.Act{Name: audit.EventTried, Principal: p, Reason: page.ProblemOf(err).Code}) // the log has the cause
+	if err := mayTry(a.Site, r, p); err != nil {
+		return a.RecordRefusal(r, people.Act{Name: audit.EventTried, Principal: p}, err)
 	}
-	return err
+	return nil
 }
 
 // try begins to try a candidate for p. It is recorded first.
@@ -321,7 +320,7 @@ func readCandidate(w http.ResponseWriter, r *http.Request) (map[string][]byte, e
 	files := map[string][]byte{}
 	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
 	case "application/gzip":
-		err = unpack(files, text)
+		err = unpack(files, bytes.NewReader(text))
 	case "application/json":
 		var body struct{ Files map[string]string }
 		err = json.Unmarshal(text, &body)
@@ -351,8 +350,8 @@ func checkCandidate(files map[string][]byte) error {
 }
 
 // unpack adds the files of a .tar.gz, which may not be larger than candidateBytes in all.
-func unpack(files map[string][]byte, archive []byte) error {
-	unzipped, err := gzip.NewReader(bytes.NewReader(archive))
+func unpack(files map[string][]byte, archive io.Reader) error {
+	unzipped, err := gzip.NewReader(archive)
 	if err != nil {
 		return err
 	}

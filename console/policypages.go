@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -176,17 +175,14 @@ func (a *advice) submitTry(r *http.Request, v people.Visitor) (string, error) {
 			candidate.Files[file] = []byte(strings.ReplaceAll(values[0], "\r\n", "\n")) // as browsers send lines
 		}
 	}
-	archive, err := uploaded(r, "archive")
-	if err == nil && len(archive) > 0 {
+	if archive, head, err := r.FormFile("archive"); err == nil && head.Size > 0 {
+		defer archive.Close()
 		candidate.Files = map[string][]byte{}
 		if unpack(candidate.Files, archive) != nil {
 			return "", badCandidate
 		}
 	}
-	if err == nil {
-		err = checkCandidate(candidate.Files)
-	}
-	if err != nil {
+	if err := checkCandidate(candidate.Files); err != nil {
 		return "", err
 	}
 	job, err := a.try(r, v.Principal, candidate)
@@ -279,19 +275,6 @@ func (j *Job) ran(now time.Time) time.Duration {
 func readFiles(w http.ResponseWriter, r *http.Request) error {
 	r.Body = http.MaxBytesReader(w, r.Body, 2*candidateBytes)
 	return page.ReadFields(r, "multipart/form-data", func() error { return r.ParseMultipartForm(3 * candidateBytes) }, tooLargePolicy)
-}
-
-// uploaded returns the file in a field of a form that readFiles has read; nil = none was chosen.
-func uploaded(r *http.Request, field string) ([]byte, error) {
-	f, _, err := r.FormFile(field)
-	if errors.Is(err, http.ErrMissingFile) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, page.BadRequest("the file cannot be read", "")
-	}
-	defer f.Close()
-	return io.ReadAll(f)
 }
 
 // A ShadowQuery selects disagreements of shadow policies.

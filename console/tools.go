@@ -294,7 +294,7 @@ func (ts *tools) judge(r *http.Request, p policy.Principal, v Verdict) error {
 		}
 		err = ts.offered.Judge(r.Context(), v)
 	}
-	if err != nil && page.ProblemOf(err).Code != people.CodeUnrecorded {
+	if err != nil {
 		act.Why = ""
 		return ts.RecordRefusal(r, act, err)
 	}

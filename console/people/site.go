@@ -71,7 +71,7 @@ func (s *Site) Record(r *http.Request, a Act) error {
 	}
 	if err := s.o.Record(a); err != nil {
 		s.Log.Error("recording an act", "act", a.Name, "subject", a.Principal.Subject, "error", err)
-		return page.Problem{Status: http.StatusServiceUnavailable, Code: CodeUnrecorded, Detail: "this cannot be recorded, so it is not done", Hint: "the log says why"}
+		return page.Problem{Status: http.StatusServiceUnavailable, Code: codeUnrecorded, Detail: "this cannot be recorded, so it is not done", Hint: "the log says why"}
 	}
 	return nil
 }
@@ -90,10 +90,11 @@ func (s *Site) TrailRight(ctx context.Context, p policy.Principal) policy.TrailR
 }
 
 // RecordRefusal records that act was refused, and returns err, which says why. The log has the cause
-// when that cannot be recorded.
+// when that cannot be recorded. What was refused because it could not be recorded is not recorded either.
 func (s *Site) RecordRefusal(r *http.Request, act Act, err error) error {
-	act.Reason = page.ProblemOf(err).Code
-	_ = s.Record(r, act)
+	if act.Reason = page.ProblemOf(err).Code; act.Reason != codeUnrecorded {
+		_ = s.Record(r, act)
+	}
 	return err
 }
 
@@ -199,5 +200,5 @@ type Act struct {
 	Removed    []string         // things that it takes away
 }
 
-// CodeUnrecorded is the code of what is not done because it cannot be recorded.
-const CodeUnrecorded = "AUDIT_UNAVAILABLE"
+// codeUnrecorded is the code of what is not done because it cannot be recorded.
+const codeUnrecorded = "AUDIT_UNAVAILABLE"
