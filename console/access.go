@@ -286,7 +286,14 @@ func (a *access) seenFor(r *http.Request, p policy.Principal) (found Seen, err e
 	}
 	slices.Reverse(found.SignIns)
 	found.SignIns = found.SignIns[:min(len(found.SignIns), listedSeen)]
-	found.Principals = latestCallers(callers)
+	found.Principals = make([]SeenPrincipal, 0, len(callers))
+	for _, s := range callers {
+		found.Principals = append(found.Principals, *s)
+	}
+	slices.SortFunc(found.Principals, func(a, b SeenPrincipal) int {
+		return cmp.Or(b.Last.Compare(a.Last), cmp.Compare(a.Tenant+"\x00"+a.Subject+"\x00"+a.Person, b.Tenant+"\x00"+b.Subject+"\x00"+b.Person))
+	})
+	found.Principals = found.Principals[:min(len(found.Principals), listedSeen)]
 	return found, nil
 }
 
@@ -300,17 +307,6 @@ func sawCaller(callers map[string]*SeenPrincipal, p audit.Principal, at time.Tim
 	}
 	s.Calls++
 	s.Last, s.Roles = at, page.VisibleAll(p.Roles)
-}
-
-func latestCallers(callers map[string]*SeenPrincipal) []SeenPrincipal {
-	all := make([]SeenPrincipal, 0, len(callers))
-	for _, s := range callers {
-		all = append(all, *s)
-	}
-	slices.SortFunc(all, func(a, b SeenPrincipal) int {
-		return cmp.Or(b.Last.Compare(a.Last), cmp.Compare(a.Tenant+"\x00"+a.Subject+"\x00"+a.Person, b.Tenant+"\x00"+b.Subject+"\x00"+b.Person))
-	})
-	return all[:min(len(all), listedSeen)]
 }
 
 type seenPageData struct {

@@ -139,14 +139,6 @@ func (c *connections) service(ctx context.Context, name string, p policy.Princip
 	return all[i], nil
 }
 
-// owner returns whose connection p makes at s.
-func (s Service) owner(p policy.Principal) Person {
-	if s.Shared {
-		return Person{}
-	}
-	return personOf(p)
-}
-
 // connection returns the connection with an ID. One that p may not revoke is refused exactly like
 // a missing one.
 func (c *connections) connection(ctx context.Context, id string, p policy.Principal) (Connection, error) {
@@ -352,7 +344,10 @@ type holding struct {
 
 // holdingAt returns what v has connected at a service, of all connections.
 func holdingAt(v people.Visitor, s Service, all []Connection) holding {
-	who := s.owner(v.Principal)
+	who := personOf(v.Principal)
+	if s.Shared {
+		who = Person{}
+	}
 	i := slices.IndexFunc(all, func(k Connection) bool { return k.Server == s.Name && k.Person == who && k.Live() })
 	if i < 0 {
 		return holding{Name: page.Visible(s.Name), Page: servicePath(s.Name), CSRF: v.CSRF}

@@ -37,7 +37,7 @@ type AuditTail func(ctx context.Context, n int, follow bool) iter.Seq2[[]byte, e
 
 // Options configure a [Console].
 type Options struct {
-	// Options are those of the people who are served.
+	// Options are those of the people who are served. The console sets what is nil and has a default.
 	people.Options
 	// Approvals are the held calls. Required.
 	Approvals tickets.Approvals
@@ -194,7 +194,7 @@ func New(opts Options) (*Console, error) {
 	return c, nil
 }
 
-// An area is a part of the pages, with its routes under /v1.
+// An area is some of the pages, and the routes under /v1 that answer with the same.
 type area interface {
 	Routes(g *people.Guard) page.Routes
 }

@@ -159,8 +159,11 @@ func (j *jobs) routes(g *people.Guard, path, kind string, begin page.CallerHandl
 	}
 }
 
-// begun answers with a job that has begun, and where it is.
-func begun(w http.ResponseWriter, path string, job Job) error {
+// begun answers with a job that has begun, and where it is, unless there is an error.
+func begun(w http.ResponseWriter, path string, job Job, err error) error {
+	if err != nil {
+		return err
+	}
 	w.Header().Set("Location", path+"/"+job.ID)
 	return page.AnswerAs(w, http.StatusAccepted, job)
 }

@@ -259,10 +259,7 @@ func (a *advice) beginTrial(w http.ResponseWriter, r *http.Request, p policy.Pri
 		return err
 	}
 	job, err := a.try(r, p, candidate)
-	if err != nil {
-		return err
-	}
-	return begun(w, policyTryPath, job)
+	return begun(w, policyTryPath, job, err)
 }
 
 // admitTry is mayTry for somebody who tries one: that p was refused to is recorded.

@@ -466,8 +466,3 @@ func apart(line, other string) *sideLine {
 	join := func(words []string) page.Text { return page.TextOf(strings.Join(words, "")) }
 	return &sideLine{join(a[:start]), join(a[start : len(a)-end]), join(a[len(a)-end:])}
 }
-
-// laidOut returns the visible form of JSON in lines.
-func laidOut(text json.RawMessage) page.Text {
-	return page.TextOf(page.Shorten(page.Indented(text)))
-}

@@ -392,7 +392,7 @@ func toolView(d toolPageData) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = page.Spelled(laidOut(d.Tool.Definition)).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = page.Spelled(page.TextOf(page.Shorten(page.Indented(d.Tool.Definition)))).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

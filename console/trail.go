@@ -98,10 +98,7 @@ func (t *trail) evidenceFor(r *http.Request, p policy.Principal) (e evidence, er
 // beginVerifying begins to verify the trail, for those who may read it whole.
 func (t *trail) beginVerifying(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	job, err := t.verify(r, p)
-	if err != nil {
-		return err
-	}
-	return begun(w, verifyPath, job)
+	return begun(w, verifyPath, job, err)
 }
 
 // verify begins to verify the trail for p. It is recorded first.

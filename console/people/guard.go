@@ -20,45 +20,46 @@ import (
 	"github.com/toolgate/toolgate/policy/stop"
 )
 
-// AtHome reports whether hostport is that of Options.URL.
-func (g *Guard) AtHome(hostport string) bool {
-	return g.home.Host != "" && strings.EqualFold(g.home.Host, hostport)
-}
-
 // Options configure a [Guard].
 type Options struct {
-	// Store keeps the sessions, and Keys has the secret that authenticates them. Session is how long one stays
-	// signed in; 0 = 8 hours.
+	// Store keeps the sessions, and Keys has the secret that authenticates them. Both are required. Session is
+	// how long one stays signed in; 0 = 8 hours.
 	Store   *store.DB
 	Keys    *keys.Dir
 	Session time.Duration
-	// Identify turns a bearer token, never empty, into a principal; an error is a 401.
+	// Identify turns a bearer token, never empty, into a principal; an error is a 401. Required.
 	Identify func(ctx context.Context, bearer string) (policy.Principal, error)
 	// Again identifies a principal that signed in earlier, with the current configuration; sum is the SHA-256
-	// of its token, 64 hexadecimal digits. An error ends the session.
+	// of its token, 64 hexadecimal digits. Roles may have changed, and an error ends the session. Required.
 	Again func(ctx context.Context, p policy.Principal, sum string) (policy.Principal, error)
-	// Anonymous identifies a caller without a credential; nil or an error = it is nobody.
+	// Anonymous identifies a caller without a credential; nil or an error = it is nobody. It may see and make
+	// its connections, and nothing else.
 	Anonymous func(ctx context.Context) (policy.Principal, error)
-	// Provider signs people in elsewhere, in addition to tokens; nil = none. Logout verifies its logout
-	// tokens, and EndSession returns the address at which a browser signs out there, and from which it comes
-	// back with state; nil or "" = there is none.
+	// Provider signs people in elsewhere, in addition to tokens; nil = none. It sends browsers back to URL +
+	// "/console/login/callback". Logout verifies logout tokens, as anybody can send them. EndSession returns
+	// the address at which a browser signs out there, and from which it comes back with state; nil or "" = there
+	// is none.
 	Provider   Provider
 	Logout     func(ctx context.Context, token string) (Logout, error)
 	EndSession func(ctx context.Context, back, state string) (address string, err error)
-	// URL is where browsers find this listener, without a slash at its end; "" = they use its address.
+	// URL is where browsers find this listener, without a slash at its end. With https, TLS ends at a proxy
+	// in front. "" = they use its address.
 	URL string
-	// Throttle bounds refused credentials.
+	// Throttle bounds refused credentials; nil = one of the console's own.
 	Throttle *guard.Throttle
 	// Environment is the name of this toolgate on every page, "" = none.
 	Environment string
-	// InForce returns the stops in force; nil = there are none. Watches reports whether a principal may watch
-	// toolgate; of the zero principal, whether everybody may.
+	// InForce returns the stops in force, at once; nil = there are none. Watches reports whether a principal may
+	// read metrics and details of the status; of the zero principal, whether everybody may. Nil = everybody.
 	InForce func() []stop.Stop
 	Watches func(p policy.Principal) bool
 	// May and TrailRight say what a principal may; nil or an error = nothing.
 	May        func(ctx context.Context, p policy.Principal, right policy.Right) (bool, error)
 	TrailRight func(ctx context.Context, p policy.Principal) (policy.TrailRight, error)
-	// Record records an act; nil = nothing is recorded.
+	// Record records an act; nil = nothing is recorded. Without their record, nobody signs in, nobody reads the
+	// trail, arguments or results of others, no server is restarted, nothing stopped or resumed, no profile taken,
+	// no connection begun, made or revoked, no definition of a tool accepted or refused, no session of a client
+	// ended, and no token made or revoked.
 	Record func(a Act) error
 	// Now is the clock; nil = time.Now.
 	Now func() time.Time
@@ -83,6 +84,11 @@ func New(ctx context.Context, o Options, places Places, awaiting Awaiting) (*Gua
 	}
 	sessions, err := newSessions(o)
 	return &Guard{Site: &Site{Now: o.Now, Log: o.Log, o: o, places: places, awaiting: awaiting, ctx: ctx}, home: home, sessions: sessions}, err
+}
+
+// AtHome reports whether hostport is that of Options.URL.
+func (g *Guard) AtHome(hostport string) bool {
+	return g.home.Host != "" && strings.EqualFold(g.home.Host, hostport)
 }
 
 // Routes are the routes where people sign in and out.

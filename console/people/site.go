@@ -125,18 +125,6 @@ func (s *Site) inForce() (all []stop.Stop) {
 	return all
 }
 
-// banner is inForce for pages without a session: where not everybody may watch toolgate, it has the
-// kinds only.
-func (s *Site) banner() []stop.Stop {
-	all := s.inForce()
-	if !s.o.Watches(policy.Principal{}) {
-		for i := range all {
-			all[i].Name, all[i].Reason = "", ""
-		}
-	}
-	return all
-}
-
 // Shell returns what the page of v has around its content. The page belongs to the place at; path is its own,
 // to fetch it again, "" = it is not.
 func (s *Site) Shell(ctx context.Context, v Visitor, title, at, path string) (page.Shell, error) {
@@ -145,9 +133,16 @@ func (s *Site) Shell(ctx context.Context, v Visitor, title, at, path string) (pa
 		Alone: v.Alone, InForce: s.inForce(), Awaiting: awaiting}, err
 }
 
-// Outside returns the shell of a page for those who have not signed in.
+// Outside returns the shell of a page for those who have not signed in. Where not everybody may watch
+// toolgate, its banner has the kinds of stops only.
 func (s *Site) Outside(title string) page.Shell {
-	return page.Shell{Title: title, Environment: page.Visible(s.o.Environment), InForce: s.banner()}
+	shell := page.Shell{Title: title, Environment: page.Visible(s.o.Environment), InForce: s.inForce()}
+	if !s.o.Watches(policy.Principal{}) {
+		for i := range shell.InForce {
+			shell.InForce[i].Name, shell.InForce[i].Reason = "", ""
+		}
+	}
+	return shell
 }
 
 // RefusePage answers with err as a page, in the frame of v if that is somebody.
