@@ -206,7 +206,7 @@ func (p *person) looks(scene, page string) {
 		p.shot(strings.Trim(scene+strings.ReplaceAll(page[:min(len(page), 40)], "/", "-"), "-"))
 		at := page + " (" + s.name + ")"
 		switch {
-		case s.dark && (scene == "normal" || scene == "failing" && s.phone):
+		case s.dark && (scene == "normal" || s.phone):
 			p.sound(at, "runOnly: ['color-contrast']")
 		case !s.dark && (scene == "normal" || s.phone):
 			p.sound(at, "")

@@ -26,6 +26,7 @@ import (
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/policy/identity"
 )
 
 var (
@@ -503,6 +504,18 @@ func TestStreamsAskWhoListens(t *testing.T) {
 			t.Errorf("after %v: %q", took, w.Body)
 		}
 	})
+}
+
+// While the keys of an issuer were never fetched, people hear of these and not of the state.
+func TestIssuerAway(t *testing.T) {
+	l := newListener(t, func(o *console.Options) {
+		o.Identify = func(context.Context, string) (policy.Principal, error) {
+			return policy.Principal{}, &identity.Refusal{Kind: identity.Unfetched}
+		}
+	})
+	if w := l.ask("GET", "/v1/approvals", "", as("t-ann")...); w.Code != 503 || !strings.Contains(w.Body.String(), "issuer") || strings.Contains(w.Body.String(), "state") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
 }
 
 // While nobody can be looked up, people hear that the state is away: nothing counts as a refused

@@ -8,6 +8,7 @@ import (
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/policy/identity"
 )
 
 // A Handler answers a request, or returns the reason for a refusal, which the console
@@ -126,8 +127,11 @@ func ProblemOf(err error) Problem {
 		}
 	}
 	if store.Away(err) {
-		return Problem{Status: http.StatusServiceUnavailable, Code: "STORE_UNAVAILABLE", Detail: "the state of toolgate cannot be reached; nothing was changed, as far as is known",
-			Hint: "try again in a few seconds"}
+		detail := "the state of toolgate cannot be reached; nothing was changed, as far as is known"
+		if identity.KindOf(err) == identity.Unfetched {
+			detail = "the keys of the token's issuer cannot be had yet"
+		}
+		return Problem{Status: http.StatusServiceUnavailable, Code: "STORE_UNAVAILABLE", Detail: detail, Hint: "try again in a few seconds"}
 	}
 	return Problem{Status: http.StatusInternalServerError, Code: "INTERNAL_ERROR", Detail: "internal error", Hint: "the log says why"}
 }

@@ -55,7 +55,7 @@ var mayImport = map[string][]string{
 	"proxy/ndjson":          {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
 	"proxy/rest":            {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry", "docs/schemas"},
 	"docs/schemas":          {},
-	"console/page":          {"policy", "policy/approval", "policy/stop"},
+	"console/page":          {"policy", "policy/approval", "policy/identity", "policy/stop"},
 	"console/people":        {"policy", "policy/stop", "audit", "console/page"},
 	"console/tickets":       {"policy", "policy/approval", "audit", "console/page", "console/people"},
 	"console":               {"console/...", "policy", "policy/approval", "policy/stop", "policy/workbench", "policy/rejudge/replay", "policy/rejudge/shadow", "audit", "audit/index", "audit/notary", "docs/schemas"}, // their types: what it asks for it declares itself
