@@ -25,7 +25,7 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 		c.settle(context.WithoutCancel(ctx))
 	}
 	o := Observation{Effect: c.decision.Effect, Duration: g.opts.Now().Sub(c.start), Upstream: c.upstream}
-	rec := c.fill(&c.records[1], !c.recorded) // what was judged is in the decision record, if there is one
+	rec := c.fill(&c.entry, !c.recorded) // what was judged is in the decision record, if there is one
 	rec.DurationMS, rec.UpstreamMS = float64(o.Duration.Microseconds())/1000, float64(o.Upstream.Microseconds())/1000
 	if f != nil {
 		rec.Outcome, rec.Code, rec.Error = cmp.Or(outcomes[f.Kernel.Code], categories[f.Kernel.Category], audit.Failed), f.Kernel.Code, f.Reason

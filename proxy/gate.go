@@ -89,7 +89,7 @@ type Book interface {
 }
 
 // Recorder writes the audit trail. Write returns when the record is as durable as
-// configured; its error refuses the call (audit.KindDecision), or withholds its result
+// configured, and keeps nothing of r; its error refuses the call (audit.KindDecision), or withholds its result
 // (audit.KindOutcome).
 type Recorder interface {
 	Write(kind audit.Kind, r *audit.Record) error

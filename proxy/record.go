@@ -14,7 +14,7 @@ import (
 // taken for it, a grant included, is given back when it is closed.
 func (c *call) record(ctx context.Context) *Failure {
 	c.recorded = true
-	if err := c.gate.opts.Recorder.Write(audit.KindDecision, c.fill(&c.records[0], true)); err != nil {
+	if err := c.gate.opts.Recorder.Write(audit.KindDecision, c.fill(&c.entry, true)); err != nil {
 		c.gate.opts.Log.Error("writing the decision record", "decision", c.decisionID, "error", err)
 		return c.fail(signal.CodeAuditUnavailable, "the decision could not be recorded, so the call was not made").remedy(callLater).
 			because(signal.ProcessingError("the audit log took no record", auditLog, nil, nil))

@@ -92,8 +92,8 @@ type call struct {
 	warnings []*signal.KernelError // of a call that is made all the same, or of its result
 	settle   func(context.Context) // ends what the request took, see giveBack; nil = it took nothing
 
-	records [2]audit.Record // of the decision, and of the outcome
-	ids     [8]string       // of the first Signals of the result
+	entry audit.Record // of the decision, then of the outcome
+	ids   [8]string    // of the first Signals of the result
 }
 
 // gateway is the origin of what no stage has said yet.
