@@ -32,11 +32,14 @@ build: ## builds bin/toolgate
 # SQLite is watched.
 RACE = -race $(foreach p,modernc.org/sqlite/lib modernc.org/libc modernc.org/memory,-gcflags=$(p)=-race=false)
 
+# At least three packages, or tests of one, at a time: they mostly wait.
+ATONCE = $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 3 ? n : 3)))
+
 test: ## proves in 4 minutes what the README promises, without third-party parts
 	@echo "testing: the first time, everything is built, which takes a few minutes"
 	$(BUILD_GUARDIAN)
-	@raced=$$(GO=$(GO) sh .ci/raced) && $(GO) test -short -timeout $(TIMEOUT) $$($(GO) list ./... | grep -vxF "$$raced") && \
-		$(GO) test -short $(RACE) -timeout $(TIMEOUT) $$raced
+	@raced=$$(GO=$(GO) sh .ci/raced) && $(GO) test -short -p $(ATONCE) -timeout $(TIMEOUT) $$($(GO) list ./... | grep -vxF "$$raced") && \
+		$(GO) test -short $(RACE) -p $(ATONCE) -timeout $(TIMEOUT) $$raced
 
 # A test whose part is missing skips with a reason; with CI=true it fails. The packages
 # that start whole programs, browsers and third-party clients (WHOLE) run after the others,
@@ -49,7 +52,6 @@ WHOLE  = $(PEERS) internal/conformance internal/deploy $(CLI)
 OTHERS = grep -v $(foreach p,$(WHOLE),-e '/$(p)$$')
 PLAIN  = ($(shell grep -v '^\#' .ci/plain | paste -sd '|'))
 CROWD  = ^TestCrowd$$
-ATONCE = $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 3 ? n : 3)))
 test-all: ## runs every test, with third-party servers, clients, databases and browsers
 	$(PARTS) -j4 npm python rust keycloak
 	$(BUILD_GUARDIAN)
