@@ -14,3 +14,6 @@ func (r *Registry) Discover(cfg config.Server, definitions []json.RawMessage) ([
 
 // FirstDifference is firstDifference.
 var FirstDifference = firstDifference
+
+// Recalls reports whether lists other than that of tools are kept of a server.
+func (r *Registry) Recalls(server string) bool { return r.Catalogue().entry(server).server.Recalls() }
