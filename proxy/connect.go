@@ -167,7 +167,7 @@ func (c *call) unconnected(m *registry.Missing) *Failure {
 	return f
 }
 
-// connectionPage is where a person connects to a server; its url is "" when there is no such page.
+// connectionPage returns the page on which a person connects to a server; its url is "" without pages.
 func (g *Gate) connectionPage(server, id string, m *registry.Missing) page {
 	p := page{key: keyConnection, id: id}
 	if m.Connects {

@@ -109,8 +109,8 @@ type part struct {
 // nothing.
 var escapes = regexp.MustCompile(`(?s)\\(u[0-9a-fA-F]{4}|.)`)
 
-// TextOf splits the result of Visible. In a JSON string, escapes that its
-// writer made count like those that Visible makes.
+// TextOf splits the result of Visible. In a JSON string, the escapes that were sent count like
+// those that Visible has added.
 func TextOf(visible string) (t Text) {
 	from := 0
 	for _, at := range escapes.FindAllStringIndex(visible, -1) {

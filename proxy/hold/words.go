@@ -24,10 +24,10 @@ const (
 // are no pages. Links carry no secret: whoever follows one has to sign in.
 type Console string
 
-// Approval is where people decide on a ticket, "" when there is no such page.
+// Approval returns the address of the page on which people decide on a ticket, "" without pages.
 func (c Console) Approval(t approval.Ticket) string { return c.link("/console/approvals/" + t.ID) }
 
-// Connection is where people connect to a server, "" when there is no such page.
+// Connection returns the address of the page on which people connect to a server, "" without pages.
 func (c Console) Connection(server string) string {
 	return c.link("/connections/" + url.PathEscape(server))
 }

@@ -19,8 +19,8 @@ type refusal struct {
 }
 
 // refused are the built-in functions that no policy may use, apart from those
-// that OPA marks as nondeterministic. Most of them take so much time in what a caller
-// may send that no estimate of it serves (see Works), and cannot be cancelled.
+// that OPA marks as nondeterministic. Most of them cannot be cancelled, and take time that
+// no estimate bounds (see Works): it depends on what a caller sends.
 var refused = []refusal{
 	{"it compares with the clock", []string{"crypto.x509.parse_and_verify_certificates", "crypto.x509.parse_and_verify_certificates_with_options"}},
 	{"it enumerates every path of a graph", []string{"graph.reachable_paths"}},
