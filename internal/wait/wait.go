@@ -1,4 +1,4 @@
-// Package wait waits for a duration, a cancellation or the end of work.
+// Package wait waits for a duration, a cancellation or the end of work, and has the context of one call.
 package wait
 
 import (

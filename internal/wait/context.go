@@ -1,0 +1,170 @@
+package wait
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A Context is a context.Context that its owner ends for a cause. It is a field of what it
+// is the context of, and costs less than context.WithCancelCause: nothing is allocated but a
+// channel, once somebody asks for it. Begin comes before any other method, and End last: when
+// that has returned and nobody else has c, c may begin again. It is otherwise safe for concurrent use.
+type Context struct {
+	parent *Context // nil = none
+	up     Watcher  // of parent
+
+	cause atomic.Pointer[error] // nil = not over
+	mu    sync.Mutex            // protects the fields below; a child's may be locked under it
+	done  chan struct{}         // nil = nobody has asked
+	first *Watcher
+}
+
+// A Watcher hears of the end of one Context. Its owner calls Watch and Unwatch.
+type Watcher struct {
+	Ended      func() // is called once, must not block, and calls no method of the Context but Err
+	child      *Context
+	next, prev *Watcher
+	watching   bool
+}
+
+// over is the channel of a Context that has ended before anybody has asked for its channel.
+var over = make(chan struct{})
+
+func init() { close(over) }
+
+// Begin makes c ready. It ends with parent, for the same cause; nil = with none.
+func (c *Context) Begin(parent *Context) {
+	c.parent, c.done = parent, nil
+	c.cause.Store(nil)
+	if c.up.child = c; parent != nil && !parent.Watch(&c.up) {
+		c.end(parent.cause.Load())
+	}
+}
+
+// End ends c for cause, nil = context.Canceled. Only the first cause counts.
+func (c *Context) End(cause error) {
+	if cause == nil || cause == context.Canceled { //nolint:errorlint // this very value
+		c.end(&canceled)
+	} else {
+		own := cause // so that only this one is allocated
+		c.end(&own)
+	}
+	if c.parent != nil {
+		c.parent.Unwatch(&c.up)
+	}
+}
+
+// canceled is the usual cause.
+var canceled = context.Canceled
+
+// end is End, but for what ties c to parent.
+func (c *Context) end(cause *error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.cause.CompareAndSwap(nil, cause) {
+		return
+	}
+	if c.done != nil {
+		close(c.done)
+	}
+	for w := c.first; w != nil; w = c.first {
+		c.removeLocked(w)
+		if w.child != nil {
+			w.child.end(cause)
+		} else {
+			w.Ended()
+		}
+	}
+}
+
+// Watch makes w hear of the end of c. It returns false when c has ended, of which w does not
+// hear then.
+func (c *Context) Watch(w *Watcher) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cause.Load() != nil {
+		return false
+	}
+	w.next, w.prev, w.watching = c.first, nil, true
+	if c.first != nil {
+		c.first.prev = w
+	}
+	c.first = w
+	return true
+}
+
+// Unwatch ends what Watch began. It returns false when w has heard of the end of c, or
+// does not watch: w.Ended has returned then.
+func (c *Context) Unwatch(w *Watcher) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !w.watching {
+		return false
+	}
+	c.removeLocked(w)
+	return true
+}
+
+// removeLocked removes w. The caller must hold c.mu.
+func (c *Context) removeLocked(w *Watcher) {
+	if w.prev != nil {
+		w.prev.next = w.next
+	} else {
+		c.first = w.next
+	}
+	if w.next != nil {
+		w.next.prev = w.prev
+	}
+	w.next, w.prev, w.watching = nil, nil, false
+}
+
+// AfterFunc calls f on a goroutine of its own once c has ended, unless stop is called before.
+// It is how package context ties children to c.
+func (c *Context) AfterFunc(f func()) (stop func() bool) {
+	w := &Watcher{Ended: func() { go f() }}
+	if !c.Watch(w) {
+		go f()
+	}
+	return func() bool { return c.Unwatch(w) }
+}
+
+// Done implements context.Context.
+func (c *Context) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done == nil {
+		if c.cause.Load() != nil {
+			return over
+		}
+		c.done = make(chan struct{})
+	}
+	return c.done
+}
+
+// Err implements context.Context. The error is the cause, and context.Canceled unless the
+// cause is context.DeadlineExceeded. So context.Cause returns it too.
+func (c *Context) Err() error {
+	cause := c.cause.Load()
+	switch {
+	case cause == nil:
+		return nil
+	case errors.Is(*cause, context.Canceled), errors.Is(*cause, context.DeadlineExceeded):
+		return *cause
+	}
+	return ended{*cause}
+}
+
+// ended is the error of a Context that has ended for a cause of its owner's.
+type ended struct{ error }
+
+// Unwrap implements what errors.Is and errors.As look for.
+func (e ended) Unwrap() []error { return []error{e.error, context.Canceled} }
+
+// Deadline implements context.Context: there is none.
+func (c *Context) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// Value implements context.Context: there is none.
+func (c *Context) Value(any) any { return nil }
