@@ -19,13 +19,13 @@ import (
 // result, failed with an upstream's error, approved again when nothing was sent,
 // and otherwise unknown.
 func (t *toolCall) forward(ctx context.Context) *Failure {
-	ctx, cancel := t.gate.running.begin(ctx, &t.call)
+	ctx, ender := t.gate.running.begin(ctx, &t.call)
 	defer t.gate.running.end(&t.call)
 	if f := t.stop(ctx); f != nil {
 		return f
 	}
 	t.sent = true
-	out := registry.Outgoing{Arguments: t.body, Meta: t.meta, Task: t.task, From: t.from(t.server), Progress: t.in.Progress, Plain: &t.plain, Cancel: cancel}
+	out := registry.Outgoing{Arguments: t.body, Meta: t.meta, Task: t.task, From: t.from(t.server), Progress: t.in.Progress, Plain: &t.plain, Cancel: ender}
 	if t.hold.reports > 0 || t.gate.opts.Bus.Listening(t.principal) {
 		out.Progress = t.progress()
 		defer func() {

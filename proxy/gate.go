@@ -29,6 +29,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/internal/span"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -244,7 +245,7 @@ func New(opts Options) (*Gate, error) {
 	if opts.Stops == nil {
 		opts.Stops = noStops{}
 	}
-	g := &Gate{opts: opts, sessions: session.New(), polls: limit.New(limit.Rules{}), running: running{calls: make(map[*call]context.CancelCauseFunc)}}
+	g := &Gate{opts: opts, sessions: session.New(), polls: limit.New(limit.Rules{}), running: running{calls: make(map[*call]wait.Ender)}}
 	g.SetPolicy(opts.Policy)
 	g.Apply(opts.Settings)
 	return g, nil
@@ -311,7 +312,7 @@ type Call struct {
 	Trace span.Carrier
 	// Cancel ends the context that is given to the road, also when the server does not answer in
 	// time or people stop the call; nil = the road makes a context that it can end.
-	Cancel context.CancelCauseFunc
+	Cancel wait.Ender
 	// Bytes is what the request holds of the budget of messages, and its answer is going to
 	// hold; nil = nothing is counted.
 	Bytes *share.Claim

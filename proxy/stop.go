@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/stop"
 	"github.com/toolgate/toolgate/signal"
@@ -56,30 +57,31 @@ func (c *call) stopped(by *stop.Stop, then string) *Failure {
 // running are the requests that may be at a server.
 type running struct {
 	mu    sync.Mutex // protects the field below
-	calls map[*call]context.CancelCauseFunc
+	calls map[*call]wait.Ender
 }
 
 // begin returns the context of a request that goes to its server, and what ends it: people do when
 // they stop the request. The caller calls end.
-func (r *running) begin(ctx context.Context, c *call) (context.Context, context.CancelCauseFunc) {
-	cancel := c.in.Cancel
-	if cancel == nil {
-		ctx, cancel = context.WithCancelCause(ctx)
+func (r *running) begin(ctx context.Context, c *call) (context.Context, wait.Ender) {
+	ender := c.in.Cancel
+	if ender == nil {
+		own, cancel := context.WithCancelCause(ctx)
+		ctx, ender = own, wait.EndFunc(cancel)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.calls[c] = cancel
-	return ctx, cancel
+	r.calls[c] = ender
+	return ctx, ender
 }
 
 // end forgets a request, and frees the resources of a context that begin has made.
 func (r *running) end(c *call) {
 	r.mu.Lock()
-	cancel := r.calls[c]
+	ender := r.calls[c]
 	delete(r.calls, c)
 	r.mu.Unlock()
 	if c.in.Cancel == nil {
-		cancel(context.Canceled)
+		ender.End(nil)
 	}
 }
 
@@ -88,9 +90,9 @@ func (r *running) end(c *call) {
 func (g *Gate) CancelStopped() {
 	g.running.mu.Lock()
 	defer g.running.mu.Unlock()
-	for c, cancel := range g.running.calls {
+	for c, ender := range g.running.calls {
 		if by := c.stoppedBy(); by != nil {
-			cancel(stopping{by})
+			ender.End(stopping{by})
 		}
 	}
 }

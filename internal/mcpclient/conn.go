@@ -118,7 +118,7 @@ func (c *Conn) Fail(cause *Error) {
 	defer c.mu.Unlock()
 	c.end(cause)
 	for _, p := range c.calls {
-		p.Stop(context.Canceled)
+		p.Stop.End(nil)
 	}
 }
 
@@ -165,7 +165,7 @@ type Call struct {
 	// Owner belongs to the caller.
 	Owner any
 	// Stop ends the context that is given to Do; nil = Do makes one that it can end.
-	Stop context.CancelCauseFunc
+	Stop wait.Ender
 
 	room     [24]byte        // of key
 	key      json.RawMessage // the id on the wire
@@ -213,8 +213,9 @@ func (c *Conn) Do(ctx context.Context, p *Call) (json.RawMessage, *Error) {
 	}
 	sending := ctx
 	if p.Stop == nil {
-		sending, p.Stop = context.WithCancelCause(ctx)
-		defer p.Stop(context.Canceled)
+		own, cancel := context.WithCancelCause(ctx)
+		sending, p.Stop = own, wait.EndFunc(cancel)
+		defer cancel(nil)
 	}
 	c.mu.Lock()
 	if c.life.Err() != nil || ctx.Err() != nil {

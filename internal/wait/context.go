@@ -168,3 +168,12 @@ func (c *Context) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 // Value implements context.Context: there is none.
 func (c *Context) Value(any) any { return nil }
+
+// An Ender ends a context for a cause, nil = context.Canceled.
+type Ender interface{ End(cause error) }
+
+// EndFunc is the Ender of a context of package context.
+type EndFunc context.CancelCauseFunc
+
+// End implements Ender.
+func (f EndFunc) End(cause error) { f(cause) }

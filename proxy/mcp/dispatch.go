@@ -16,6 +16,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/internal/text"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/eventlog"
@@ -95,6 +96,7 @@ type exchange struct {
 	long      *jsonrpc.Outline                 // of a message beyond the limit, nil for any other
 	began     time.Time                        // when it was received; zero when nobody observes
 	ctx       context.Context                  // of the work, set by admit
+	work      wait.Context                     // that ctx usually is
 	flight    string                           // key in session's flights; "" = not entered
 	crowded   bool                             // it has no room to wait
 
@@ -212,14 +214,14 @@ func (s *sessionServer) admit(x *exchange) (a answer, done bool) {
 		return answer{}, false
 	}
 	key := m.Key
-	ctx, cancel, err := x.session.begin(s.base, key)
+	err := x.session.begin(s.base, key, &x.work)
 	switch {
 	case errors.Is(err, errEnded):
 		return s.refuse(x, signal.CodeSessionLost, "the session has ended"), true
 	case err != nil:
 		return s.refuse(x, signal.CodeEnvelopeInvalid, err.Error()), true
 	}
-	x.ctx, x.flight, x.call.Cancel = ctx, key, cancel
+	x.ctx, x.flight, x.call.Cancel = &x.work, key, &x.work
 	return answer{}, false
 }
 
@@ -380,9 +382,9 @@ func (s *session) cancelRequest(m *jsonrpc.Message) {
 	if id, ok := m.Param("requestId"); ok {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if cancel, ok := s.flights[jsonrpc.Key(id)]; ok {
+		if work, ok := s.flights[jsonrpc.Key(id)]; ok {
 			reason, _ := m.TextParam("reason")
-			cancel(cancelled{text.Clip(reason, maxReasonBytes, "...")})
+			work.End(cancelled{text.Clip(reason, maxReasonBytes, "...")})
 		}
 	}
 }

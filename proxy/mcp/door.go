@@ -232,8 +232,7 @@ func (o Options) withDefaults() Options {
 // flight, and how messages are decoded, refused and answered.
 type core struct {
 	opts    Options
-	base    context.Context // parent of every call's context; a client that hangs up does not end it
-	cancel  context.CancelCauseFunc
+	base    *wait.Context   // parent of every call's context; a client that hangs up does not end it
 	closing context.Context // ended by Close: event streams, stdio clients and the janitor end
 	close   context.CancelFunc
 	work    wait.Drain    // requests, stdio clients, and calls that continue after their request
@@ -286,9 +285,9 @@ func New(opts Options) (*Door, error) {
 		return nil, fmt.Errorf("making the mcp door: a state key of %d bytes, want %d", len(opts.StateKey), StateKeyBytes)
 	}
 	opts = opts.withDefaults()
-	base, cancel := context.WithCancelCause(context.Background())
-	c := &core{opts: opts, base: base, cancel: cancel, calls: wait.NewWorkers(), serverInfo: serverInfoOf(opts.Version)}
-	c.closing, c.close = context.WithCancel(base)
+	c := &core{opts: opts, base: new(wait.Context), calls: wait.NewWorkers(), serverInfo: serverInfoOf(opts.Version)}
+	c.base.Begin(nil)
+	c.closing, c.close = context.WithCancel(c.base)
 	c.events = eventlog.New(eventlog.Options{Limits: opts.EventLog, Now: opts.Now, Crowded: opts.Crowded, Keeper: opts.Keeper, Slow: func(by owner) {
 		opts.Log.Warn("a client does not read its event stream: it is disconnected, and beyond what is kept for it the oldest events are dropped", "principal", by.Subject, "after", eventlog.SendTimeout)
 	}})
@@ -323,11 +322,11 @@ func (d *Door) Close(ctx context.Context) error {
 	}
 	d.EndStreams()
 	calls := d.calls.Finish()
-	err := d.work.Finish(ctx, func() { d.cancel(proxy.ErrShutdown) })
+	err := d.work.Finish(ctx, func() { d.base.End(proxy.ErrShutdown) })
 	if err == nil {
 		calls.Wait()
 	}
-	d.cancel(proxy.ErrShutdown)
+	d.base.End(proxy.ErrShutdown)
 	d.janitor.Wait()
 	d.events.StopKeeping()
 	d.session.sessions.endAll()

@@ -185,8 +185,7 @@ type stdioClient struct {
 	flights *wait.Workers // run the requests
 	out     *ndjson.Sink
 
-	listening     context.Context
-	stopListening context.CancelFunc // ends the streams of notifications
+	listening wait.Context // ends with the streams of notifications
 }
 
 // Serve talks to one client over in and out, one JSON-RPC message per line,
@@ -213,11 +212,11 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 		wait.Signal(c.calls.Moved) // it may be a question: a refusal that it causes comes after it
 		return true
 	}
-	c.listening, c.stopListening = context.WithCancel(d.base)
 	if !d.work.Enter() {
 		return fmt.Errorf("serving stdio: %w", proxy.ErrShutdown)
 	}
 	defer d.work.Leave()
+	c.listening.Begin(d.base)
 	d.stdioClients.Store(c, owner{})
 	defer d.stdioClients.Delete(c)
 	c.flights.Go(c.sendChanges)
@@ -231,7 +230,7 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 
 // sendChanges sends changes of lists until the client's input has ended.
 func (c *stdioClient) sendChanges() {
-	for c.out.Await(c.listening, c.session.changes.wake) {
+	for c.out.Await(&c.listening, c.session.changes.wake) {
 		c.flushChanges()
 	}
 }
@@ -274,7 +273,7 @@ func (c *stdioClient) answer(x *exchange, a answer) {
 // drain waits for the requests in flight, whose open questions to the client
 // fail, then ends the session. It returns the write error, if there was one.
 func (c *stdioClient) drain(ctx context.Context) error {
-	c.stopListening()
+	c.listening.End(nil)
 	c.session.closeToQuestions()
 	if !c.out.Drain(ctx, c.flights.Finish(), c.calls.Moved, c.door.opts.Drain, func() { c.session.abortAll(proxy.ErrShutdown) }) {
 		return errors.New("serving stdio: calls do not end")
@@ -454,13 +453,13 @@ func (s *sessionServer) split(x *exchange, data []byte) ([]*exchange, bool) {
 	}
 	parts := make([]*exchange, len(all))
 	for i, raw := range all {
-		part := *x
-		s.decode(&part, raw)
+		part := &exchange{call: x.call, denied: x.denied, session: x.session, versions: x.versions, open: x.open, notify: x.notify, owned: x.owned}
+		s.decode(part, raw)
 		if m := part.call.Message; m != nil && m.Method == "initialize" {
 			x.call.Fault = &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: "initialize must not be part of a batch"}
 			return nil, false
 		}
-		parts[i] = &part
+		parts[i] = part
 	}
 	return parts, true
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/span"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/proxy/eventlog"
 	"github.com/toolgate/toolgate/proxy/wire"
@@ -79,8 +80,8 @@ type session struct {
 
 	level atomic.Pointer[string] // least severe log message that the client wants, "" = it has not said
 
-	mu      sync.Mutex                         // protects the fields below
-	flights map[string]context.CancelCauseFunc // :: jsonrpc.Key of the request id -> its end
+	mu      sync.Mutex               // protects the fields below
+	flights map[string]*wait.Context // :: jsonrpc.Key of the request id
 	ended   bool
 }
 
@@ -99,7 +100,7 @@ func newSession(who policy.Principal, route, version, client string) *session {
 		deprecated: func(string) {},
 		keep:       func() bool { return true },
 		changes:    newListChanges(),
-		flights:    make(map[string]context.CancelCauseFunc),
+		flights:    make(map[string]*wait.Context),
 	}
 	s.peer = &clientPeer{session: s}
 	s.answering, s.closeToQuestions = context.WithCancel(context.Background())
@@ -107,31 +108,31 @@ func newSession(who policy.Principal, route, version, client string) *session {
 	return s
 }
 
-// begin registers request id and returns the context for its work with what ends it, or
-// errDuplicate or errEnded.
-func (s *session) begin(base context.Context, id string) (context.Context, context.CancelCauseFunc, error) {
+// begin registers request id and begins the context of its work, which ends with base. It
+// returns errDuplicate or errEnded where it does neither.
+func (s *session) begin(base *wait.Context, id string, work *wait.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return nil, nil, errEnded
+		return errEnded
 	}
 	if _, ok := s.flights[id]; ok {
-		return nil, nil, errDuplicate
+		return errDuplicate
 	}
-	ctx, cancel := context.WithCancelCause(base)
-	s.flights[id] = cancel
-	return ctx, cancel, nil
+	work.Begin(base)
+	s.flights[id] = work
+	return nil
 }
 
 // finish unregisters request id, which ended at now.
 func (s *session) finish(id string, now time.Time) {
 	s.mu.Lock()
-	cancel := s.flights[id]
+	work := s.flights[id]
 	delete(s.flights, id)
 	last := s.ended && len(s.flights) == 0
 	s.mu.Unlock()
 	s.used.Store(now.UnixNano())
-	cancel(nil)
+	work.End(nil)
 	if last {
 		s.onEnd()
 	}
@@ -141,8 +142,8 @@ func (s *session) finish(id string, now time.Time) {
 func (s *session) abortAll(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, cancel := range s.flights {
-		cancel(cause)
+	for _, work := range s.flights {
+		work.End(cause)
 	}
 }
 

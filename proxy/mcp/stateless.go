@@ -347,17 +347,17 @@ func (x *exchange) mayBeAsked() bool {
 // of its connection. The end of ctx says that the client has gone, and cancels x.
 func (s *statelessServer) serveAtOnce(ctx context.Context, x *exchange) (a answer) {
 	x.call.Peer = x.stateless.group
-	work, cancel := context.WithCancelCause(s.base)
-	x.call.Cancel = cancel
-	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { cancel(errCancelled) })()
+	x.work.Begin(s.base)
+	x.call.Cancel = &x.work
+	defer x.work.End(nil)
+	defer context.AfterFunc(ctx, func() { x.work.End(errCancelled) })()
 	defer func() {
 		if fault := recover(); fault != nil {
 			s.logPanic(x, fault)
 			a = s.broken(x)
 		}
 	}()
-	if a = s.answerTo(x, x.row.run(s.core, work, x)); errors.Is(context.Cause(work), errCancelled) {
+	if a = s.answerTo(x, x.row.run(s.core, &x.work, x)); errors.Is(x.work.Err(), errCancelled) {
 		return answer{silent: true, status: http.StatusAccepted}
 	}
 	return a
@@ -373,16 +373,15 @@ func (c *stdioClient) serveStateless(x *exchange) {
 	}
 	key, base := x.call.Message.Key, d.base
 	if x.opensListener() {
-		base = c.listening // a stream of notifications has no other end to wait for
+		base = &c.listening // a stream of notifications has no other end to wait for
 	}
-	ctx, _, err := c.session.begin(base, key)
-	if err != nil {
+	if err := c.session.begin(base, key, &x.work); err != nil {
 		d.stateless.groups.leave(x.stateless.group)
 		c.answer(x, d.refuse(x, signal.CodeEnvelopeInvalid, err.Error()))
 		return
 	}
 	c.start(x, func() {
-		a := d.stateless.serveStateless(ctx, x, c.send)
+		a := d.stateless.serveStateless(&x.work, x, c.send)
 		c.session.finish(key, d.opts.Now())
 		c.reply(a)
 	})

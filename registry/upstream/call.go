@@ -14,6 +14,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/span"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -39,7 +40,7 @@ type Call struct {
 	Later func(params json.RawMessage)
 	// Cancel ends the context that is given to Do, which ends with the deadline too; nil = Do makes
 	// one that it can end.
-	Cancel context.CancelCauseFunc
+	Cancel wait.Ender
 	// Plain becomes true if the strings of the result are known to be plain, as in
 	// jsonrpc.Message; nil = nobody asks.
 	Plain *bool
@@ -451,9 +452,9 @@ var ErrMaxTimeout = fmt.Errorf("max_timeout is over: %w", context.DeadlineExceed
 // basic/lifecycle, timeouts). Both stand still while the request waits for a
 // person's answer, which may take minutes. It is safe for concurrent use.
 type deadline struct {
-	cancel context.CancelCauseFunc
-	owned  bool          // cancel ends a context of this deadline's own
-	idle   time.Duration // the whole idle time
+	ender wait.Ender
+	owned bool          // ender ends a context of this deadline's own
+	idle  time.Duration // the whole idle time
 
 	mu    sync.Mutex // protects the fields below
 	holds int32      // questions that hold it still
@@ -466,11 +467,11 @@ type deadline struct {
 // begin returns a context that ends after idle without progress, or else
 // after total, which is at least idle. Neither counts the time spent on
 // questions. The cause is then context.DeadlineExceeded or ErrMaxTimeout. It is ctx
-// itself where cancel ends that. The caller calls done.
-func (p *deadline) begin(ctx context.Context, cancel context.CancelCauseFunc, idle, total time.Duration) context.Context {
-	if p.cancel = cancel; cancel == nil {
-		ctx, p.cancel = context.WithCancelCause(ctx)
-		p.owned = true
+// itself where ender ends that. The caller calls done.
+func (p *deadline) begin(ctx context.Context, ender wait.Ender, idle, total time.Duration) context.Context {
+	if p.ender = ender; ender == nil {
+		own, cancel := context.WithCancelCause(ctx)
+		ctx, p.ender, p.owned = own, wait.EndFunc(cancel), true
 	}
 	p.idle, p.left, p.total, p.since = idle, idle, max(idle, total), time.Now()
 	p.timer = time.AfterFunc(idle, p.expire)
@@ -485,9 +486,9 @@ func (p *deadline) expire() {
 	switch {
 	case p.holds > 0:
 	case p.total < p.left:
-		p.cancel(ErrMaxTimeout)
+		p.ender.End(ErrMaxTimeout)
 	default:
-		p.cancel(context.DeadlineExceeded)
+		p.ender.End(context.DeadlineExceeded)
 	}
 }
 
@@ -498,7 +499,7 @@ func (p *deadline) done() {
 	p.timer.Stop()
 	p.mu.Unlock()
 	if p.owned {
-		p.cancel(context.Canceled)
+		p.ender.End(nil)
 	}
 }
 

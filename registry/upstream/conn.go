@@ -118,7 +118,7 @@ func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 	p := &pending{request: r, life: ctx}
 	p.Call = mcpclient.Call{ID: c.NextID(), Method: r.method, Params: r.params, Bound: r.bound, Trace: r.Trace, Loose: r.loose, Bytes: r.From.Bytes, Owner: p}
 	if r.clock != nil {
-		p.Stop = r.clock.cancel
+		p.Stop = r.clock.ender
 	}
 	var meta []jsonrpc.Change
 	if r.Progress != nil || r.Later != nil {
