@@ -112,7 +112,7 @@ func (c *peer) newQuestion(ask registry.Question) *question {
 	in.Message = &jsonrpc.Message{Kind: jsonrpc.Request, Method: ask.Method, Params: ask.Params}
 	in.SignalID, in.TraceID = "", c.traceID
 	q := &question{relayed: *c.gate.newRelayed(&in)}
-	q.id, q.parentID, q.principal, q.server = ask.Key, c.parentID, c.who, c.server
+	q.id, q.parentID, q.principal, q.server = ask.Key, c.parentID, in.Principal, c.server
 	in.Message.Params = q.spellHidden(ask.Params) // what is judged is what is sent
 	return q
 }
@@ -120,7 +120,8 @@ func (c *peer) newQuestion(ask registry.Question) *question {
 // foresee takes a question that a server puts into its answer to c down the
 // callback road, but for the last stage: the client answers by other ways.
 func (c *call) foresee(ctx context.Context, parentID string, ask registry.Question) session.Verdict {
-	from := peer{gate: c.gate, server: c.server, origin: &origin{*c.in, c.principal}, parentID: parentID, traceID: c.traceID}
+	from := peer{gate: c.gate, server: c.server, origin: &origin{call: *c.in}, parentID: parentID, traceID: c.traceID}
+	from.call.Principal = c.principal
 	q := from.newQuestion(ask)
 	if c.trace != nil {
 		ctx = q.startTrace(ctx)
@@ -269,12 +270,12 @@ var refusals = map[string]struct {
 func (c *peer) Tell(method string, params json.RawMessage) {
 	ofTask, ok := serverNotices[method]
 	ok = c.server != "" && (ok || isNotice(method) && c.gate.extends(c.server, method)) &&
-		c.gate.opts.Stops.Find(&c.who, c.server, "") == nil
+		c.gate.opts.Stops.Find(&c.call.Principal, c.server, "") == nil
 	switch {
 	case ok && ofTask:
 		params, ok = c.taskStatus(params)
 	case ok && (method == "notifications/resources/list_changed" || method == "notifications/prompts/list_changed"):
-		c.gate.sessions.Of(session.Owner{Session: c.call.Session, Subject: c.who.Subject, Tenant: c.who.Tenant}).Unlist()
+		c.gate.sessions.Of(session.Owner{Session: c.call.Session, Subject: c.call.Principal.Subject, Tenant: c.call.Principal.Tenant}).Unlist()
 	}
 	if !ok {
 		c.gate.opts.Log.Debug("dropping a notification", "server", c.server, "method", method, "dropped", c.gate.dropped.Add(1))

@@ -9,7 +9,6 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/text"
-	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
@@ -144,11 +143,11 @@ type peer struct {
 	parentID, traceID string
 }
 
-// An origin is the request that peers were handed down with, without its message. It
-// is immutable: the peers outlive the request.
+// An origin is the request that peers were handed down with, without its message, and with who made
+// it. It outlives the request. Its own two peers are changed until they have a server.
 type origin struct {
-	call Call
-	who  policy.Principal
+	call         Call
+	during, home peer
 }
 
 // from returns the client that the road forwards for, with the gate between server
@@ -168,17 +167,24 @@ func (c *call) from(server string) registry.Downstream {
 		return out
 	}
 	if c.origin == nil {
-		c.origin = &origin{call: *c.in, who: c.principal}
-		c.origin.call.Message, c.origin.call.Fault, c.origin.call.Progress, c.origin.call.Bytes, c.origin.call.Cancel = nil, nil, nil, nil, nil
+		o := &origin{call: *c.in}
+		o.call.Principal, o.call.Message, o.call.Fault, o.call.Progress, o.call.Bytes, o.call.Cancel = c.principal, nil, nil, nil, nil, nil
+		o.during, o.home = peer{gate: c.gate, door: c.in.Peer, origin: o}, peer{gate: c.gate, door: c.in.Home, origin: o}
+		c.origin = o
 	}
-	both := new([2]peer)
+	during, home := &c.origin.during, &c.origin.home
+	if during.server != server { // those without a server are a View's, which calls For
+		if during.server != "" {
+			both := [2]peer{*during, *home}
+			during, home = &both[0], &both[1]
+		}
+		during.server, home.server, during.parentID, during.traceID = server, server, c.signalID, c.traceID
+	}
 	if c.in.Peer != nil {
-		both[0] = peer{gate: c.gate, door: c.in.Peer, server: server, origin: c.origin, parentID: c.signalID, traceID: c.traceID}
-		out.Peer = &both[0]
+		out.Peer = during
 	}
 	if c.in.Home != nil {
-		both[1] = peer{gate: c.gate, door: c.in.Home, server: server, origin: c.origin}
-		out.Home = &both[1]
+		out.Home = home
 	}
 	return out
 }

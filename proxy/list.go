@@ -162,7 +162,8 @@ func (g *Gate) List(ctx context.Context, in *Call, who policy.Principal) []*regi
 // of themselves. Principals of other rights who see the same share it.
 func (g *Gate) Listing(ctx context.Context, in *Call, who policy.Principal) *Listing {
 	if g.opts.Tracer != nil && in.Message != nil && in.Message.Method == "tools/list" {
-		c := g.newCall(in)
+		c := new(call)
+		g.begin(c, in)
 		c.principal, c.decisionID = who, "" // it leaves no record
 		ctx = c.startTrace(ctx)
 		defer func() { c.endTrace(ctx, nil, g.opts.Now().Sub(c.start)) }()

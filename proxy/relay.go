@@ -60,7 +60,8 @@ func (g *Gate) Relay(ctx context.Context, in *Call) (*Reply, *Failure) {
 }
 
 func (g *Gate) newRelayed(in *Call) *relayed {
-	r := &relayed{call: g.newCall(in)}
+	r := new(relayed)
+	g.begin(&r.call, in)
 	if in.Message != nil {
 		r.method = in.Message.Method
 	}

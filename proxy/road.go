@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
@@ -137,15 +138,26 @@ type toolCall struct {
 // call alone, with INTERNAL_ERROR. When the outcome cannot be recorded, Call
 // withholds the reply and returns AUDIT_UNAVAILABLE.
 func (g *Gate) Call(ctx context.Context, in *Call) (*Reply, *Failure) {
-	t := &toolCall{call: g.newCall(in)}
-	return runRoad(ctx, t, &t.call, road)
+	t := toolCalls.Get().(*toolCall)
+	g.begin(&t.call, in)
+	reply, f := runRoad(ctx, t, &t.call, road)
+	if f == nil && t.ticket == &noTicket && t.trace == nil {
+		*t = toolCall{}
+		toolCalls.Put(t)
+	}
+	return reply, f
 }
+
+// toolCalls are used again once a call has been answered that nobody held and nothing traced:
+// then its stages have ended, and neither the reply nor what they were given refers to it.
+var toolCalls = sync.Pool{New: func() any { return new(toolCall) }}
 
 // Refuse records what a door itself refuses: a lost session, a header that
 // contradicts the body, an unknown method. It writes one outcome record and
 // returns the failure to answer with.
 func (g *Gate) Refuse(ctx context.Context, in *Call, code, reason string) *Failure {
-	c := g.newCall(in)
+	c := new(call)
+	g.begin(c, in)
 	if in.Message != nil {
 		c.id = jsonrpc.IDText(in.Message.ID)
 	}
@@ -159,9 +171,9 @@ func (g *Gate) Refuse(ctx context.Context, in *Call, code, reason string) *Failu
 	return f
 }
 
-// newCall begins a request with new ids and the current policy. It continues the
+// begin makes c, the zero value, a request with new ids and the current policy. It continues the
 // caller's trace (the door's, else the W3C traceparent in params._meta), if any.
-func (g *Gate) newCall(in *Call) call {
+func (g *Gate) begin(c *call, in *Call) {
 	trace := in.TraceID
 	if trace == "" && in.Message != nil {
 		if raw, ok := in.Message.Param("_meta", "traceparent"); ok {
@@ -169,10 +181,9 @@ func (g *Gate) newCall(in *Call) call {
 		}
 	}
 	now := g.opts.Now()
-	return call{
-		gate: g, in: in, ticket: &noTicket, start: now, asOf: now, source: gateway, engine: *g.policy.Load(),
-		decisionID: signal.NewID("dec_"), signalID: cmp.Or(in.SignalID, signal.NewID("sig_")), traceID: cmp.Or(trace, signal.NewID("trc_")),
-	}
+	c.gate, c.in, c.ticket, c.source, c.engine = g, in, &noTicket, gateway, *g.policy.Load()
+	c.start, c.asOf = now, now
+	c.decisionID, c.signalID, c.traceID = signal.NewID("dec_"), cmp.Or(in.SignalID, signal.NewID("sig_")), cmp.Or(trace, signal.NewID("trc_"))
 }
 
 // runRoad takes r down a road and closes c, its call. Too many requests at once are

@@ -228,7 +228,7 @@ func (q *question) filterClientTasks(answer json.RawMessage) (json.RawMessage, *
 // client asks for its state.
 func (c *peer) taskStatus(params json.RawMessage) (json.RawMessage, bool) {
 	r := c.gate.newRelayed(&c.call)
-	r.principal = c.who
+	r.principal = c.call.Principal
 	r.of = r.session().Task("", textMember(params, "taskId"), r.start)
 	if _, asks := jsonrpc.Get(params, "inputRequests"); asks || r.of == nil || r.of.Server != c.server {
 		return nil, false

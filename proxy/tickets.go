@@ -70,7 +70,8 @@ func (g *Gate) connected(ctx context.Context, t approval.Ticket) bool {
 	if err != nil {
 		return false
 	}
-	c := g.newCall(in)
+	c := new(call)
+	g.begin(c, in)
 	c.server, c.principal = t.Server, t.Principal
 	if _, f := c.findCredential(ctx); f != nil || c.credential != nil && t.Unconnected == refuses(c.credential) {
 		return false
@@ -114,7 +115,8 @@ func (g *Gate) review(ctx context.Context, ticket approval.Ticket) (stands bool,
 	if err != nil {
 		return false, ""
 	}
-	t := &toolCall{call: g.newCall(in)}
+	t := new(toolCall)
+	g.begin(&t.call, in)
 	t.decisionID, t.principal = ticket.DecisionID, ticket.Principal
 	f := t.receive(ctx)
 	if f == nil {

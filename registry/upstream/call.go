@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,11 +53,19 @@ type Call struct {
 // tool whose definition on this connection differs from the one that was judged
 // is not called.
 func (s *Server) Do(ctx context.Context, call Call) (json.RawMessage, *Error) {
-	r := &request{Call: call, method: "tools/call"}
-	name, _ := jsontext.AppendQuote(nil, call.Tool)
-	r.params = object(member{"name", name}, member{"arguments", call.Arguments}, member{"task", call.Task}, member{"_meta", call.Meta})
+	r := &request{Call: call, method: "tools/call", bare: string(call.Meta) == "{}"}
+	params := slices.Grow(json.RawMessage(nil), len(`{"name":,"arguments":,"task":,"_meta":}`)+len(call.Tool)+len(call.Arguments)+len(call.Task)+len(call.Meta)+metaRoom)
+	params, _ = jsontext.AppendQuote(append(params, `{"name":`...), call.Tool)
+	params = appendMember(appendMember(params, "arguments", call.Arguments), "task", call.Task)
+	if !r.bare {
+		params = appendMember(params, "_meta", call.Meta)
+	}
+	r.params = append(params, '}')
 	return s.send(ctx, r)
 }
+
+// metaRoom is what the _meta of most requests takes at most, in bytes.
+const metaRoom = 320
 
 // Ask is one request that calls no tool.
 type Ask struct {

@@ -89,6 +89,11 @@ type request struct {
 	deadline deadline // that clock is
 	// bound are the parameters that headers repeat.
 	bound []paramheader.Parameter
+	// bare requests have a _meta without members of the client's, which is not in params yet.
+	bare bool
+	meta [5]jsonrpc.Change // room for its changes
+	// first is the request as it is sent for the first time.
+	first pending
 	// onNotice takes what comes on the stream of subscriptions/listen, nil for any
 	// other request.
 	onNotice func(*jsonrpc.Message)
@@ -115,12 +120,16 @@ func pendingOf(call *mcpclient.Call) *pending {
 
 // do sends a request and waits for its answer, or until ctx ends.
 func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
-	p := &pending{request: r, life: ctx}
+	p := &r.first
+	if p.request != nil {
+		p = new(pending)
+	}
+	p.request, p.life = r, ctx
 	p.Call = mcpclient.Call{ID: c.NextID(), Method: r.method, Params: r.params, Bound: r.bound, Trace: r.Trace, Loose: r.loose, Bytes: r.From.Bytes, Owner: p}
 	if r.clock != nil {
 		p.Stop = r.clock.ender
 	}
-	var meta []jsonrpc.Change
+	meta := r.meta[:0]
 	if r.Progress != nil || r.Later != nil {
 		meta = append(meta, jsonrpc.Change{Name: "progressToken", Value: jsonrpc.Quote(p.ID)})
 	}
@@ -130,12 +139,16 @@ func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 	if r.Trace != nil {
 		meta = appendTrace(meta, r.Trace)
 	}
-	if meta != nil {
+	if len(meta) > 0 || r.bare {
 		if p.Params == nil {
 			p.Params = json.RawMessage(`{}`)
 		}
+		add := jsonrpc.Extend
+		if r.bare {
+			add = jsonrpc.Append // nobody else has the bytes behind r.params
+		}
 		var err error
-		if p.Params, err = jsonrpc.Extend(p.Params, jsonrpc.Change{Name: "_meta", Members: meta}); err != nil {
+		if p.Params, err = add(p.Params, jsonrpc.Change{Name: "_meta", Members: meta}); err != nil {
 			return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("adding what each request says of its client: %w", err)}
 		}
 	}
@@ -238,15 +251,20 @@ func object(members ...member) json.RawMessage {
 	}
 	out := append(make([]byte, 0, size), '{')
 	for _, m := range members {
-		if m.value == nil {
-			continue
-		}
-		if len(out) > 1 {
-			out = append(out, ',')
-		}
-		out = append(append(append(append(out, '"'), m.name...), `":`...), m.value...)
+		out = appendMember(out, m.name, m.value)
 	}
 	return append(out, '}')
+}
+
+// appendMember appends a member to an object that is being written, unless value is nil.
+func appendMember(object json.RawMessage, name string, value json.RawMessage) json.RawMessage {
+	if value == nil {
+		return object
+	}
+	if len(object) > 1 {
+		object = append(object, ',')
+	}
+	return append(append(append(append(object, '"'), name...), `":`...), value...)
 }
 
 // isEmpty reports whether obj has no members, as an empty object or another value.
