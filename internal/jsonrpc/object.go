@@ -108,6 +108,17 @@ func Extend(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 	return out, err
 }
 
+// ExtendSuccess is NewSuccess with what Extend makes of result.
+func ExtendSuccess(id, result json.RawMessage, changes ...Change) ([]byte, error) {
+	more, valid := room(changes)
+	if !valid {
+		return nil, ErrNotValue
+	}
+	out := append(make([]byte, 0, len(successBegin+successResult+"}")+len(id)+len(result)+more), successBegin...)
+	out, err := appendEdited(append(append(out, id...), successResult...), result, changes)
+	return append(out, '}'), err
+}
+
 // Append is Extend for an object that nobody else has: as append does, it writes over the
 // end of obj and the capacity behind it where they are enough for new members.
 func Append(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
@@ -318,9 +329,15 @@ func NewNotification(method string, params json.RawMessage) []byte {
 	return NewRequest(nil, method, params)
 }
 
+// What stands in an answer before its id and before its result.
+const (
+	successBegin  = `{"jsonrpc":"2.0","id":`
+	successResult = `,"result":`
+)
+
 // NewSuccess builds an answer with a result (JSON-RPC 2.0 §5).
 func NewSuccess(id, result json.RawMessage) []byte {
-	return slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), result, []byte{'}'})
+	return slices.Concat([]byte(successBegin), id, []byte(successResult), result, []byte{'}'})
 }
 
 // NewFailure builds an answer with an error object of code, message and data

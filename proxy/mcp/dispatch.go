@@ -241,7 +241,8 @@ func (s *sessionServer) run(x *exchange) (a answer) {
 			x.call.Progress = progress(x.notify, x.token)
 		}
 		if x.session != nil {
-			x.call.Later = progress(func(message []byte) { x.session.peer.send(eventlog.Message{Text: message}) }, x.token)
+			peer := x.session.peer // the task may live for a day, and x need not
+			x.call.Later = progress(func(message []byte) { peer.send(eventlog.Message{Text: message}) }, x.token)
 		}
 	}
 	if x.crowded || x.ctx.Err() != nil {
@@ -401,19 +402,18 @@ func (c *core) answerTo(x *exchange, o outcome) answer {
 		return c.failed(x, o.failure)
 	}
 	a, ok := answer{status: http.StatusOK, decision: o.decision, trace: o.trace}, o.result != nil
-	if len(o.result) >= largeResult {
+	switch {
+	case len(o.result) >= largeResult:
 		a.body, a.rest, ok = c.largeMessage(x, o)
-	} else if a.body = o.result; !o.complete {
-		if x.stateless != nil {
-			a.body, ok = c.completeResult(o.result, x.row, c.serverInfo)
-		}
-		a.body = jsonrpc.OneLine(a.body)
+	case o.complete:
+		a.body = jsonrpc.NewSuccess(x.id, o.result)
+	case x.stateless != nil:
+		a.body, ok = c.completedMessage(x, o.result)
+	default:
+		a.body = jsonrpc.NewSuccess(x.id, jsonrpc.OneLine(o.result))
 	}
 	if !ok { // fails closed
 		return c.broken(x)
-	}
-	if a.rest == nil {
-		a.body = jsonrpc.NewSuccess(x.id, a.body)
 	}
 	if x.opened != nil {
 		a.opened = x.opened.id

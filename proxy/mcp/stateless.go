@@ -435,6 +435,16 @@ func (c *core) completeResult(result json.RawMessage, row method, info json.RawM
 	return result, err == nil
 }
 
+// completedMessage returns the whole answer to x with what completeResult makes of result.
+func (c *core) completedMessage(x *exchange, result json.RawMessage) ([]byte, bool) {
+	result, changes, ok := completions(result, x.row, c.serverInfo)
+	if !ok {
+		return nil, false
+	}
+	message, err := jsonrpc.ExtendSuccess(x.id, result, changes...)
+	return jsonrpc.OneLine(message), err == nil
+}
+
 // completions returns the changes of completeResult, and the result that they are made to.
 func completions(result json.RawMessage, row method, info json.RawMessage) (json.RawMessage, []jsonrpc.Change, bool) {
 	known, _, ok := jsonrpc.Unpack(result, true, nil, "resultType", "ttlMs", "_meta")
@@ -475,8 +485,8 @@ func (c *core) statelessFailure(x *exchange, f *proxy.Failure) answer {
 		a = c.failedAs(wire.Gateway, x, f) // only a tool's result can stand for an error
 	}
 	if result, ok := jsonrpc.Get(a.body, "result"); ok {
-		if whole, ok := c.completeResult(result, x.row, c.serverInfo); ok {
-			a.body = jsonrpc.OneLine(jsonrpc.NewSuccess(x.id, whole))
+		if message, ok := c.completedMessage(x, result); ok {
+			a.body = message
 		}
 		return a
 	}
