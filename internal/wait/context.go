@@ -22,6 +22,12 @@ type Context struct {
 	first *Watcher
 }
 
+// Watchable is a Context, or a context with one in it.
+type Watchable interface {
+	Watch(w *Watcher) bool
+	Unwatch(w *Watcher) bool
+}
+
 // A Watcher hears of the end of one Context. Its owner calls Watch and Unwatch.
 type Watcher struct {
 	Ended      func() // is called once, must not block, and calls no method of the Context but Err

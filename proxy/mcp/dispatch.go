@@ -97,6 +97,7 @@ type exchange struct {
 	began     time.Time                        // when it was received; zero when nobody observes
 	ctx       context.Context                  // of the work, set by admit
 	work      wait.Context                     // that ctx usually is
+	gone      wait.Watcher                     // ends work when the client has gone, in some revisions
 	flight    string                           // key in session's flights; "" = not entered
 	crowded   bool                             // it has no room to wait
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/paramheader"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/eventlog"
 	"github.com/toolgate/toolgate/proxy/wire"
@@ -350,7 +351,15 @@ func (s *statelessServer) serveAtOnce(ctx context.Context, x *exchange) (a answe
 	x.work.Begin(s.base)
 	x.call.Cancel = &x.work
 	defer x.work.End(nil)
-	defer context.AfterFunc(ctx, func() { x.work.End(errCancelled) })()
+	gone := func() { x.work.End(errCancelled) }
+	if client, ok := ctx.(wait.Watchable); ok {
+		if x.gone.Ended = gone; !client.Watch(&x.gone) {
+			gone()
+		}
+		defer client.Unwatch(&x.gone)
+	} else {
+		defer context.AfterFunc(ctx, gone)()
+	}
 	defer func() {
 		if fault := recover(); fault != nil {
 			s.logPanic(x, fault)
