@@ -35,7 +35,7 @@ func (t *toolCall) receive(context.Context) *Failure {
 	args, ok := m.Param("arguments")
 	wrong := ok && args[0] != '{'
 	if t.body = args; !ok || wrong {
-		t.body = json.RawMessage("{}")
+		t.body = noMembers
 	}
 	if wrong {
 		return t.fail(signal.CodeEnvelopeInvalid, "params.arguments must be an object")
@@ -54,6 +54,9 @@ func (t *toolCall) receive(context.Context) *Failure {
 	}
 	return nil
 }
+
+// noMembers is an object that nobody changes.
+var noMembers = json.RawMessage("{}")
 
 // isObject reports whether raw, a JSON value or nothing, is an object.
 func isObject(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
@@ -83,7 +86,7 @@ func (c *call) receiveMeta(meta json.RawMessage) *Failure {
 		return !others
 	})
 	if !others { // most clients
-		c.meta = json.RawMessage("{}")
+		c.meta = noMembers
 		return nil
 	}
 	var changes []jsonrpc.Change

@@ -111,7 +111,7 @@ func quoted(texts ...string) json.RawMessage {
 // missing, "" when nothing is.
 func (x *exchange) readClient() string {
 	m := x.call.Message
-	if _, ok := m.TextParam("_meta", metaVersion); !ok {
+	if version, _ := m.Param("_meta", metaVersion); !isText(version) {
 		return "_meta needs " + metaVersion + ", a string"
 	}
 	capabilities, _ := m.Param("_meta", metaCapabilities)
@@ -183,8 +183,10 @@ func isAnswers(raw json.RawMessage) bool {
 func (s *statelessServer) checkRequest(ctx context.Context, x *exchange, h http.Header) (answer, bool) {
 	m := x.call.Message
 	ok := s.findRow(x)
+	name := ""
 	if h != nil {
-		if fault := standardFault(h, m, x.row.named); fault != "" {
+		var fault string
+		if name, fault = standardFault(h, m, x.row.named); fault != "" {
 			return s.refuseAs(x, signal.CodeHeaderMismatch, http.StatusBadRequest, fault), false
 		}
 	}
@@ -208,7 +210,7 @@ func (s *statelessServer) checkRequest(ctx context.Context, x *exchange, h http.
 	if s.opts.PassOn != nil {
 		x.call.TaskID = func(id string) string { return s.signer.taskID(id, s.opts.Replica, x.call.Principal) }
 	}
-	return s.checkArgumentHeaders(ctx, x, h)
+	return s.checkArgumentHeaders(ctx, x, h, name)
 }
 
 // find gives the tool that the sender of x sees under name, nil for none.
@@ -224,12 +226,11 @@ func (s *statelessServer) find(ctx context.Context, x *exchange, name string) *r
 }
 
 // checkArgumentHeaders refuses x unless its headers repeat the arguments that
-// the tool's definition names. A tool that the caller does not see names none.
-func (s *statelessServer) checkArgumentHeaders(ctx context.Context, x *exchange, h http.Header) (answer, bool) {
+// the definition of the tool name names. A tool that the caller does not see names none.
+func (s *statelessServer) checkArgumentHeaders(ctx context.Context, x *exchange, h http.Header, name string) (answer, bool) {
 	if h == nil || !x.isCall() {
 		return answer{}, true
 	}
-	name, _ := x.call.Message.TextParam("name")
 	t := s.find(ctx, x, name)
 	if t == nil {
 		return answer{}, true
@@ -277,16 +278,16 @@ func (x *exchange) withData(a answer, name string, value json.RawMessage) answer
 
 // standardFault reports how the headers Mcp-Method and Mcp-Name contradict m, ""
 // when they agree. Member is the member of params that Mcp-Name repeats, "" for
-// a method without one.
-func standardFault(h http.Header, m *jsonrpc.Message, member string) string {
+// a method without one; name is its text.
+func standardFault(h http.Header, m *jsonrpc.Message, member string) (name, fault string) {
 	if fault := paramheader.CheckText(h, paramheader.Method, m.Method, false); fault != "" || member == "" {
-		return fault
+		return "", fault
 	}
 	name, ok := m.TextParam(member)
 	if !ok {
-		return "params." + member + ", which header " + paramheader.Name + " repeats, is no string"
+		return "", "params." + member + ", which header " + paramheader.Name + " repeats, is no string"
 	}
-	return paramheader.CheckText(h, paramheader.Name, name, true)
+	return name, paramheader.CheckText(h, paramheader.Name, name, true)
 }
 
 // postStateless serves a request without a session:
@@ -469,7 +470,7 @@ func completions(result json.RawMessage, row method, info json.RawMessage) (json
 	if known[2] != nil && !isObject(known[2]) {
 		result = setIn(result, json.RawMessage("{}"), "_meta")
 	}
-	changes := []jsonrpc.Change{{Name: "resultType", Value: known[0], Checked: true}}
+	changes := append(make([]jsonrpc.Change, 0, 4), jsonrpc.Change{Name: "resultType", Value: known[0], Checked: true})
 	if row.cached {
 		if n, err := strconv.ParseInt(string(known[1]), 10, 64); err != nil || n < 0 {
 			known[1] = json.RawMessage("0")
