@@ -183,7 +183,9 @@ func (g *Gate) begin(c *call, in *Call) {
 	now := g.opts.Now()
 	c.gate, c.in, c.ticket, c.source, c.engine = g, in, &noTicket, gateway, *g.policy.Load()
 	c.start, c.asOf = now, now
-	c.decisionID, c.signalID, c.traceID = signal.NewID("dec_"), cmp.Or(in.SignalID, signal.NewID("sig_")), cmp.Or(trace, signal.NewID("trc_"))
+	var ids [3]string
+	signal.NewIDs(ids[:], "dec_", "sig_", "trc_")
+	c.decisionID, c.signalID, c.traceID = ids[0], cmp.Or(in.SignalID, ids[1]), cmp.Or(trace, ids[2])
 }
 
 // runRoad takes r down a road and closes c, its call. Too many requests at once are

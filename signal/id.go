@@ -23,24 +23,58 @@ var ids = struct {
 // when the clock steps back. It never fails and is safe for concurrent use.
 // See Reproducible for the one mode in which ids are counted.
 func NewID(prefix string) string {
-	if c := counted.Load(); c != nil {
-		return prefix + c.ulid().String()
+	var room [idRoom]byte
+	return string(appendID(room[:0], prefix, newULID()))
+}
+
+// NewIDs is NewID for each of prefixes, in their order. It puts the ids into ids, which is
+// as long; they share the memory of one string.
+func NewIDs(ids []string, prefixes ...string) {
+	var room [4 * idRoom]byte
+	text := room[:0]
+	for _, prefix := range prefixes {
+		text = appendID(text, prefix, newULID())
 	}
-	return UniqueID(prefix)
+	rest := string(text)
+	for i, prefix := range prefixes {
+		size := len(prefix) + ulid.EncodedSize
+		ids[i], rest = rest[:size], rest[size:]
+	}
 }
 
 // UniqueID is NewID for ids that outlive a process and must never come again,
 // such as those of tickets: Reproducible has no effect on it.
 func UniqueID(prefix string) string {
+	var room [idRoom]byte
+	return string(appendID(room[:0], prefix, uniqueULID()))
+}
+
+// idRoom is the length of an id with a prefix of the usual length.
+const idRoom = len("sig_") + ulid.EncodedSize
+
+// appendID appends prefix and id to text.
+func appendID(text []byte, prefix string, id ulid.ULID) []byte {
+	var encoded [ulid.EncodedSize]byte
+	_ = id.MarshalTextTo(encoded[:]) // which fails for another size
+	return append(append(text, prefix...), encoded[:]...)
+}
+
+// newULID returns the ULID of the next id of NewID.
+func newULID() ulid.ULID {
+	if c := counted.Load(); c != nil {
+		return c.ulid()
+	}
+	return uniqueULID()
+}
+
+func uniqueULID() ulid.ULID {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()
 	ids.last = max(ids.last, uint64(max(time.Now().UnixMilli(), 0)))
 	for {
 		_ = ids.id.SetTime(ids.last) // which fails in the year 10889
 		if err := ids.entropy.MonotonicRead(ids.last, ids.id[6:]); err == nil {
-			var text [ulid.EncodedSize]byte
-			_ = ids.id.MarshalTextTo(text[:]) // which fails for another size
-			return prefix + string(text[:])
+			return ids.id
 		}
 		ids.last++ // an overflow within one millisecond: the next one has room
 	}

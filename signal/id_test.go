@@ -3,6 +3,7 @@ package signal_test
 import (
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -54,6 +55,28 @@ func TestReproducible(t *testing.T) {
 	}
 	if after := signal.NewID("dec_"); after <= before {
 		t.Errorf("%s after %s", after, before)
+	}
+}
+
+// TestNewIDs: ids that are made together are those that NewID would make one after the other.
+func TestNewIDs(t *testing.T) {
+	before := signal.NewID("a_")
+	prefixes := []string{"dec_", "", "a_longer_prefix_than_usual_", "sig_", "trc_"}
+	ids := make([]string, len(prefixes))
+	signal.NewIDs(ids, prefixes...)
+	last := before[len("a_"):]
+	for i, id := range ids {
+		ulid, ok := strings.CutPrefix(id, prefixes[i])
+		if !ok || len(ulid) != len(last) || ulid <= last {
+			t.Errorf("%q after %q, want %q and a later ULID", id, last, prefixes[i])
+		}
+		last = ulid
+	}
+	defer signal.Reproducible(epoch)()
+	signal.NewIDs(ids[:2], "x_", "y_")
+	want := []string{"x_01KDYAK3480000000000000001", "y_01KDYAK3480000000000000002"}
+	if diff := cmp.Diff(want, ids[:2]); diff != "" {
+		t.Error(diff)
 	}
 }
 

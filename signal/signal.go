@@ -190,19 +190,20 @@ func create(kind Kind, body jsontext.Value, origin ModuleRef, traceID string, gi
 	if err != nil {
 		return Signal{}, err
 	}
-	return stamp(kind, body, origin, traceID, merged, parentID, Now()), nil
+	var parent *string
+	if parentID != "" {
+		parent = &parentID
+	}
+	return stamp(kind, body, origin, traceID, merged, parent, Now()), nil
 }
 
-// stamp trusts its arguments: create and FromToolResult have checked them.
-func stamp(kind Kind, body jsontext.Value, origin ModuleRef, traceID string, tags jsontext.Value, parentID string, now time.Time) Signal {
-	f := signalForm{
+// stamp trusts its arguments: create and FromToolResult have checked them. parent is not
+// written to; nil for none.
+func stamp(kind Kind, body jsontext.Value, origin ModuleRef, traceID string, tags jsontext.Value, parent *string, now time.Time) Signal {
+	return Signal{form: signalForm{
 		ID: NewID("sig_"), Kind: kind, Body: body, Origin: origin, TraceID: traceID,
-		Tags: tags, CreatedAt: now.UTC().Round(0),
-	}
-	if parentID != "" {
-		f.ParentID = &parentID
-	}
-	return Signal{form: f}
+		Tags: tags, CreatedAt: now.UTC().Round(0), ParentID: parent,
+	}}
 }
 
 // Option adds to a signal what its factory has no argument for.

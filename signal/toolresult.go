@@ -24,22 +24,29 @@ const maxErrorMessage = 1024
 // A toolResult is an MCP tool result taken apart. Values are slices of it; one that
 // is absent or null is nil.
 type toolResult struct {
-	blocks     []jsonrpc.Element
-	content    json.RawMessage // where content is no array
+	blocks     []json.RawMessage // as Unpack gives them
+	content    json.RawMessage   // where content is no array
 	structured json.RawMessage
 	isError    bool
 }
 
-// A block is one content block with the values of blockMembers.
-type block jsonrpc.Element
+// A block is one content block and the values of blockMembers.
+type block []json.RawMessage
+
+// count returns how many blocks r has.
+func (r *toolResult) count() int { return len(r.blocks) / blockSize }
+
+// block returns the block with index i.
+func (r *toolResult) block(i int) block { return r.blocks[i*blockSize:][:blockSize] }
 
 // blockMembers are the members of a content block that matter, and of the resource
 // that is embedded in one.
 var blockMembers = []string{"type", "text", "data", "mimeType", "uri", "resource", "blob", "path", "json"}
 
-// The indexes into blockMembers.
+// The indexes into a block.
 const (
-	blockType = iota
+	blockRaw = iota
+	blockType
 	blockText
 	blockData
 	blockMIME
@@ -48,6 +55,7 @@ const (
 	blockBlob
 	blockPath
 	blockJSON
+	blockSize
 )
 
 // payload is what one signal carries and where in the result it stands.
@@ -84,8 +92,8 @@ func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, e
 	if r.isError {
 		payloads = append(payloads, r.failure(from))
 	} else {
-		for i := range r.blocks {
-			p, err := (*block)(&r.blocks[i]).payload()
+		for i := range r.count() {
+			p, err := r.block(i).payload()
 			if err != nil {
 				return nil, nil, fmt.Errorf("%w: content %d: %w", ErrInvalidToolResult, i, err)
 			}
@@ -119,14 +127,29 @@ func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, e
 	b = appendText(b, `"module":`, from.Origin.Module)
 	b = append(strconv.AppendInt(append(b, `,"source_type":"tool","tier":"`...), int64(from.Origin.Tier), 10), '"')
 	tags := jsontext.Value(append(appendText(b, `,"tool":`, from.Tool), '}'))
-	now, signals, refs := Now(), make([]Signal, len(payloads)), make([]string, len(payloads))
+	made := &madeSignals{parent: from.ParentID}
+	now, signals, refs, parent := Now(), made.signals[:], made.refs[:], &made.parent
+	if len(payloads) > 1 {
+		signals, refs = make([]Signal, len(payloads)), make([]string, len(payloads))
+	}
+	if from.ParentID == "" {
+		parent = nil
+	}
 	for i, p := range payloads {
-		signals[i], refs[i] = stamp(p.kind, p.body, from.Origin, from.TraceID, tags, from.ParentID, now), p.ref
+		signals[i], refs[i] = stamp(p.kind, p.body, from.Origin, from.TraceID, tags, parent, now), p.ref
 		if signals[i].text = p.text; !from.Accepted {
 			signals[i].text = bytes.Clone(p.text)
 		}
 	}
 	return signals, refs, nil
+}
+
+// madeSignals is what FromToolResult makes of the usual result, which is one Signal, in one
+// piece of memory.
+type madeSignals struct {
+	signals [1]Signal
+	refs    [1]string
+	parent  string // of all signals
 }
 
 // Lineage is where the Signals of a tool result come from.
@@ -163,12 +186,12 @@ func parseToolResult(result []byte, accepted bool) (r toolResult, err error) {
 // payload maps one block. Text that is a JSON object or array with one reading is
 // DATA. A block that lacks what its type requires is kept whole as DATA: the tool has
 // run, and its answer is not to be lost.
-func (b *block) payload() (payload, error) {
+func (b block) payload() (payload, error) {
 	kind := "text"
-	if spelled := b.Members[blockType]; string(spelled) != `"text"` {
+	if spelled := b[blockType]; string(spelled) != `"text"` {
 		kind, _ = jsonrpc.Text(spelled)
 	}
-	switch lexeme := b.Members[blockText]; {
+	switch lexeme := b[blockText]; {
 	case kind == "text" && jsontext.Value(lexeme).Kind() == '"':
 		start := bytes.TrimLeft(lexeme[1:], " ")
 		if strings.IndexByte(`{[\`, start[0]) >= 0 { // only then is the text decoded
@@ -181,7 +204,7 @@ func (b *block) payload() (payload, error) {
 		}
 		return payload{kind: Text, text: lexeme}, nil
 	case kind == "json": // seed 002's JSONContent; MCP itself has no such type
-		for _, value := range []json.RawMessage{b.Members[blockData], b.Members[blockJSON]} {
+		for _, value := range []json.RawMessage{b[blockData], b[blockJSON]} {
 			if value != nil {
 				return dataPayload(value, "json")
 			}
@@ -193,7 +216,7 @@ func (b *block) payload() (payload, error) {
 			return p, nil
 		}
 	}
-	return dataPayload(b.Raw, "mcp.content."+kind)
+	return dataPayload(b[blockRaw], "mcp.content."+kind)
 }
 
 // dataPayload returns the DATA of one JSON value, which must have one reading.
@@ -208,8 +231,8 @@ func dataPayload(raw []byte, schema string) (payload, error) {
 // failure wraps a result with isError: one error signal with all its texts.
 func (r *toolResult) failure(from Lineage) payload {
 	var texts []string
-	for _, b := range r.blocks {
-		if text, _ := jsonrpc.Text(b.Members[blockText]); text != "" {
+	for i := range r.count() {
+		if text, _ := jsonrpc.Text(r.block(i)[blockText]); text != "" {
 			texts = append(texts, text)
 		}
 	}
@@ -226,7 +249,7 @@ func (r *toolResult) failure(from Lineage) payload {
 		whole = fmt.Appendf(nil, `,"text":%s`, jsonrpc.Quote(said))
 	}
 	p := payload{kind: Data, body: dataBody(encode(e.form(0)), SchemaError, whole), ref: "/content"}
-	switch len(r.blocks) {
+	switch r.count() {
 	case 0:
 		p.ref = "/isError"
 	case 1:
@@ -244,24 +267,25 @@ type inline struct {
 
 // inline finds the bytes of an image, an audio, an embedded resource or a
 // file, seed 002's FileContent.
-func (b *block) inline(kind string) (in inline, ok bool) {
+func (b block) inline(kind string) (in inline, ok bool) {
 	holder, member := b, blockData
 	switch kind {
 	case "image", "audio", "file":
 	case "resource":
-		holder = &block{}
-		if holder.Members, _, ok = jsonrpc.Unpack(b.Members[blockResource], true, nil, blockMembers...); !ok {
+		members, _, ok := jsonrpc.Unpack(b[blockResource], true, nil, blockMembers...)
+		if !ok {
 			return in, false
 		}
-		in.uri, _ = jsonrpc.Text(holder.Members[blockURI])
-		if member = blockBlob; jsontext.Value(holder.Members[blockText]).Kind() == '"' {
+		holder = append(block{b[blockResource]}, members...)
+		in.uri, _ = jsonrpc.Text(holder[blockURI])
+		if member = blockBlob; jsontext.Value(holder[blockText]).Kind() == '"' {
 			member, in.media = blockText, "text/plain"
 		}
 	default:
 		return in, false
 	}
 	in.media = holder.mediaOr(cmp.Or(in.media, anyBytes))
-	text, ok := jsonrpc.Text(holder.Members[member])
+	text, ok := jsonrpc.Text(holder[member])
 	if in.data = []byte(text); ok && member != blockText {
 		var err error
 		in.data, err = base64.StdEncoding.DecodeString(text)
@@ -272,26 +296,26 @@ func (b *block) inline(kind string) (in inline, ok bool) {
 
 const anyBytes = "application/octet-stream"
 
-func (b *block) mediaOr(fallback string) string {
-	media, _ := jsonrpc.Text(b.Members[blockMIME])
+func (b block) mediaOr(fallback string) string {
+	media, _ := jsonrpc.Text(b[blockMIME])
 	return cmp.Or(media, fallback)
 }
 
 // file maps a block of content that is a file: what it holds by its SHA-256,
 // what it points at by uri or path.
-func (b *block) file(kind string) (payload, bool) {
+func (b block) file(kind string) (payload, bool) {
 	var f fileBody
 	if in, ok := b.inline(kind); ok {
 		sum, size := sha256.Sum256(in.data), len(in.data)
 		f = fileBody{ID: "sha256:" + hex.EncodeToString(sum[:]), Type: in.media, URI: in.uri, Size: &size}
 		return payload{kind: File, body: encode(f)}, true
 	}
-	if kind != "resource_link" && (kind != "file" || b.Members[blockData] != nil) {
+	if kind != "resource_link" && (kind != "file" || b[blockData] != nil) {
 		return payload{}, false
 	}
 	f.Type = b.mediaOr(anyBytes)
-	if f.ID, _ = jsonrpc.Text(b.Members[blockURI]); f.ID == "" && kind == "file" {
-		f.ID, _ = jsonrpc.Text(b.Members[blockPath])
+	if f.ID, _ = jsonrpc.Text(b[blockURI]); f.ID == "" && kind == "file" {
+		f.ID, _ = jsonrpc.Text(b[blockPath])
 		f.Path = &f.ID
 	}
 	return payload{kind: File, body: encode(f)}, f.ID != ""
@@ -306,10 +330,10 @@ func InlineFile(result json.RawMessage, ref string) (data []byte, mediaType stri
 	if err != nil || r.isError {
 		return nil, "", false
 	}
-	for i := range r.blocks {
-		b := (*block)(&r.blocks[i])
+	for i := range r.count() {
+		b := r.block(i)
 		if ref == "/content/"+strconv.Itoa(i) {
-			kind, _ := jsonrpc.Text(b.Members[blockType])
+			kind, _ := jsonrpc.Text(b[blockType])
 			if in, ok := b.inline(kind); ok {
 				return in.data, in.media, true
 			}

@@ -238,12 +238,12 @@ func FuzzUnpack(f *testing.F) {
 	f.Fuzz(func(t *testing.T, obj []byte) {
 		values, elements, ok := jsonrpc.Unpack(obj, false, inner, names...)
 		want, sound := jsonrpc.Fields(obj, names...)
-		var all []jsonrpc.Element
+		var all []json.RawMessage
 		if sound && bytes.HasPrefix(want[0], []byte("[")) {
 			for raw := range jsonrpc.Elements(want[0]) {
 				members, whole := jsonrpc.Fields(raw, inner...)
 				sound = sound && (whole || raw[0] != '{')
-				all = append(all, jsonrpc.Element{Raw: raw, Members: members})
+				all = append(append(all, raw), members...)
 			}
 		}
 		if ok != sound {

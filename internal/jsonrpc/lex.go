@@ -157,56 +157,58 @@ func (l *lexer) each(visit func(name []byte) bool) bool {
 	}
 }
 
-// fields goes over the object that begins here and returns the values of the members
-// called names, and whether each is there once at most. Value goes over the value of the
-// name with index i, -1 for any other name.
-func (l *lexer) fields(names []string, value func(i int) json.RawMessage) (values []json.RawMessage, ok bool) {
-	values, once := make([]json.RawMessage, len(names)), true
-	ok = l.each(func(name []byte) bool {
+// fields goes over the object that begins here and puts the values of the members called
+// names into values. It reports false when one of them is there more than once. Value goes
+// over the value of the name with index i, -1 for any other name.
+func (l *lexer) fields(names []string, values []json.RawMessage, value func(i int) json.RawMessage) bool {
+	once := true
+	return l.each(func(name []byte) bool {
 		i := slices.Index(names, string(name))
 		v := value(i)
 		if i >= 0 {
 			once, values[i] = once && values[i] == nil, v
 		}
 		return len(v) > 0
-	})
-	return values, ok && once
+	}) && once
 }
 
-// An Element is one element of an array: its bytes, and the values of the members
-// that Unpack looked for, nil for each that is absent.
-type Element struct {
-	Raw     json.RawMessage
-	Members []json.RawMessage
-}
-
-// Unpack returns the values of the named members of obj as Fields does, and the
-// elements of the first of them, where that is an array, with their members called
-// inner. It reports false when obj is not one well-formed object, or when obj or an
-// element has one of the members more than once. With accepted it takes the caller's
+// Unpack returns the values of the named members of obj, nil for each that is absent. With
+// inner it also returns the elements of the first of them, where that is an array: of each
+// its bytes, followed by the values of its members called inner, so that 1+len(inner) slices
+// are one element. It reports false when obj is not one well-formed object, or when obj or
+// an element has one of the members more than once. With accepted it takes the caller's
 // word that a strict pass has accepted obj; a large string then costs one search for
 // its end.
-func Unpack(obj json.RawMessage, accepted bool, inner []string, names ...string) (values []json.RawMessage, elements []Element, ok bool) {
+func Unpack(obj json.RawMessage, accepted bool, inner []string, names ...string) (values, elements []json.RawMessage, ok bool) {
 	l, sound := &lexer{data: obj, accepted: accepted}, true
 	if l.peek() != '{' {
 		return nil, nil, false
 	}
-	values, ok = l.fields(names, func(i int) json.RawMessage {
-		if i != 0 || l.peek() != '[' {
+	size := 0
+	if inner != nil {
+		size = 1 + len(inner)
+	}
+	room := make([]json.RawMessage, len(names)+size) // for one element, which most results have
+	values, room = room[:len(names):len(names)], room[len(names):]
+	ok = l.fields(names, values, func(i int) json.RawMessage {
+		if i != 0 || inner == nil || l.peek() != '[' {
 			return l.element()
 		}
 		start := l.at
 		sound = l.each(func([]byte) bool {
-			e, once := Element{}, true
+			if elements == nil {
+				elements = room[:0]
+			}
+			elements = append(elements, make([]json.RawMessage, size)...)
+			e, once := elements[len(elements)-size:], true
 			if l.peek() == '{' {
 				from := l.at
-				e.Members, once = l.fields(inner, func(int) json.RawMessage { return l.element() })
-				e.Raw = l.data[from:l.at:l.at]
+				once = l.fields(inner, e[1:], func(int) json.RawMessage { return l.element() })
+				e[0] = l.data[from:l.at:l.at]
 			} else {
-				e = Element{l.element(), make([]json.RawMessage, len(inner))}
+				e[0] = l.element()
 			}
-			elements = append(elements, e)
-			return once && e.Raw != nil
+			return once && e[0] != nil
 		})
 		return l.data[start:l.at:l.at]
 	})

@@ -96,7 +96,7 @@ type Message struct {
 	// such a message.
 	Plain bool
 
-	members []member // as the pass has met them, nil when they are too many or Params are others
+	members []member // of params and of its _meta, nil when they are too many or Params are others
 }
 
 // Variants names two members of one object that differ only by case, which
@@ -233,16 +233,57 @@ func Accepted(raw json.RawMessage) any { return (&lexer{data: raw, accepted: tru
 // CR and LF between tokens become spaces; all other bytes stay as they are. The
 // message does not alias data. The id of a failure may be null, which is no id.
 func Decode(data []byte, lim Limits) (*Message, error) {
-	s, f := scan(data, lim, zoneTop)
-	m := &Message{Raw: s.raw, Variants: s.variants, Plain: s.plain}
+	s := newScanner(lim)
+	defer s.free()
+	f := s.scan(data, zoneTop)
 	if f == nil {
-		f = s.judge(m)
+		m := s.message()
+		if f = s.judge(m); f == nil {
+			return m, nil
+		}
 	}
-	if f != nil {
-		f.ID = OutlineOf(data).ID()
-		return nil, f
+	f.ID = OutlineOf(data).ID()
+	return nil, f
+}
+
+// message returns a message with what the pass has found, but for what its own members say.
+// The usual members of params are in the same piece of memory: name and arguments, or these
+// and a _meta with three members.
+func (s *findings) message() (m *Message) {
+	found, inParams := s.members, 0
+	if len(found) > maxIndexed {
+		found = nil
 	}
-	return m, nil
+	for _, own := range found {
+		if own.zone != zoneTop {
+			inParams++
+		}
+	}
+	switch {
+	case inParams == 0:
+		m = new(Message)
+	case inParams <= 2:
+		one := new(struct {
+			Message
+			room [2]member
+		})
+		m, one.members = &one.Message, one.room[:0]
+	case inParams <= 6:
+		one := new(struct {
+			Message
+			room [6]member
+		})
+		m, one.members = &one.Message, one.room[:0]
+	default:
+		m = &Message{members: make([]member, 0, inParams)}
+	}
+	m.Raw, m.Variants, m.Plain = s.raw, s.variants, s.plain
+	for _, own := range found {
+		if own.zone != zoneTop {
+			m.members = append(m.members, own)
+		}
+	}
+	return m
 }
 
 // CheckValue holds one bare JSON value to the rules of Decode for values and
@@ -286,9 +327,6 @@ func (s *findings) judge(m *Message) *Fault {
 	if m.Key = Key(m.ID); m.ID != nil && m.Key == "" {
 		want := fmt.Sprintf("a string or an integer of at most %d bytes", maxID)
 		return invalid("/id", "an id must be "+want).wanted(want, otherID(m.ID))
-	}
-	if len(s.members) <= maxIndexed {
-		m.members = s.members
 	}
 	isCall := method != nil
 	if isCall && string(m.Params) == "null" {

@@ -74,55 +74,80 @@ var lenient = jsontext.AllowDuplicateNames(true)
 
 const blanks = " \t\r\n"
 
+// newScanner returns a scanner that holds to lim. Its owner frees it.
+func newScanner(lim Limits) *scanner {
+	s := scanners.Get().(*scanner)
+	s.lim, s.mend = Limits{
+		Bytes: cmp.Or(max(lim.Bytes, 0), defaults.Bytes), Depth: cmp.Or(max(lim.Depth, 0), defaults.Depth),
+		Digits: cmp.Or(max(lim.Digits, 0), defaults.Digits), Exponent: cmp.Or(max(lim.Exponent, 0), defaults.Exponent), Open: lim.Open, Owned: lim.Owned,
+	}, lim.Mend
+	return s
+}
+
+// reset forgets all but the memory for names and members.
+func (s *scanner) reset() {
+	clear(s.names[:cap(s.names)])
+	clear(s.members[:cap(s.members)])
+	*s = scanner{names: s.names[:0], findings: findings{members: s.members[:0]}}
+}
+
+// free gives s to the next message: what it has found is no longer in it.
+func (s *scanner) free() {
+	const most = 64
+	if cap(s.names) <= most && cap(s.members) <= most {
+		s.reset()
+		scanners.Put(s)
+	}
+}
+
+// scan makes the pass over exactly one value in zone z.
+func scan(data []byte, lim Limits, z zone) (found findings, fault *Fault) {
+	s := newScanner(lim)
+	defer s.free()
+	if fault = s.scan(data, z); fault == nil {
+		found = s.findings
+		found.members = slices.Clone(s.members)
+	}
+	return found, fault
+}
+
 // scan makes the pass over exactly one value in zone z. It reads a copy, so that
 // nothing returned later aliases data, unless data is owned, and replaces the line
 // ends between tokens by spaces: no reading changes, and one line is safe on every
 // transport.
-func scan(data []byte, lim Limits, z zone) (found findings, fault *Fault) {
-	s := scanners.Get().(*scanner)
-	defer func() {
-		const most = 64
-		if cap(s.names) <= most && cap(s.members) <= most { // it keeps its room, and nothing of data
-			clear(s.names[:cap(s.names)])
-			clear(s.members[:cap(s.members)])
-			*s = scanner{names: s.names[:0], findings: findings{members: s.members[:0]}}
-			scanners.Put(s)
-		}
-	}()
-	s.lim = Limits{
-		Bytes: cmp.Or(max(lim.Bytes, 0), defaults.Bytes), Depth: cmp.Or(max(lim.Depth, 0), defaults.Depth),
-		Digits: cmp.Or(max(lim.Digits, 0), defaults.Digits), Exponent: cmp.Or(max(lim.Exponent, 0), defaults.Exponent), Open: lim.Open, Owned: lim.Owned,
-	}
+func (s *scanner) scan(data []byte, z zone) *Fault {
 	if len(data) > s.lim.Bytes {
-		return found, (&Outline{}).TooLarge(s.lim.Bytes)
+		return (&Outline{}).TooLarge(s.lim.Bytes)
 	}
-	s.mend = lim.Mend
 	text := bytes.TrimLeft(data, blanks)
 	s.lead = len(data) - len(text)
-	if text = bytes.TrimRight(text, blanks); !lim.Owned {
+	if text = bytes.TrimRight(text, blanks); !s.lim.Owned {
 		text = bytes.Clone(text)
 	}
 	s.data, s.raw = text, slices.Clip(text)
 	if bytes.HasPrefix(s.data, []byte("\xef\xbb\xbf")) {
-		return found, s.hard(Parse, 0, "byte order mark before the message")
+		return s.hard(Parse, 0, "byte order mark before the message")
 	}
 	if len(s.data) == 0 {
-		return found, s.hard(Parse, 0, "empty message")
+		return s.hard(Parse, 0, "empty message")
 	}
-	if _, fault = s.read(z); fault != nil {
+	if _, fault := s.read(z); fault != nil {
 		if !s.mend || fault.Kind != Parse || utf8.Valid(data) {
-			return found, fault
+			return fault
 		}
-		lim.Owned = true // outside of strings U+FFFD is a fault like what it stands for
-		return scan(bytes.ToValidUTF8(data, []byte("\ufffd")), lim, z)
+		lim := s.lim // outside of strings U+FFFD is a fault like what it stands for
+		s.reset()
+		s.lim, s.mend, s.lim.Owned = lim, true, true
+		return s.scan(bytes.ToValidUTF8(data, []byte("\ufffd")), z)
 	}
 	if s.peek(); s.at < len(s.data) {
-		return found, s.hard(Parse, s.at, "more bytes after the message")
+		return s.hard(Parse, s.at, "more bytes after the message")
 	}
 	if s.lines {
 		copy(s.data, OneLine(s.data)) // strings hold no raw line end
 	}
-	return findings{s.raw, slices.Clone(s.members), s.soft, s.variants, !s.odd}, nil
+	s.plain = !s.odd
+	return nil
 }
 
 // read reads one value in zone z. It calls itself no deeper than lim.Depth.
