@@ -293,82 +293,16 @@ var verdictSets = [...]struct {
 	{policy.Allow, ast.MustParseRef("data.toolgate.allow"), []string{"limit", "redact"}},
 }
 
-// form is how a policy answers: with the rule decision, or with sets.
-type form struct {
-	refs  []ast.Ref      // of the rules that answer
-	order map[string]int // of sets: the position of each rule id in the source
-}
-
-// sets reports whether the policy answers with sets.
-func (f *form) sets() bool { return !f.refs[0].Equal(decisionRef) }
-
-// query asks for the decision. Sets for which known is true are left empty in the answer.
-func (f *form) query(known func(ast.Ref) bool) string {
-	if !f.sets() {
-		return decisionPath
-	}
-	operands := make([]string, len(verdictSets))
-	for i, s := range verdictSets {
-		operands[i] = "set()"
-		if slices.ContainsFunc(f.refs, func(ref ast.Ref) bool { return ref.Equal(s.ref) }) && !known(s.ref) {
-			operands[i] = s.ref.String()
-		}
-	}
-	return "[" + strings.Join(operands, ", ") + "]"
-}
-
-// decode reads the answer of a query. The verdicts of sets in known are not read.
-func (f *form) decode(v ast.Value, known *verdicts) (policy.Decision, error) {
-	if f.sets() {
-		return decodeSets(v, f.order, known)
-	}
-	return decodeDecision(v)
-}
-
-// formOf finds the form in which the rules of c answer. A policy that uses both
-// forms, or neither, is an error with the place of the rule.
-//
-// order is the position of each rule id in the source, which names the decision
-// where a set has several elements.
-func formOf(c *ast.Compiler, order map[string]int) (form, error) {
-	f := form{order: order}
-	var found Faults
-	decides := c.GetRules(decisionRef)
-	for _, s := range verdictSets {
-		rules := c.GetRules(s.ref)
-		set := slices.IndexFunc(rules, func(r *ast.Rule) bool { return r.Head.RuleKind() == ast.MultiValue })
-		if len(rules) == 0 || set < 0 && len(decides) > 0 { // a helper of decision
-			continue
-		}
-		switch name := string(s.effect); {
-		case set < 0:
-			found = append(found, at(rules[0].Location, LevelError, codeShape, fmt.Sprintf("%v is not a set of verdicts, and no rule defines %s", s.ref, decisionPath), name+` contains {"rule": …, "reason": …} if …`))
-		case len(decides) > 0:
-			found = append(found, at(rules[set].Location, LevelError, codeShape, fmt.Sprintf("the policy defines both %s and the set %s", decisionPath, s.ref),
-				fmt.Sprintf("keep one form: remove decision (%s), or give the set another name", at(decides[0].Location, "", "", "", "").Where())))
-		}
-		f.refs = append(f.refs, s.ref)
-	}
-	switch {
-	case len(found) > 0:
-		return f, found.errorOf("compiling policy")
-	case len(decides) > 0:
-		return form{refs: []ast.Ref{decisionRef}}, nil
-	case len(f.refs) == 0:
-		return f, fmt.Errorf("no rule defines %s or one of the sets data.toolgate.deny, hold and allow (hint: package toolgate, rule decision, or allow contains {\"rule\": …})", decisionPath)
-	}
-	return f, nil
-}
-
 // verdicts are what was read of each of verdictSets; nil = nothing was.
 type verdicts [len(verdictSets)][]policy.Decision
 
 // decodeSets reads the answer of a policy that answers with sets: deny takes
 // precedence over hold, and hold over allow. Nothing in any set is undefined.
 // Every element must be well formed, whether or not it decides.
-func decodeSets(v ast.Value, order map[string]int, known *verdicts) (policy.Decision, error) {
+func (f *form) decodeSets(v ast.Value, known *verdicts) (policy.Decision, error) {
+	alone := f.alone(known)
 	sets, ok := v.(*ast.Array)
-	if !ok || sets.Len() != len(verdictSets) {
+	if alone < 0 && (!ok || sets.Len() != len(verdictSets)) {
 		return policy.Decision{}, fmt.Errorf("verdicts are %s, not sets", ast.ValueName(v))
 	}
 	var found verdicts
@@ -379,8 +313,15 @@ func decodeSets(v ast.Value, order map[string]int, known *verdicts) (policy.Deci
 			}
 			continue
 		}
+		set := v
+		switch {
+		case alone < 0:
+			set = sets.Elem(i).Value
+		case alone != i:
+			continue
+		}
 		var err error
-		if found[i], err = decodeSet(sets.Elem(i).Value, i, order); err != nil {
+		if found[i], err = decodeSet(set, i, f.order); err != nil {
 			return policy.Decision{}, err
 		}
 	}

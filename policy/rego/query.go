@@ -50,14 +50,8 @@ func (q *query) run(ctx context.Context, input ast.Value, known kept, stop topdo
 	for _, o := range options {
 		o(&m.query)
 	}
-	var v ast.Value
-	err := m.query.Iter(ctx, func(r topdown.QueryResult) error {
-		if v != nil {
-			return errors.New("more than one result")
-		}
-		v = r[answer].Value
-		return nil
-	})
+	err := m.query.Iter(ctx, m.take)
+	v := m.answer
 	m.forget()
 	memos.Put(m)
 	if err == nil && v == nil {
@@ -94,6 +88,8 @@ type memo struct {
 	kept                 kept // of invariants
 	replaced             int  // how many times the keyword with has replaced something
 	query                topdown.Query
+	answer               ast.Value
+	take                 func(topdown.QueryResult) error // gives answer its value
 }
 
 // result is what the rule with the name keys[from:to] has come to; nil = undefined.
@@ -105,12 +101,22 @@ type result struct {
 // mostListed bounds the results that are compared one by one.
 const mostListed = 48
 
-var memos = sync.Pool{New: func() any { return new(memo) }}
+var memos = sync.Pool{New: func() any {
+	m := new(memo)
+	m.take = func(r topdown.QueryResult) error {
+		if m.answer != nil {
+			return errors.New("more than one result")
+		}
+		m.answer = r[answer].Value
+		return nil
+	}
+	return m
+}}
 
 func (m *memo) forget() {
 	clear(m.results)
 	clear(m.keys)
-	*m = memo{results: m.results[:0], keys: m.keys[:0]}
+	*m = memo{results: m.results[:0], keys: m.keys[:0], take: m.take}
 }
 
 // find returns the position of ref in the list, or -1. Names of rules and values of

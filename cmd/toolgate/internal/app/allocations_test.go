@@ -179,7 +179,7 @@ func TestAllocationsOfACall(t *testing.T) {
 		want    float64
 	}{
 		{"constant verdict", post(inSession, fmt.Sprintf(call, "echo", "")), 46},
-		{"verdict on arguments", post(inSession, fmt.Sprintf(call, "checked", "")), 91},
+		{"verdict on arguments", post(inSession, fmt.Sprintf(call, "checked", "")), 85},
 		{"client of 2026-07-28", post("Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: up__echo\r\n", fmt.Sprintf(call, "echo", meta)), 66},
 		{"the same with a token of an issuer that is known", bytes.Replace(post("Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: up__echo\r\n", fmt.Sprintf(call, "echo", meta)),
 			[]byte("Bearer agent"), []byte("Bearer "+token), 1), 71},
