@@ -476,3 +476,25 @@ func TestCheckValue(t *testing.T) {
 		}
 	}
 }
+
+// TestNamesAtEveryLength: two names are told apart, and found to be one but for case, wherever
+// in them they differ.
+func TestNamesAtEveryLength(t *testing.T) {
+	for length := 1; length <= 40; length++ {
+		for at := range length {
+			name := []rune(strings.Repeat("ab[ksq_x9@z{`", 4))[:length]
+			for _, pair := range []struct {
+				a, b rune
+				same bool
+			}{{'k', 'K', true}, {'k', '\u212a', true}, {'S', '\u017f', true}, {'\u00e9', '\u00c9', true}, {'a', 'A', true}, {'z', 'Z', true}, {'@', '`', false}, {'[', '{', false}, {'a', 'b', false}, {'x', 'x', true}} {
+				name[at] = pair.a
+				one := string(name)
+				name[at] = pair.b
+				_, err := jsonrpc.Decode([]byte(`{"jsonrpc":"2.0","method":"m","params":{"x":{"`+one+`":1,"`+string(name)+`":2}}}`), jsonrpc.Limits{})
+				if (err != nil) != pair.same {
+					t.Errorf("%q and %q: %v", one, string(name), err)
+				}
+			}
+		}
+	}
+}

@@ -7,7 +7,6 @@ import (
 	"math/bits"
 	"slices"
 	"strconv"
-	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -30,10 +29,7 @@ type lexer struct {
 // as in jsontext.
 const maxDepth = 10_000
 
-var words = map[byte][]byte{'t': []byte("true"), 'f': []byte("false"), 'n': []byte("null")}
-
-// value goes over a value with at most so many arrays and objects in each other. Numbers
-// are those of RFC 8259 §6.
+// value goes over a value with at most so many arrays and objects in each other.
 func (l *lexer) value(depth int) bool {
 	switch l.peek() {
 	case '{', '[':
@@ -43,36 +39,60 @@ func (l *lexer) value(depth int) bool {
 		return depth > 0 && l.each(func([]byte) bool { return l.value(depth - 1) })
 	case '"':
 		return l.string()
-	case 't', 'f', 'n':
-		word := words[l.data[l.at]]
-		ok := bytes.HasPrefix(l.data[l.at:], word)
-		l.at += len(word)
-		return ok
+	case 't':
+		return l.word("true")
+	case 'f':
+		return l.word("false")
+	case 'n':
+		return l.word("null")
 	}
-	one := func(of string) bool {
-		if l.at == len(l.data) || strings.IndexByte(of, l.data[l.at]) < 0 {
-			return false
+	return l.number()
+}
+
+// word goes over a literal.
+func (l *lexer) word(literal string) bool {
+	from := l.at
+	l.at += len(literal)
+	return l.at <= len(l.data) && string(l.data[from:l.at]) == literal
+}
+
+// number goes over a number (RFC 8259 §6), or over as much of it as there is.
+func (l *lexer) number() bool {
+	data, at := l.data, l.at
+	if at < len(data) && data[at] == '-' {
+		at++
+	}
+	from := at
+	if at < len(data) && data[at] == '0' {
+		at++
+	} else {
+		at = digits(data, at)
+	}
+	ok := at > from
+	if at < len(data) && data[at] == '.' {
+		from = at + 1
+		at = digits(data, from)
+		ok = ok && at > from
+	}
+	if at < len(data) && (data[at] == 'e' || data[at] == 'E') {
+		at++
+		if at < len(data) && (data[at] == '+' || data[at] == '-') {
+			at++
 		}
-		l.at++
-		return true
+		from = at
+		at = digits(data, from)
+		ok = ok && at > from
 	}
-	digits := func() bool {
-		from := l.at
-		for l.at < len(l.data) && '0' <= l.data[l.at] && l.data[l.at] <= '9' {
-			l.at++
-		}
-		return l.at > from
-	}
-	one("-")
-	ok := one("0") || digits()
-	if one(".") {
-		ok = digits() && ok
-	}
-	if one("eE") {
-		one("+-")
-		ok = digits() && ok
-	}
+	l.at = at
 	return ok
+}
+
+// digits returns where the digits end that begin at offset at.
+func digits(data []byte, at int) int {
+	for at < len(data) && '0' <= data[at] && data[at] <= '9' {
+		at++
+	}
+	return at
 }
 
 // skip goes over the object or array that begins here, in accepted data: only its strings

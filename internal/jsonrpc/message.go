@@ -175,7 +175,8 @@ func (m *Message) Param(path ...string) (value json.RawMessage, ok bool) {
 	if len(path) == 2 {
 		z = zoneMeta
 	}
-	for _, own := range m.members {
+	for i := range m.members {
+		own := &m.members[i]
 		if own.zone == z && string(own.name) == path[len(path)-1] {
 			return own.value, string(own.value) != "null"
 		}
@@ -195,7 +196,8 @@ func (m *Message) SetParams(params json.RawMessage) { m.Params, m.members = para
 // Vouches reports whether raw is, in memory, a member of params that Decode has
 // read, so that no second strict pass is needed.
 func (m *Message) Vouches(raw json.RawMessage) bool {
-	for _, own := range m.members {
+	for i := range m.members {
+		own := &m.members[i]
 		if own.zone == zoneParams && len(own.value) == len(raw) && &own.value[0] == &raw[0] {
 			return true
 		}
@@ -254,8 +256,8 @@ func (s *findings) message() (m *Message) {
 	if len(found) > maxIndexed {
 		found = nil
 	}
-	for _, own := range found {
-		if own.zone != zoneTop {
+	for i := range found {
+		if found[i].zone != zoneTop {
 			inParams++
 		}
 	}
@@ -278,9 +280,9 @@ func (s *findings) message() (m *Message) {
 		m = &Message{members: make([]member, 0, inParams)}
 	}
 	m.Raw, m.Variants, m.Plain = s.raw, s.variants, s.plain
-	for _, own := range found {
-		if own.zone != zoneTop {
-			m.members = append(m.members, own)
+	for i := range found {
+		if found[i].zone != zoneTop {
+			m.members = append(m.members, found[i])
 		}
 	}
 	return m
@@ -313,8 +315,12 @@ func (s *findings) judge(m *Message) *Fault {
 	}
 	var version, method json.RawMessage
 	into := [...]*json.RawMessage{&version, &m.ID, &method, &m.Params, &m.Result, &m.Error} // as topNames
-	for _, own := range s.members {
-		if i := slices.Index(topNames, string(own.name)); own.zone == zoneTop && i >= 0 {
+	for n := range s.members {
+		own := &s.members[n]
+		if own.zone != zoneTop {
+			continue
+		}
+		if i := slices.Index(topNames, string(own.name)); i >= 0 {
 			*into[i] = own.value
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -402,7 +401,7 @@ func Key(id json.RawMessage) string {
 	switch {
 	case len(id) == 0 || len(id) > maxID:
 		return ""
-	case id[0] != '"' && strings.Trim(strings.TrimPrefix(string(id), "-"), "0123456789") != "":
+	case id[0] == '-' && digits(id, 1) < len(id), id[0] != '-' && id[0] != '"' && digits(id, 0) < len(id):
 		return ""
 	case string(id) == "-0":
 		return "0"

@@ -3,6 +3,7 @@ package jsonrpc
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -174,7 +175,9 @@ func (s *scanner) read(z zone) ([]byte, *Fault) {
 		}
 		raw, f := s.read(inner)
 		if fault = f; f == nil && open == '{' && z <= zoneMeta {
-			s.members = append(s.members, member{z, name, raw})
+			s.members = append(s.members, member{})
+			m := &s.members[len(s.members)-1] // filled in place, for a copy takes longer
+			m.zone, m.name, m.value = z, name, raw
 		}
 		return f == nil
 	})
@@ -195,36 +198,43 @@ func (s *scanner) read(z zone) ([]byte, *Fault) {
 	return s.data[start:s.at:s.at], nil
 }
 
-// folds is the folded form of the bytes that stand for themselves in a name, 0
-// for any other.
-var folds = func() (t [256]byte) {
-	for c := byte(' '); c < 0x7f; c++ {
-		if c != '"' && c != '\\' {
-			t[c] = byte(folded(rune(c)))
-		}
-	}
-	return t
-}()
+// hashPrime is that of FNV-1a, 64 bit.
+const hashPrime = 1099511628211
 
-// The parameters of FNV-1a, 64 bit.
-const (
-	hashBasis = 14695981039346656037
-	hashPrime = 1099511628211
-)
+// hashName returns a hash that is equal for names which differ only by the case of ASCII
+// letters. Rare says that a name has control characters, or other than ASCII.
+func hashName(text []byte) (hash uint64, rare bool) {
+	n, odd := len(text), uint64(0)
+	add := func(w uint64) {
+		odd |= w | (w + each) | (w - 0x20*each)
+		lower := (w + (0x80-'a')*each) ^ (w + (0x7f-'z')*each)
+		hash = (hash ^ w ^ lower&tops>>2) * hashPrime
+		hash ^= hash >> 32
+	}
+	hash = uint64(n)
+	switch {
+	case n >= 8:
+		for i := 0; i+8 < n; i += 8 {
+			add(binary.LittleEndian.Uint64(text[i:]))
+		}
+		add(binary.LittleEndian.Uint64(text[n-8:]))
+	case n >= 4:
+		add(uint64(binary.LittleEndian.Uint32(text)) | uint64(binary.LittleEndian.Uint32(text[n-4:]))<<32)
+	case n > 0:
+		add(uint64(text[0]) | uint64(text[n/2])<<8 | uint64(text[n-1])<<16 | 0x4040404040<<24)
+	}
+	return hash, odd&tops != 0
+}
 
 // name takes the name of a member, which was read last, of an object in zone z. It
 // returns the zone of its value.
 func (s *scanner) name(text []byte, z zone) zone {
-	n := name{s.named, text, hashBasis}
-	for _, c := range text {
-		fold := folds[c]
-		if fold == 0 {
-			s.rareName(&n)
-			break
-		}
-		n.hash = (n.hash ^ uint64(fold)) * hashPrime
+	hash, rare := hashName(text)
+	s.names = append(s.names, name{})
+	n := &s.names[len(s.names)-1]
+	if n.at, n.text, n.hash = s.named, text, hash; rare {
+		s.rareName(n)
 	}
-	s.names = append(s.names, n)
 	inner := zoneStrict
 	switch z {
 	case zoneFree:
@@ -259,21 +269,19 @@ func (s *scanner) name(text []byte, z zone) zone {
 	return inner
 }
 
-// rareName sets the hash of a name with control characters, quotes, or other than ASCII.
-// It refuses control characters, which some decoders drop or stop at.
+// rareName sets the hash of a name with control characters, or other than ASCII: that of
+// its folded form. It refuses control characters, which some decoders drop or stop at.
 func (s *scanner) rareName(n *name) {
-	n.hash = hashBasis
-	for _, r := range string(n.text) {
-		if unicode.IsControl(r) {
-			s.refuse(n.at, "control character in a member name")
-		}
-		n.hash = (n.hash ^ uint64(folded(r))) * hashPrime
+	text := string(n.text)
+	if strings.IndexFunc(text, unicode.IsControl) >= 0 {
+		s.refuse(n.at, "control character in a member name")
 	}
+	n.hash, _ = hashName([]byte(strings.Map(folded, text)))
 }
 
 // misspelled refuses a name that is not in known and differs only by case from
 // one of them. It reports whether it does.
-func (s *scanner) misspelled(n name, known ...string) bool {
+func (s *scanner) misspelled(n *name, known ...string) bool {
 	for _, k := range known {
 		if len(n.text) >= len(k) && bytes.EqualFold(n.text, []byte(k)) {
 			s.refuse(n.at, fmt.Sprintf("member %s differs only by case from %q", brief(n.text), k))
@@ -328,10 +336,20 @@ func (s *scanner) judgeNames(z zone, names []name) {
 
 // agree reports whether two of names have one hash.
 func agree(names []name) bool {
+	if len(names) <= 8 { // comparing all takes less than sorting
+		for i := range names {
+			for j := range i {
+				if names[i].hash == names[j].hash {
+					return true
+				}
+			}
+		}
+		return false
+	}
 	var few [16]uint64
 	hashes := few[:0]
-	for _, n := range names {
-		hashes = append(hashes, n.hash)
+	for i := range names {
+		hashes = append(hashes, names[i].hash)
 	}
 	slices.Sort(hashes)
 	return len(slices.Compact(hashes)) < len(names)
