@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/go-json-experiment/json/jsontext"
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
 // Status says how a function went.
@@ -182,6 +182,5 @@ func Compact(r Result, decisionID, traceID string) json.RawMessage {
 // appendText appends before and text as a JSON string. Bytes that are not UTF-8
 // become U+FFFD.
 func appendText(b []byte, before, text string) []byte {
-	b, _ = jsontext.AppendQuote(append(b, before...), text) // the error reports what it has replaced
-	return b
+	return jsonrpc.AppendQuoted(append(b, before...), text)
 }

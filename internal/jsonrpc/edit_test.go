@@ -10,6 +10,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/go-cmp/cmp"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
@@ -202,6 +203,22 @@ func TestValue(t *testing.T) {
 	}
 	if v, err := jsonrpc.Value([]byte(`{"a":1,"a":2}`), jsonrpc.Limits{}); err == nil || v != nil {
 		t.Errorf("got %v, %v", v, err)
+	}
+}
+
+// TestQuoteEveryByte: a text is quoted as jsontext quotes it, whatever stands where in it.
+func TestQuoteEveryByte(t *testing.T) {
+	for length := range 20 {
+		for at := range length {
+			for c := range 256 {
+				text := []byte(strings.Repeat("a", length))
+				text[at] = byte(c)
+				want, _ := jsontext.AppendQuote([]byte("x"), string(text))
+				if got := jsonrpc.AppendQuoted([]byte("x"), string(text)); string(got) != string(want) {
+					t.Fatalf("%q: %s, want %s", text, got, want)
+				}
+			}
+		}
 	}
 }
 

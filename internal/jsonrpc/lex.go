@@ -266,8 +266,12 @@ func (l *lexer) string() bool {
 		if i < 0 {
 			return false
 		}
-		before := bytes.TrimRight(data[at:at+i], `\`)
-		if at += i + 1; (i-len(before))%2 == 0 {
+		escapes := at + i // where the backslashes begin that are before the quote
+		for escapes > at && data[escapes-1] == '\\' {
+			escapes--
+		}
+		whole := (at+i-escapes)%2 == 0
+		if at += i + 1; whole {
 			l.at = at
 			return true
 		}

@@ -2,6 +2,7 @@ package jsonrpc
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -191,7 +192,7 @@ func appendMembers(out []byte, changes []Change, done []bool, comma bool) []byte
 		if comma {
 			out = append(out, ',')
 		}
-		out, _ = jsontext.AppendQuote(out, c.Name)
+		out = AppendQuoted(out, c.Name)
 		if out, comma = append(append(out, ':'), c.Value...), true; c.Members != nil {
 			out = append(appendMembers(append(out, '{'), c.Members, nil, false), '}')
 		}
@@ -203,7 +204,8 @@ func appendMembers(out []byte, changes []Change, done []bool, comma bool) []byte
 // formed.
 func room(changes []Change) (n int, valid bool) {
 	valid = true
-	for _, c := range changes {
+	for i := range changes {
+		c := &changes[i]
 		inner, ok := room(c.Members)
 		n += len(c.Name) + len(c.Value) + len(`,"":{}`) + inner
 		valid = valid && ok && (c.Value == nil || c.Checked || whole(c.Value, 0))
@@ -315,7 +317,7 @@ func NewRequest(id json.RawMessage, method string, params json.RawMessage) []byt
 	if id != nil {
 		out = append(append(out, `,"id":`...), id...)
 	}
-	out, _ = jsontext.AppendQuote(append(out, `,"method":`...), method)
+	out = AppendQuoted(append(out, `,"method":`...), method)
 	if params != nil {
 		out = append(append(out, `,"params":`...), params...)
 	}
@@ -375,9 +377,31 @@ func Text(raw json.RawMessage) (string, bool) {
 
 // Quote returns s as a JSON string. Only what JSON demands is escaped, so `<`
 // and U+2028 stay as they are; invalid UTF-8 becomes U+FFFD.
-func Quote(s string) json.RawMessage {
-	out, _ := jsontext.AppendQuote(make([]byte, 0, len(s)+2), s) // the error reports what it has replaced
+func Quote(s string) json.RawMessage { return AppendQuoted(make([]byte, 0, len(s)+2), s) }
+
+// AppendQuoted appends Quote(s) to out.
+func AppendQuoted(out []byte, s string) []byte {
+	if isVisible([]byte(s)) {
+		return append(append(append(out, '"'), s...), '"')
+	}
+	out, _ = jsontext.AppendQuote(out, s) // the error reports what it has replaced
 	return out
+}
+
+// isVisible reports whether text has only visible ASCII characters and spaces, without those
+// that are escaped in a string.
+func isVisible(text []byte) bool {
+	odd := uint64(0)
+	for ; len(text) >= 8; text = text[8:] {
+		w := binary.LittleEndian.Uint64(text)
+		odd |= w | (w + each) | (w^2*each - 0x21*each) | (w^'\\'*each - each) // see string
+	}
+	for _, c := range text {
+		if c < ' ' || c >= 0x7f || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return odd&tops == 0
 }
 
 // IDText returns a request id as records, policies and events show it: a
