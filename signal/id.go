@@ -22,18 +22,20 @@ var ids = struct {
 // "dec_01J…". Ids of one process grow strictly in the order of the calls, also
 // when the clock steps back. It never fails and is safe for concurrent use.
 // See Reproducible for the one mode in which ids are counted.
-func NewID(prefix string) string {
+func NewID(prefix string) string { return newID(prefix, time.Now()) }
+
+func newID(prefix string, now time.Time) string {
 	var room [idRoom]byte
-	return string(appendID(room[:0], prefix, newULID()))
+	return string(appendID(room[:0], prefix, newULID(now)))
 }
 
 // NewIDs is NewID for each of prefixes, in their order. It puts the ids into ids, which is
 // as long; they share the memory of one string.
 func NewIDs(ids []string, prefixes ...string) {
 	var room [4 * idRoom]byte
-	text := room[:0]
+	text, now := room[:0], time.Now()
 	for _, prefix := range prefixes {
-		text = appendID(text, prefix, newULID())
+		text = appendID(text, prefix, newULID(now))
 	}
 	rest := string(text)
 	for i, prefix := range prefixes {
@@ -46,7 +48,7 @@ func NewIDs(ids []string, prefixes ...string) {
 // such as those of tickets: Reproducible has no effect on it.
 func UniqueID(prefix string) string {
 	var room [idRoom]byte
-	return string(appendID(room[:0], prefix, uniqueULID()))
+	return string(appendID(room[:0], prefix, uniqueULID(time.Now())))
 }
 
 // idRoom is the length of an id with a prefix of the usual length.
@@ -60,17 +62,18 @@ func appendID(text []byte, prefix string, id ulid.ULID) []byte {
 }
 
 // newULID returns the ULID of the next id of NewID.
-func newULID() ulid.ULID {
+func newULID(now time.Time) ulid.ULID {
 	if c := counted.Load(); c != nil {
 		return c.ulid()
 	}
-	return uniqueULID()
+	return uniqueULID(now)
 }
 
-func uniqueULID() ulid.ULID {
+// uniqueULID returns a ULID with the time now, or with that of the latest one if it is later.
+func uniqueULID(now time.Time) ulid.ULID {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()
-	ids.last = max(ids.last, uint64(max(time.Now().UnixMilli(), 0)))
+	ids.last = max(ids.last, uint64(max(now.UnixMilli(), 0)))
 	for {
 		_ = ids.id.SetTime(ids.last) // which fails in the year 10889
 		if err := ids.entropy.MonotonicRead(ids.last, ids.id[6:]); err == nil {

@@ -201,7 +201,7 @@ func create(kind Kind, body jsontext.Value, origin ModuleRef, traceID string, gi
 // written to; nil for none.
 func stamp(kind Kind, body jsontext.Value, origin ModuleRef, traceID string, tags jsontext.Value, parent *string, now time.Time) Signal {
 	return Signal{form: signalForm{
-		ID: NewID("sig_"), Kind: kind, Body: body, Origin: origin, TraceID: traceID,
+		ID: newID("sig_", now), Kind: kind, Body: body, Origin: origin, TraceID: traceID,
 		Tags: tags, CreatedAt: now.UTC().Round(0), ParentID: parent,
 	}}
 }

@@ -217,9 +217,10 @@ func Unpack(obj json.RawMessage, accepted bool, inner []string, names ...string)
 		start := l.at
 		sound = l.each(func([]byte) bool {
 			if elements == nil {
-				elements = room[:0]
+				elements = room
+			} else {
+				elements = append(elements, make([]json.RawMessage, size)...)
 			}
-			elements = append(elements, make([]json.RawMessage, size)...)
 			e, once := elements[len(elements)-size:], true
 			if l.peek() == '{' {
 				from := l.at

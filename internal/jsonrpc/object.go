@@ -394,7 +394,7 @@ func isVisible(text []byte) bool {
 	odd := uint64(0)
 	for ; len(text) >= 8; text = text[8:] {
 		w := binary.LittleEndian.Uint64(text)
-		odd |= w | (w + each) | (w^2*each - 0x21*each) | (w^'\\'*each - each) // see string
+		odd |= w | (w + each) | ((w ^ 2*each) - 0x21*each) | ((w ^ '\\'*each) - each) // see string
 	}
 	for _, c := range text {
 		if c < ' ' || c >= 0x7f || c == '"' || c == '\\' {
