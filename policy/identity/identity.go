@@ -140,7 +140,7 @@ type Authenticator struct {
 
 // state is one configuration; it is never modified after it is published.
 type state struct {
-	tokens       map[[sha256.Size]byte]token
+	tokens       map[[sha256.Size]byte]*token
 	subjects     map[string][]token // of each configured subject
 	issuers      map[string]*issuer
 	public       string              // origin of the resources
@@ -207,10 +207,11 @@ func (a *Authenticator) Required() bool { return a.state.Load().required }
 // for as it was, while its token is valid and such tokens are accepted.
 func (a *Authenticator) Identify(ctx context.Context, c Credential) (policy.Principal, error) {
 	s := a.state.Load()
-	p, err := s.local, error(nil)
+	var p policy.Principal
+	var err error
 	switch {
 	case c.Malformed:
-		return policy.Principal{}, refuse(Malformed, "the Authorization header is not one bearer token")
+		err = refuse(Malformed, "the Authorization header is not one bearer token")
 	case c.Bearer != "":
 		p, err = s.bearer(ctx, &c)
 	case c.Certificate != nil && len(s.certificates) > 0:
@@ -218,10 +219,13 @@ func (a *Authenticator) Identify(ctx context.Context, c Credential) (policy.Prin
 	case c.Local && s.noLocal:
 		err = refuse(Unknown, "identity is configured, and the local principal is off")
 	case c.Local:
+		p = s.local
 	case c.Earlier != nil:
 		p, err = s.earlier(*c.Earlier, c.Hash)
 	case s.required:
 		err = refuse(Missing, "no bearer token was sent")
+	default:
+		p = s.local
 	}
 	if err != nil {
 		return policy.Principal{}, err
@@ -241,7 +245,7 @@ func (s *state) bearer(ctx context.Context, c *Credential) (policy.Principal, er
 		if c.DPoP != nil {
 			return t.principal, errUnbound
 		}
-		return t.principal, s.check(&t)
+		return t.principal, s.check(t)
 	}
 	if err := s.revoked(sum); err != nil {
 		return policy.Principal{}, err
@@ -316,13 +320,23 @@ func ParseBearer(header string) (string, error) {
 		return "", refuse(Malformed, "the authorization header is not of the form Bearer TOKEN")
 	}
 	token = strings.TrimLeft(token, " ")
-	if token == "" || strings.Trim(token, b64token) != "" {
+	valid := token != ""
+	for i := range len(token) {
+		valid = valid && b64token[token[i]]
+	}
+	if !valid {
 		return "", refuse(Malformed, "the bearer token is malformed")
 	}
 	return token, nil
 }
 
-const b64token = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/="
+// b64token are the characters of a bearer token.
+var b64token = func() (is [256]bool) {
+	for _, c := range "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/=" {
+		is[c] = true
+	}
+	return is
+}()
 
 // HashToken gives the form in which a token is configured: 64 lower-case
 // hexadecimal digits.
@@ -333,7 +347,7 @@ func HashToken(token string) string {
 
 func newState(c Config, old *state) (*state, error) {
 	s := &state{
-		tokens:    make(map[[sha256.Size]byte]token, len(c.Tokens)),
+		tokens:    make(map[[sha256.Size]byte]*token, len(c.Tokens)),
 		subjects:  make(map[string][]token, len(c.Tokens)),
 		issuers:   make(map[string]*issuer, len(c.JWT)),
 		public:    c.Public,
@@ -393,7 +407,7 @@ func (s *state) addToken(t Token) error {
 	if err := s.addSubject(added); err != nil {
 		return err
 	}
-	s.tokens[added.hash] = added
+	s.tokens[added.hash] = &added
 	return nil
 }
 
