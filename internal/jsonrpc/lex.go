@@ -261,7 +261,7 @@ func (l *lexer) string() bool {
 	if l.at >= len(l.data) || l.data[l.at] != '"' {
 		return false
 	}
-	data, at, seen := l.data, l.at+1, uint64(0)
+	data, at, last, seen := l.data, l.at+1, l.at, uint64(0) // last is where the last word was that is not plain
 	for l.accepted {
 		i := bytes.IndexByte(data[at:], '"')
 		if i < 0 {
@@ -278,50 +278,71 @@ func (l *lexer) string() bool {
 		}
 	}
 	for at < len(data) {
-		step, hit := 1, uint64(1)
+		p := at
 		if at+8 <= len(data) {
 			w := binary.LittleEndian.Uint64(data[at:])
-			v, x := w^2*each, w^'\\'*each // the quote becomes 0x20, the backslash 0
-			if (w|(w+each)|(v-0x21*each)|(x-each))&tops == 0 {
+			if oddIn(w)&tops == 0 {
+				if at += 8; at-last > 128 { // no line feed is near: most lines are shorter
+					at = plainEnd(data, at)
+				}
+				continue
+			}
+			last = at
+			seen |= w | (w + each) // DEL becomes 0x80
+			v, x := w^2*each, w^'\\'*each
+			hit := ^(((v &^ tops) + 0x5f*each | v) & ((x &^ tops) + 0x7f*each | x)) & tops
+			if hit == 0 {
 				at += 8
 				continue
 			}
-			seen |= w | (w + each) // DEL becomes 0x80
-			step, hit = 8, ^(((v&^tops)+0x5f*each|v)&((x&^tops)+0x7f*each|x))&tops
+			p += bits.TrailingZeros64(hit) / 8
 		}
-		for hit != 0 {
-			p := at + bits.TrailingZeros64(hit)/8
-			c := data[p]
-			if c == '\\' && p+1 < len(data) && plainEscapes[data[p+1]] {
-				step = max(step, p+2-at)
-				hit &= ^uint64(0) << uint(8*(p+2-at))
-				continue
+		switch c := data[p]; {
+		case c == '\\' && p+1 < len(data) && plainEscapes[data[p+1]]:
+			at = p + 2
+		case c == '\\':
+			n := escape(data[p:])
+			l.odd = true
+			if n == 0 && l.mend && utf16.IsSurrogate(unit(data[p:])) {
+				n = copy(data[p:], `\ufffd`)
 			}
-			switch {
-			case c == '\\':
-				n := escape(data[p:])
-				l.odd = true
-				if n == 0 && l.mend && utf16.IsSurrogate(unit(data[p:])) {
-					n = copy(data[p:], `\ufffd`)
-				}
-				if n == 0 {
-					return false
-				}
-				step, hit = p+n-at, 0
-			case c == '"':
-				start := l.at
-				l.at = p + 1
-				l.odd = l.odd || seen&tops != 0
-				return seen&tops == 0 || utf8.Valid(data[start:p])
-			case c < ' ':
+			if n == 0 {
 				return false
-			default: // one of the last bytes
-				seen, hit = seen|uint64(c|(c+1)), 0
 			}
+			at = p + n
+		case c == '"':
+			start := l.at
+			l.at = p + 1
+			l.odd = l.odd || seen&tops != 0
+			return seen&tops == 0 || utf8.Valid(data[start:p])
+		case c < ' ':
+			return false
+		default: // one of the last bytes
+			seen |= uint64(c | (c + 1))
+			at++
 		}
-		at += step
 	}
 	return false
+}
+
+// plainEnd returns an offset to which data has only plain bytes from at on: it looks at 32
+// bytes at a time.
+func plainEnd(data []byte, at int) int {
+	for ; at+32 <= len(data); at += 32 {
+		part := data[at : at+32]
+		odd := oddIn(binary.LittleEndian.Uint64(part)) | oddIn(binary.LittleEndian.Uint64(part[8:])) |
+			oddIn(binary.LittleEndian.Uint64(part[16:])) | oddIn(binary.LittleEndian.Uint64(part[24:]))
+		if odd&tops != 0 {
+			break
+		}
+	}
+	return at
+}
+
+// oddIn returns a word with top bits where w has a byte that is not a visible ASCII character or
+// a space, or is a quote or a backslash.
+func oddIn(w uint64) uint64 {
+	return w | (w + each) | ((w ^ 2*each) - 0x21*each) | ((w ^ '\\'*each) - each) // a quote becomes 0x20, a backslash 0
 }
 
 // plainEscapes are what may follow a backslash and stands for a character that is seen or

@@ -393,8 +393,7 @@ func AppendQuoted(out []byte, s string) []byte {
 func isVisible(text []byte) bool {
 	odd := uint64(0)
 	for ; len(text) >= 8; text = text[8:] {
-		w := binary.LittleEndian.Uint64(text)
-		odd |= w | (w + each) | ((w ^ 2*each) - 0x21*each) | ((w ^ '\\'*each) - each) // see string
+		odd |= oddIn(binary.LittleEndian.Uint64(text))
 	}
 	for _, c := range text {
 		if c < ' ' || c >= 0x7f || c == '"' || c == '\\' {
