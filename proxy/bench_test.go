@@ -90,7 +90,7 @@ func TestCallAllocations(t *testing.T) {
 			}
 		}))
 	}
-	const want = 17 // 2 are the context that a stop cancels
+	const want = 16 // 2 are the context that a stop cancels
 	if least != want {
 		t.Errorf("%v allocations, want %v", least, want)
 	}

@@ -155,11 +155,12 @@ const compactSignals = 8
 // Some clients show _meta to their model, so the view has nothing that is the same in
 // every result.
 func Compact(r Result, decisionID, traceID string) json.RawMessage {
-	b := appendText(make([]byte, 0, 384), `{"status":`, string(r.Status))
+	shown := min(len(r.Signals), compactSignals)
+	b := appendText(make([]byte, 0, 160+idRoom*shown), `{"status":`, string(r.Status))
 	b = appendText(b, `,"decision_id":`, decisionID)
 	b = appendText(b, `,"trace_id":`, traceID)
 	b = append(b, `,"signals":[`...)
-	for i := range min(len(r.Signals), compactSignals) {
+	for i := range shown {
 		if i > 0 {
 			b = append(b, ',')
 		}

@@ -120,14 +120,14 @@ func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, e
 	if len(payloads) == 0 {
 		return nil, nil, nil
 	}
-	b := append(make([]byte, 0, 160), '{') // the tags, in the order of their names
+	made := &madeSignals{parent: from.ParentID}
+	b := append(made.tags[:0], '{') // in the order of their names
 	if from.DecisionID != "" {
 		b = append(appendText(b, `"decision_id":`, from.DecisionID), ',')
 	}
 	b = appendText(b, `"module":`, from.Origin.Module)
 	b = append(strconv.AppendInt(append(b, `,"source_type":"tool","tier":"`...), int64(from.Origin.Tier), 10), '"')
 	tags := jsontext.Value(append(appendText(b, `,"tool":`, from.Tool), '}'))
-	made := &madeSignals{parent: from.ParentID}
 	now, signals, refs, parent := Now(), made.signals[:], made.refs[:], &made.parent
 	if len(payloads) > 1 {
 		signals, refs = make([]Signal, len(payloads)), make([]string, len(payloads))
@@ -149,7 +149,8 @@ func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, e
 type madeSignals struct {
 	signals [1]Signal
 	refs    [1]string
-	parent  string // of all signals
+	parent  string    // of all signals
+	tags    [160]byte // room for those of all signals
 }
 
 // Lineage is where the Signals of a tool result come from.

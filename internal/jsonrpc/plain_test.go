@@ -125,6 +125,17 @@ func agreesWithPlain(t *testing.T, data []byte) {
 	}
 }
 
+// TestScanLongStrings: the lexer stops where it should, wherever that is behind many plain bytes.
+func TestScanLongStrings(t *testing.T) {
+	for _, part := range []string{`"`, `\n`, `\u0041`, `\ud83d`, `\x`, "é", "\xff", "\x1f", "\x7f", "\n", `\`, ""} {
+		for before := 110; before < 210; before++ {
+			for _, after := range []int{0, 40, 160} {
+				agreesWithPlain(t, []byte(`["`+strings.Repeat("a", before)+part+strings.Repeat("b", after)+`"]`))
+			}
+		}
+	}
+}
+
 // scanned are strings at the edges of what the lexer reads in one go.
 func scanned() (all []string) {
 	parts := []string{
