@@ -297,6 +297,7 @@ var conversations = map[string]string{
 	"space in the target":     "POST /x y HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\na",
 	"line before":             "\r\n" + post("/x", "a"),
 	"line after":              post("/x", "a") + "\r\n\r\n" + post("/x", "b"),
+	"no request line":         "\r\nHost: a\r\n\r\n",
 	"long head":               post("/x", "a", "X: "+strings.Repeat("l", 10_000)) + post("/x", "b"),
 	"very long head":          post("/x", "a", "X: "+strings.Repeat("l", 100_000)),
 	"many headers":            post("/x", "a", strings.Split(strings.TrimSuffix(strings.Repeat("A-1: b,", 1), ","), ",")...),

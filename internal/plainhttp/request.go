@@ -57,7 +57,7 @@ func (c *conn) readRequest() *request {
 		return nil
 	}
 	line, lines, _ := bytes.Cut(buf[:end+2], crlf)
-	if c.seen.line != string(line) { // else it means what it meant in the last request
+	if c.seen.url == nil || c.seen.line != string(line) { // else it means what it meant in the last request
 		to, ok := readTarget(string(line))
 		if !ok {
 			return nil
