@@ -16,6 +16,9 @@
 // request that is watched. So an event stream that a client opens with GET keeps what its
 // handler keeps, and two goroutines.
 //
+// Requests of a connection that have the same head share its http.Header: a handler must not change
+// the headers of its request.
+//
 //	s := plainhttp.Server{HTTP: &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}}
 //	err := s.Serve(l)
 package plainhttp
@@ -39,7 +42,7 @@ import (
 // bufferSize bounds the head of a plain request, in bytes.
 const bufferSize = 4 << 10
 
-// restAfter is how long a connection waits for its next request with all that serving the
+// A connection waits for its next request between restAfter and twice of it with all that serving the
 // last one has left: buffers, and a stack that has grown.
 const restAfter = 200 * time.Millisecond
 
@@ -56,7 +59,8 @@ var watchAfter = 20 * time.Millisecond
 // Server serves the handler of an http.Server. It is safe for concurrent use.
 type Server struct {
 	// HTTP serves all requests that are not plain. Of its settings, Handler,
-	// ReadHeaderTimeout, IdleTimeout, ConnContext and ErrorLog also hold for plain ones.
+	// ReadHeaderTimeout, IdleTimeout, ConnContext and ErrorLog also hold for plain ones. Of
+	// the context that ConnContext returns, plain requests have the values.
 	HTTP *http.Server
 
 	restAfter time.Duration // 0 = the constant
@@ -161,20 +165,24 @@ func (s *Server) end(each func(*conn)) {
 type conn struct {
 	net.Conn
 	server *Server
-	ctx    context.Context // of all its requests
+	ctx    context.Context // with the values that all its requests have
 	r      *bufio.Reader   // nil at rest
 	remote string
-	seen   target              // of the last request
-	fields [usualHeaders]field // of the last request, in their order
+	used   bool                // it has carried a request
+	seen   head                // of the last request
+	fields [usualHeaders]field // of the last request that was read line by line
 	posted bool                // the last request was a POST
+	said   answerHead          // of the last answer
 	spare  []byte              // room for an answer
 
-	mu    sync.Mutex // protects the fields below
-	idle  bool       // no byte of the next request has arrived
-	since time.Time  // of the wait for the next request
-	ended bool       // one more request is served at most
-	quiet bool       // await ended because its time was over
-	watch watch
+	mu         sync.Mutex // protects the fields below
+	idle       bool       // no byte of the next request has arrived
+	since      time.Time  // of the wait for the next request
+	ended      bool       // one more request is served at most
+	quiet      bool       // await ended because its time was over
+	readUntil  time.Time  // the deadline of reads, if await has set it last; else zero
+	writeUntil time.Time  // the deadline of writes, zero = none
+	watch      watch
 }
 
 func newConn(s *Server, accepted net.Conn) *conn {
@@ -187,11 +195,11 @@ func newConn(s *Server, accepted net.Conn) *conn {
 }
 
 // serve answers the plain requests of c, if the first n bytes of the next one arrive
-// within a time. When c has then waited for restAfter, it waits on at rest: without
+// within a time. When c has then waited for restAfter or a little longer, it waits on at rest: without
 // buffers, and on a goroutine whose stack has not grown.
 func (c *conn) serve(n int, within time.Duration) {
-	var left time.Duration // to wait at rest
-	for c.await(n, within) {
+	var slack time.Duration // of within; 0 = it does not wait at rest afterwards
+	for c.await(n, within, slack) {
 		if c.posted { // some clients send ends of lines after the body of a POST; net/http skips them too
 			next, _ := c.r.Peek(4)
 			_, _ = c.r.Discard(len(next) - len(bytes.TrimLeft(next, "\r\n"))) // these bytes are there
@@ -202,15 +210,15 @@ func (c *conn) serve(n int, within time.Duration) {
 			c.forget()
 			return
 		}
-		c.posted = r.target.method == http.MethodPost
+		c.used, c.posted = true, r.http.Method == http.MethodPost
 		if !c.answer(r) {
 			break
 		}
 		n, within = 4, min(cmp.Or(c.server.restAfter, restAfter), c.server.HTTP.IdleTimeout)
-		left = c.server.HTTP.IdleTimeout - within
+		slack = min(within, c.server.HTTP.IdleTimeout-within)
 	}
-	if c.quiet && left > 0 {
-		c.spare, c.fields = nil, [usualHeaders]field{}
+	if left := c.server.HTTP.IdleTimeout - time.Since(c.since); c.quiet && slack > 0 && left > 0 {
+		c.spare, c.fields, c.seen, c.said = nil, [usualHeaders]field{}, head{}, answerHead{}
 		c.shed()
 		c.server.serving.Go(func() { c.serve(n, left) })
 		return
@@ -227,12 +235,15 @@ func (c *conn) forget() {
 }
 
 // await waits for the first n bytes of a request, of which net/http waits for as many. It
-// returns false for a client that does not send them within the time, or, while the
-// server ends, within its grace.
-func (c *conn) await(n int, within time.Duration) bool {
+// returns false for a client that does not send them within the time, and the slack at most, or, while the
+// server ends, within its grace. A deadline that is in force already is not set again.
+func (c *conn) await(n int, within, slack time.Duration) bool {
 	c.mu.Lock()
 	c.idle, c.since = true, time.Now()
-	_ = c.SetReadDeadline(c.since.Add(within)) // fails only for a connection that is closed
+	if left := c.readUntil.Sub(c.since); left < within || left > within+slack {
+		c.readUntil = c.since.Add(within + slack)
+		_ = c.SetReadDeadline(c.readUntil) // fails only for a connection that is closed
+	}
 	if c.ended {
 		c.expire()
 	}
@@ -280,21 +291,54 @@ func (c *conn) endIdle() {
 // expire ends await after the grace of c. The caller must hold c.mu.
 func (c *conn) expire() {
 	grace := nextGrace
-	if c.seen.url == nil {
+	if !c.used {
 		grace = firstGrace
 	}
 	time.AfterFunc(time.Until(c.since.Add(grace)), func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.idle {
-			_ = c.SetReadDeadline(time.Unix(1, 0)) // fails only for a connection that is closed
+			c.endReads()
 		}
 	})
+}
+
+// endReads ends a read that is under way, and those that follow. The caller must hold c.mu.
+func (c *conn) endReads() {
+	c.readUntil = time.Time{}
+	_ = c.SetReadDeadline(time.Unix(1, 0)) // fails only for a connection that is closed
+}
+
+// limitReads sets a deadline of reads that is not await's.
+func (c *conn) limitReads(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.readUntil = time.Time{}
+	return c.SetReadDeadline(t)
+}
+
+// limitWrites sets the deadline of writes, zero = none. It leaves one in force that ends
+// earlier by a sixteenth of the time, or a second, at most.
+func (c *conn) limitWrites(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t.Equal(c.writeUntil) {
+		return nil
+	}
+	if early := t.Sub(c.writeUntil); early >= 0 && early <= min(time.Until(t)/16, time.Second) {
+		return nil
+	}
+	err := c.SetWriteDeadline(t)
+	if err == nil {
+		c.writeUntil = t
+	}
+	return err
 }
 
 // leave leaves c to net/http, with the request that has begun to arrive.
 func (c *conn) leave() {
 	first, _ := c.r.Peek(c.r.Buffered())
+	_ = c.limitWrites(time.Time{})                       // fails only for a connection that is closed
 	l := &begun{conn: c.Conn, first: bytes.Clone(first)} // not the whole buffer, for as long as a stream lasts
 	_ = c.server.HTTP.Serve(l)                           // returns when l has no more connections, or the server ends
 	if l.conn != nil {
@@ -305,23 +349,14 @@ func (c *conn) leave() {
 // answer serves one request. It returns false when the connection cannot carry
 // another one.
 func (c *conn) answer(r *request) (again bool) {
-	ctx, cancel := context.WithCancel(c.ctx)
-	defer cancel()
+	defer r.life.End(nil)
 	w := &r.response
 	*w = response{conn: c, header: make(http.Header, 8), out: c.spare[:0], length: -1}
-	r.url = *r.target.url // the handler's own
-	built := (&http.Request{}).WithContext(ctx)
-	built.Method, built.URL, built.RequestURI, built.Host = r.target.method, &r.url, r.target.text, r.host
-	built.Proto, built.ProtoMajor, built.ProtoMinor = "HTTP/1.1", 1, 1
-	built.Header, built.Body, built.ContentLength, built.RemoteAddr = r.header, &r.body, r.body.left, c.remote
-	if r.body.left == 0 {
-		built.Body = http.NoBody
-	}
-	if r.body.Arrived() {
-		_ = c.SetReadDeadline(time.Time{}) // as net/http does: the client has nothing to send, however long its stream lasts
+	if !r.body.Arrived() {
+		_ = c.limitReads(time.Time{}) // fails only for a connection that is closed; as in net/http, the time was for the head
 	}
 	c.mu.Lock()
-	c.watch.gone, c.watch.body, c.watch.reading = cancel, &r.body, nil
+	c.watch.request, c.watch.reading = r, nil
 	if c.watch.timer == nil {
 		c.watch.timer = time.AfterFunc(watchAfter, c.look)
 	} else {
@@ -336,11 +371,8 @@ func (c *conn) answer(r *request) (again bool) {
 			}
 		}
 	}()
-	c.server.HTTP.Handler.ServeHTTP(w, built)
-	c.stopWatching()
-	c.mu.Lock()
-	w.last = c.ended
-	c.mu.Unlock()
+	c.server.HTTP.Handler.ServeHTTP(w, &r.http)
+	w.last = c.stopWatching()
 	if !w.finish() {
 		return false
 	}

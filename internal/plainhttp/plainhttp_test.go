@@ -297,7 +297,16 @@ var conversations = map[string]string{
 	"space in the target":     "POST /x y HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\na",
 	"line before":             "\r\n" + post("/x", "a"),
 	"line after":              post("/x", "a") + "\r\n\r\n" + post("/x", "b"),
+	"lengths that change":     post("/x", "a") + post("/x", "bc") + post("/x", strings.Repeat("d", 12)) + post("/x", "") + post("/x", "e") + post("/x", strings.Repeat("f", 5000)) + post("/x", "gh"),
+	"lengths in odd forms": post("/x", "a") + "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length:  \t2 \t\r\nX: y\r\n\r\nbc" + "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length:  \t003 \t\r\nX: y\r\n\r\ndef" +
+		"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length:  \t+1 \t\r\nX: y\r\n\r\ng",
+	"no length again":         post("/x", "a") + "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: \r\n\r\n",
+	"a length beyond":         post("/x", "a") + "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\nb",
 	"no request line":         "\r\nHost: a\r\n\r\n",
+	"digits after a GET":      get("/x") + get("/x") + "000" + get("/x"),
+	"a header more":           post("/x", "a") + post("/x", "b", "X: y") + post("/x", "c", "X: y") + post("/x", "d", "X: z") + post("/x", "e"),
+	"another target":          post("/x", "a") + post("/json", "b") + post("/x", "c") + get("/x") + get("/json") + post("/x", "d"),
+	"answers in turn":         post("/json", "a") + post("/empty", "") + post("/json", "b") + post("/x", "cd") + post("/x", "efg") + post("/none", "") + post("/split", "") + post("/split", "") + post("/stream", "") + post("/x", "h"),
 	"long head":               post("/x", "a", "X: "+strings.Repeat("l", 10_000)) + post("/x", "b"),
 	"very long head":          post("/x", "a", "X: "+strings.Repeat("l", 100_000)),
 	"many headers":            post("/x", "a", strings.Split(strings.TrimSuffix(strings.Repeat("A-1: b,", 1), ","), ",")...),
@@ -538,7 +547,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-func dial(t *testing.T, address string) net.Conn {
+func dial(t testing.TB, address string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", address) //nolint:noctx // loopback
 	if err != nil {

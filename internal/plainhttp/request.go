@@ -2,7 +2,9 @@ package plainhttp
 
 import (
 	"bytes"
+	"context"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/textproto"
@@ -13,6 +15,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/toolgate/toolgate/internal/wait"
 )
 
 // maxBody bounds the body of a plain request, in bytes. The server reads the part that
@@ -21,15 +25,21 @@ const maxBody = 256 << 10
 
 // request is a plain request, with all that is made for it alone.
 type request struct {
-	target target
-	host   string
-	header http.Header
-	body   body
-
-	values   [usualHeaders]string // of header, as far as there is room
-	url      url.URL              // of the handler
+	http     http.Request
+	life     life
+	url      url.URL
+	body     body
 	response response
 }
+
+// life is the context of a request. It ends when the request does, or its client has gone.
+type life struct {
+	wait.Context
+	values context.Context
+}
+
+// Value implements context.Context.
+func (l *life) Value(key any) any { return l.values.Value(key) }
 
 // usualHeaders is the most headers that most clients send.
 const usualHeaders = 12
@@ -42,6 +52,17 @@ type target struct {
 	url    *url.URL
 }
 
+// head is the head of a plain request. Requests have its header, which nobody changes.
+type head struct {
+	target target
+	host   string
+	header http.Header
+	length int64 // of the body, -1 = it is not said
+
+	text       []byte // as it arrived; nil = there is none
+	start, end int    // of the length in text
+}
+
 var crlf = []byte("\r\n")
 
 // decisive are headers that change what a message or its connection means, and those
@@ -52,26 +73,80 @@ var decisive = []string{"Transfer-Encoding", "Trailer", "Te", "Expect", "Upgrade
 // from c.r, for any other: each head that it takes means the same to net/http.
 func (c *conn) readRequest() *request {
 	buf, _ := c.r.Peek(c.r.Buffered())
-	end := bytes.Index(buf, []byte("\r\n\r\n"))
-	if end < 0 {
-		return nil
-	}
-	line, lines, _ := bytes.Cut(buf[:end+2], crlf)
-	if c.seen.url == nil || c.seen.line != string(line) { // else it means what it meant in the last request
-		to, ok := readTarget(string(line))
-		if !ok {
+	n := c.seen.again(buf)
+	if n < 0 {
+		if n = c.readHead(buf); n < 0 {
 			return nil
 		}
-		c.seen = to
 	}
-	r := &request{target: c.seen, body: body{conn: c, left: -1}}
-	if !r.readHeader(lines, &c.fields) || r.host == "" || (r.target.method == http.MethodPost) != (r.body.left >= 0) { // a POST names its length, a GET has no body
-		return nil
+	_, _ = c.r.Discard(n) // these bytes are there
+	h, left := &c.seen, max(c.seen.length, 0)
+	r := &request{body: body{conn: c, left: left}, url: *h.target.url} // the handler's own
+	r.life.values = c.ctx
+	r.life.Begin(nil)
+	r.body.done.Store(left == 0)
+	r.http = *r.http.WithContext(&r.life)
+	built := &r.http
+	built.Method, built.URL, built.RequestURI, built.Host = h.target.method, &r.url, h.target.text, h.host
+	built.Proto, built.ProtoMajor, built.ProtoMinor = "HTTP/1.1", 1, 1
+	built.Header, built.Body, built.ContentLength, built.RemoteAddr = h.header, &r.body, left, c.remote
+	if left == 0 {
+		built.Body = http.NoBody
 	}
-	r.body.left = max(r.body.left, 0)
-	_, _ = c.r.Discard(end + 4) // these bytes are there
-	r.body.done.Store(r.body.left == 0)
 	return r
+}
+
+// again reads a head that is h but for the length, and returns its size, -1 for another one.
+func (h *head) again(buf []byte) int {
+	switch {
+	case h.text == nil || !bytes.HasPrefix(buf, h.text[:h.start]):
+		return -1
+	case h.length < 0:
+		return len(h.text)
+	}
+	end := h.start
+	for end < len(buf) && '0' <= buf[end] && buf[end] <= '9' {
+		end++
+	}
+	digits, rest := buf[h.start:end], h.text[h.end:]
+	if !bytes.HasPrefix(buf[end:], rest) {
+		return -1
+	}
+	if !bytes.Equal(digits, h.text[h.start:h.end]) {
+		length, ok := readLength(string(digits))
+		if !ok {
+			return -1
+		}
+		h.length, h.header = length, maps.Clone(h.header) // others have the header as it was
+		h.header["Content-Length"] = []string{string(digits)}
+		h.text = append(append(h.text[:h.start], digits...), buf[end:end+len(rest)]...)
+		h.end = end
+	}
+	return len(h.text)
+}
+
+// readHead reads the head of a plain request into c.seen and returns its size, -1 for any other.
+func (c *conn) readHead(buf []byte) int {
+	end := bytes.Index(buf, []byte("\r\n\r\n"))
+	if end < 0 {
+		return -1
+	}
+	line, _, _ := bytes.Cut(buf, crlf)
+	h := head{target: c.seen.target, length: -1}
+	if h.target.url == nil || h.target.line != string(line) { // else it means what it meant in the last request
+		var ok bool
+		if h.target, ok = readTarget(string(line)); !ok {
+			return -1
+		}
+	}
+	if !h.readHeader(buf[:end+2], len(line)+len(crlf), &c.fields) || h.host == "" || (h.target.method == http.MethodPost) != (h.length >= 0) { // a POST names its length, a GET has no body
+		return -1
+	}
+	if h.text = append(c.seen.text[:0], buf[:end+4]...); h.length < 0 {
+		h.start = len(h.text)
+	}
+	c.seen = h
+	return end + 4
 }
 
 // readTarget reads a request line. It returns false for one that is not of a plain request.
@@ -102,18 +177,21 @@ func readField(line string) (field, bool) {
 	return field{line, name, value}, true
 }
 
-// readHeader reads the header lines. Those that are as in the last request of the connection,
-// whose fields are last, are not read again: most clients change the length at most.
-func (r *request) readHeader(lines []byte, last *[usualHeaders]field) bool {
-	n := bytes.Count(lines, crlf)
-	values := r.values[:0]
-	if n > len(r.values) {
-		values = make([]string, 0, n)
-	}
-	r.header = make(http.Header, n)
-	for i := 0; len(lines) > 0; i++ {
-		var line []byte
-		line, lines, _ = bytes.Cut(lines, crlf)
+// readLength reads a Content-Length. It returns false for one that is not of a plain request.
+func readLength(text string) (int64, bool) {
+	n, err := strconv.ParseUint(text, 10, 31)
+	return int64(n), err == nil && n <= maxBody //nolint:gosec // at most maxBody
+}
+
+// readHeader reads the header lines from at in text. Those that are as in the last request of the connection,
+// whose fields are last, are not read again: most clients change few of them.
+func (h *head) readHeader(text []byte, at int, last *[usualHeaders]field) bool {
+	n := bytes.Count(text[at:], crlf)
+	values := make([]string, 0, n)
+	h.header = make(http.Header, n)
+	for i := 0; at < len(text); i++ {
+		line, _, _ := bytes.Cut(text[at:], crlf)
+		at += len(line) + len(crlf)
 		var f field
 		if i < len(last) {
 			f = last[i]
@@ -129,23 +207,25 @@ func (r *request) readHeader(lines []byte, last *[usualHeaders]field) bool {
 		}
 		switch f.name {
 		case "Host":
-			if r.host != "" {
+			if h.host != "" {
 				return false
 			}
-			r.host = f.value
+			h.host = f.value
 			continue
 		case "Content-Length":
-			n, err := strconv.ParseUint(f.value, 10, 31)
-			if err != nil || n > maxBody {
+			var ok bool
+			if h.length, ok = readLength(f.value); !ok {
 				return false
 			}
-			r.body.left = int64(n) //nolint:gosec // at most maxBody
+			value := line[bytes.IndexByte(line, ':')+1:]
+			h.start = at - len(crlf) - len(bytes.TrimLeft(value, " \t"))
+			h.end = h.start + len(f.value)
 		}
-		if r.header[f.name] != nil {
+		if h.header[f.name] != nil {
 			return false
 		}
 		values = append(values, f.value)
-		r.header[f.name] = values[len(values)-1 : len(values) : len(values)]
+		h.header[f.name] = values[len(values)-1 : len(values) : len(values)]
 	}
 	return true
 }

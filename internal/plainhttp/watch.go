@@ -6,51 +6,62 @@ import (
 	"time"
 )
 
-// watch is the look at a client whose request is under way: gone is called when the client goes
-// away before stopWatching, though not within watchAfter, and not before the handler has read
+// watch is the look at a client whose request is under way: the context of the request ends when the
+// client goes away before stopWatching, though not within watchAfter, and not before the handler has read
 // the body. The mutex of its connection protects it.
 type watch struct {
 	timer   *time.Timer
-	gone    func() // called when the client has gone; nil = no request is under way
-	body    *body
+	request *request      // nil = none is under way
 	reading chan struct{} // closed at the end of the read; nil = none has begun
 }
 
 // look reads until a byte arrives or the connection fails. A client that sends more
-// requests than fit into the buffer is not watched.
+// requests than fit into the buffer is not watched. As in net/http, the read has no deadline:
+// the client has nothing to send, however long its stream lasts.
 func (c *conn) look() {
 	c.mu.Lock()
 	switch w := &c.watch; {
-	case w.gone == nil || w.reading != nil: // of an earlier request, and late
+	case w.request == nil || w.reading != nil: // of an earlier request, and late
 		c.mu.Unlock()
 		return
-	case !w.body.done.Load(): // the handler reads
+	case !w.request.body.done.Load(): // the handler reads
 		w.timer.Reset(watchAfter)
 		c.mu.Unlock()
 		return
 	}
 	reading := make(chan struct{})
 	c.watch.reading = reading
+	if !c.readUntil.IsZero() {
+		c.readUntil = time.Time{}
+		_ = c.SetReadDeadline(time.Time{}) // fails only for a connection that is closed
+	}
 	c.mu.Unlock()
 	defer close(reading)
 	err := c.fill(c.shed() + 1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err != nil && !errors.Is(err, bufio.ErrBufferFull) && c.watch.gone != nil {
-		c.watch.gone()
+	if err != nil && !errors.Is(err, bufio.ErrBufferFull) && c.watch.request != nil {
+		c.watch.request.life.End(nil)
 	}
 }
 
-// stopWatching ends a read that has begun, and waits for its end.
-func (c *conn) stopWatching() {
+// stopWatching ends a read that has begun, and waits for its end. It returns whether the
+// connection ends with the answer.
+func (c *conn) stopWatching() (ended bool) {
 	c.mu.Lock()
+	if c.watch.request == nil { // it has stopped
+		c.mu.Unlock()
+		return false
+	}
 	c.watch.timer.Stop()
-	c.watch.gone = nil
 	reading := c.watch.reading
-	c.watch.reading = nil
+	c.watch.request, c.watch.reading, ended = nil, nil, c.ended
+	if reading != nil {
+		c.endReads()
+	}
 	c.mu.Unlock()
 	if reading != nil {
-		_ = c.SetReadDeadline(time.Unix(1, 0)) // fails only for a connection that is closed
 		<-reading
 	}
+	return ended
 }
