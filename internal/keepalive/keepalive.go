@@ -40,6 +40,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/toolgate/toolgate/internal/wait"
 )
 
 // errHeaderTooLarge is reported for a response whose header exceeds
@@ -70,14 +72,18 @@ type conn struct {
 	raw   syscall.RawConn       // nil where the connection has none
 	poll  func(fd uintptr) bool // for raw, see await
 	cut   func()                // ends what waits for the connection
+	watch wait.Watcher          // calls cut
+	drop  func() bool           // ends watch, see cutWith
 	host  string                // that it was dialled for, as in its URL
 	used  bool                  // it has carried a request
 	r     *bufio.Reader
 	w     *bufio.Writer
 	limit io.LimitedReader // of the response header
+	last  plainHead        // of the last plain answer
 	since time.Time        // when it became idle
 
 	// The fields below belong to the request that has the connection.
+	life    watchable     // that watch watches
 	req     *http.Request // nil = post
 	post    Post
 	sent    bool  // it was written, or written says why not
@@ -111,7 +117,7 @@ func (t *Transport) send(ctx context.Context, to *url.URL, req *http.Request, p 
 		if c, err = t.connect(ctx, to); err != nil {
 			return nil, nil, err
 		}
-		stop = context.AfterFunc(ctx, c.cut)
+		stop = c.cutWith(ctx)
 		c.req, c.post, c.sent, c.quiet, c.written = req, p, false, true, nil
 		c.await()
 		if c.req, c.post = nil, (Post{}); c.quiet {
@@ -125,6 +131,25 @@ func (t *Transport) send(ctx context.Context, to *url.URL, req *http.Request, p 
 		c.limit.N = 64 << 10
 	}
 	return c, stop, nil
+}
+
+// watchable is a context like wait.Context.
+type watchable interface {
+	Watch(w *wait.Watcher) bool
+	Unwatch(w *wait.Watcher) bool
+}
+
+// cutWith cuts c off when ctx ends, unless stop is called before, which then returns true. Stop is
+// called once, before the connection belongs to another request.
+func (c *conn) cutWith(ctx context.Context) (stop func() bool) {
+	life, ok := ctx.(watchable)
+	if !ok {
+		return context.AfterFunc(ctx, c.cut)
+	}
+	if c.life = life; !life.Watch(&c.watch) {
+		c.cut()
+	}
+	return c.drop
 }
 
 // CloseIdleConnections closes the connections that no request uses.
@@ -161,6 +186,12 @@ func (t *Transport) connect(ctx context.Context, to *url.URL) (*conn, error) {
 	}
 	c := &conn{Conn: socket, t: t, host: host, w: bufio.NewWriter(socket)}
 	c.cut = func() { _ = c.SetDeadline(time.Unix(1, 0)) }
+	c.watch.Ended = c.cut
+	c.drop = func() bool {
+		life := c.life
+		c.life = nil // it keeps the whole request
+		return life.Unwatch(&c.watch)
+	}
 	if sc, ok := socket.(syscall.Conn); ok {
 		c.raw, _ = sc.SyscallConn() // without it the connection is not examined
 	}

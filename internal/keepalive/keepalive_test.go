@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/toolgate/toolgate/internal/keepalive"
+	"github.com/toolgate/toolgate/internal/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -345,5 +346,55 @@ func BenchmarkPost(b *testing.B) {
 				}
 			})
 		})
+	}
+}
+
+// TestContextOfACall: a wait.Context cuts off the request that it is of, and none that has its connection
+// later.
+func TestContextOfACall(t *testing.T) {
+	began, release := make(chan struct{}, 1), make(chan struct{})
+	url, conns, _ := counting(t, func(w http.ResponseWriter, r *http.Request) {
+		if text, _ := io.ReadAll(r.Body); string(text) == "slow" {
+			began <- struct{}{}
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+		}
+	})
+	tr := newTransport(t, &http.Transport{})
+	cause := errors.New("the call is over")
+	var first, second, third wait.Context
+	for _, c := range []*wait.Context{&first, &second, &third} {
+		c.Begin(nil)
+	}
+	if _, _, err := post(&first, tr, url, "quick"); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() {
+		_, _, err := post(&second, tr, url, "slow")
+		done <- err
+	}()
+	<-began
+	first.End(cause)
+	release <- struct{}{}
+	if err := <-done; err != nil || conns.Load() != 1 {
+		t.Fatalf("the second request: %v, over %d connections", err, conns.Load())
+	}
+	go func() {
+		_, _, err := post(&third, tr, url, "slow")
+		done <- err
+	}()
+	<-began
+	third.End(cause)
+	if err := <-done; !errors.Is(err, cause) {
+		t.Errorf("the third request: %v", err)
+	}
+	if _, _, err := post(&third, tr, url, "quick"); !errors.Is(err, cause) {
+		t.Errorf("a request of a call that is over: %v", err)
+	}
+	if _, _, err := post(&second, tr, url, "quick"); err != nil {
+		t.Errorf("the next request: %v", err)
 	}
 }

@@ -87,8 +87,9 @@ func viaTransport(req *http.Request, answer string, step int) (*scriptConn, *htt
 }
 
 // viaPost sends a POST with the headers h, and then extra, over a connection that
-// answers with answer. It reports false for headers that no Template takes.
-func viaPost(t *testing.T, h http.Header, name, value, body, answer string, step int) (c *scriptConn, text []byte, res *http.Response, err error, ok bool) {
+// answers with answer. It reports false for headers that no Template takes. The connection
+// has carried requests with the answers earlier.
+func viaPost(t *testing.T, h http.Header, name, value, body, answer string, step int, earlier ...string) (c *scriptConn, text []byte, res *http.Response, err error, ok bool) {
 	head, ok := keepalive.NewTemplate(&url.URL{Scheme: "http", Host: "h", Path: "/"}, h)
 	var extra []byte
 	if ok && name != "" {
@@ -97,9 +98,18 @@ func viaPost(t *testing.T, h http.Header, name, value, body, answer string, step
 	if !ok {
 		return nil, nil, nil, nil, false
 	}
-	c = &scriptConn{answer: strings.NewReader(answer), step: step}
+	c = &scriptConn{answer: strings.NewReader(answer)}
 	tr := keepalive.New(&http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return c, nil }})
 	t.Cleanup(tr.CloseIdleConnections) // of what is idle, which the callers look at before
+	for _, first := range earlier {
+		c.answer = io.MultiReader(strings.NewReader(first), c.answer)
+	}
+	for range earlier {
+		if _, res, err := tr.Post(t.Context(), keepalive.Post{Head: head, MaxBytes: 1 << 20}); err != nil || res != nil || c.closed {
+			t.Fatalf("an earlier answer: %v, %v, closed: %t", res, err, c.closed)
+		}
+	}
+	c.step = step
 	text, res, err = tr.Post(t.Context(), keepalive.Post{Head: head, Extra: extra, Body: []byte(body), MaxBytes: 1 << 20})
 	return c, text, res, err, true
 }
@@ -212,32 +222,51 @@ func FuzzPlainAnswer(f *testing.F) {
 		f.Add(answer, uint16(0))
 		f.Add(answer, uint16(i+1))
 	}
+	for _, length := range []string{"2", "3", "", "+2", "-2", "2 ", "0", "99999999", "99999999999999999999"} {
+		f.Add("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: "+length+"\r\n\r\n{}", uint16(0))
+	}
 	f.Fuzz(func(t *testing.T, answer string, step uint16) {
-		want, rest, wantErr := viaNetHTTP(&http.Request{Method: http.MethodPost}, answer)
-		c, text, res, err, _ := viaPost(t, nil, "", "", "{}", answer, int(step))
-		if wantErr != nil {
-			if err == nil || !c.closed {
-				t.Fatalf("%q: %q, error %v, net/http %v; closed: %t", answer, text, err, wantErr, c.closed)
-			}
-			return
+		checkPlainAnswer(t, answer, int(step))
+		for _, earlier := range earlierAnswers {
+			checkPlainAnswer(t, answer, int(step), earlier)
 		}
-		w := outcome(want)
-		media, _, _ := mime.ParseMediaType(w.Header.Get("Content-Type"))
-		switch {
-		case err != nil:
-			if !w.Broken || !c.closed {
-				t.Fatalf("%q: error %v, net/http %+v; closed: %t", answer, err, w, c.closed)
-			}
-			return
-		case res != nil:
-			if g := outcome(res); !reflect.DeepEqual(w, g) {
-				t.Fatalf("%q:\n got %+v\nwant %+v", answer, g, w)
-			}
-		case w.Code != http.StatusOK || media != "application/json" || string(text) != w.Body || w.Length != int64(len(text)) || w.Broken || w.Close:
-			t.Fatalf("%q: %q\nwant %+v", answer, text, w)
-		}
-		checkReuse(t, c.closed, answer, int(step), w, rest)
 	})
+}
+
+// earlierAnswers are those of earlier requests of a connection, whose heads may be those of the next answer.
+var earlierAnswers = []string{
+	responses[0],
+	"HTTP/1.1 200 OK\r\ncontent-type:application/json; charset=utf-8 \r\nSet-Cookie: a\r\nSet-Cookie: b\r\ncontent-length: 3\r\n\r\n{ }",
+	"HTTP/1.1 200 OK\r\nContent-Length:  \t02 \r\nContent-Type: application/json\r\n\r\n{}",
+}
+
+// checkPlainAnswer holds Post to net/http for one answer.
+func checkPlainAnswer(t *testing.T, answer string, step int, earlier ...string) {
+	t.Helper()
+	want, rest, wantErr := viaNetHTTP(&http.Request{Method: http.MethodPost}, answer)
+	c, text, res, err, _ := viaPost(t, nil, "", "", "{}", answer, step, earlier...)
+	if wantErr != nil {
+		if err == nil || !c.closed {
+			t.Fatalf("%q: %q, error %v, net/http %v; closed: %t", answer, text, err, wantErr, c.closed)
+		}
+		return
+	}
+	w := outcome(want)
+	media, _, _ := mime.ParseMediaType(w.Header.Get("Content-Type"))
+	switch {
+	case err != nil:
+		if !w.Broken || !c.closed {
+			t.Fatalf("%q: error %v, net/http %+v; closed: %t", answer, err, w, c.closed)
+		}
+		return
+	case res != nil:
+		if g := outcome(res); !reflect.DeepEqual(w, g) {
+			t.Fatalf("%q:\n got %+v\nwant %+v", answer, g, w)
+		}
+	case w.Code != http.StatusOK || media != "application/json" || string(text) != w.Body || w.Length != int64(len(text)) || w.Broken || w.Close:
+		t.Fatalf("%q: %q\nwant %+v", answer, text, w)
+	}
+	checkReuse(t, c.closed, answer, step, w, rest)
 }
 
 // TestPlainAnswer: which answers are read without net/http.

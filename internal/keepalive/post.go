@@ -117,6 +117,12 @@ func (t *Transport) Post(ctx context.Context, p Post) (answer []byte, res *http.
 
 var crlf = []byte("\r\n")
 
+// plainHead is the head of a plain answer.
+type plainHead struct {
+	text       []byte // as it arrived; nil = there is none
+	start, end int    // of the length of the body in text
+}
+
 // plainHead reads the head of a plain answer and returns the length of its body. It
 // returns -1, and reads nothing from c.r, for any other: a head that is not whole in
 // the buffer, a length that is missing, repeated or above most, a line that is
@@ -124,46 +130,75 @@ var crlf = []byte("\r\n")
 func (c *conn) plainHead(most int) int {
 	_, _ = c.r.Peek(1) // fills the buffer; no byte means no head
 	buf, _ := c.r.Peek(c.r.Buffered())
+	end, same := c.last.again(buf)
+	if !same {
+		head, ok := readPlainHead(buf)
+		if !ok {
+			return -1
+		}
+		end, head.text = head.end, append(c.last.text[:0], head.text...)
+		c.last = head
+	}
+	n, err := strconv.ParseUint(string(buf[c.last.start:end]), 10, 63)
+	if err != nil || n > uint64(most) { //nolint:gosec // most is not negative
+		return -1
+	}
+	_, _ = c.r.Discard(len(c.last.text) + end - c.last.end) // these bytes are there
+	return int(n)                                           //nolint:gosec // at most most
+}
+
+// again reads a head that is h but for the length, whose end it returns.
+func (h *plainHead) again(buf []byte) (end int, ok bool) {
+	if h.text == nil || !bytes.HasPrefix(buf, h.text[:h.start]) {
+		return 0, false
+	}
+	for end = h.start; end < len(buf) && '0' <= buf[end] && buf[end] <= '9'; {
+		end++
+	}
+	return end, bytes.HasPrefix(buf[end:], h.text[h.end:])
+}
+
+// readPlainHead reads the head of a plain answer, whatever its length says.
+func readPlainHead(buf []byte) (h plainHead, ok bool) {
 	end := bytes.Index(buf, []byte("\r\n\r\n"))
 	if end < 0 {
-		return -1
+		return h, false
 	}
-	line, lines, _ := bytes.Cut(buf[:end+2], crlf)
+	h.text = buf[:end+4]
+	line, _, _ := bytes.Cut(buf, crlf)
 	if !bytes.HasPrefix(line, []byte("HTTP/1.1 200 ")) || !isText(line) {
-		return -1
+		return h, false
 	}
-	length, json := -1, false
-	for len(lines) > 0 {
-		line, lines, _ = bytes.Cut(lines, crlf)
-		name, value, ok := bytes.Cut(line, []byte(":"))
-		if value = bytes.Trim(value, " \t"); !ok || !httpguts.ValidHeaderFieldName(string(name)) || !isText(value) {
-			return -1
+	json := false
+	for at := len(line) + len(crlf); at < end+len(crlf); {
+		line, _, _ = bytes.Cut(buf[at:], crlf)
+		at += len(line) + len(crlf)
+		name, after, ok := bytes.Cut(line, []byte(":"))
+		value := bytes.Trim(after, " \t")
+		if !ok || !httpguts.ValidHeaderFieldName(string(name)) || !isText(value) {
+			return h, false
 		}
 		switch {
 		case isName(name, "Content-Length"):
-			n, err := strconv.ParseUint(string(value), 10, 63)
-			if err != nil || n > uint64(most) || length >= 0 { //nolint:gosec // most is not negative
-				return -1
+			if h.start > 0 {
+				return h, false
 			}
-			length = int(n) //nolint:gosec // at most most
+			h.start = at - len(crlf) - len(bytes.TrimLeft(after, " \t"))
+			h.end = h.start + len(value)
 		case isName(name, "Content-Type"):
 			if json || !slices.Contains(plainTypes, string(value)) {
-				return -1
+				return h, false
 			}
 			json = true
 		case isName(name, "Connection"):
 			if !strings.EqualFold(string(value), "keep-alive") {
-				return -1
+				return h, false
 			}
 		case isName(name, "Transfer-Encoding"), isName(name, "Trailer"):
-			return -1
+			return h, false
 		}
 	}
-	if !json || length < 0 {
-		return -1
-	}
-	_, _ = c.r.Discard(end + 4) // these bytes are there
-	return length
+	return h, json && h.start > 0
 }
 
 // plainTypes are the usual spellings of a media type.

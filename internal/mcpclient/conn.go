@@ -173,8 +173,7 @@ type Call struct {
 	ctx      context.Context // of Do
 	state    atomic.Int32    // kept, claimed or withdrawn
 	unsent   atomic.Bool     // the transport had it, and it is certain that no byte went
-	done     atomic.Bool     // the fields below are set
-	answered chan struct{}   // closed then; made by Do
+	answered wait.Context    // ends when the fields below are set
 	result   json.RawMessage
 	fault    *Error
 }
@@ -194,18 +193,18 @@ func (p *Call) claim() bool {
 // answer sets the outcome. Whoever removed the call from its table calls it.
 func (p *Call) answer(result json.RawMessage, fault *Error) {
 	p.result, p.fault = result, fault
-	p.done.Store(true)
-	close(p.answered)
+	p.answered.End(nil)
 }
 
 // Answered reports whether the answer has arrived. It may be called at any time,
 // also before Do.
-func (p *Call) Answered() bool { return p.done.Load() }
+func (p *Call) Answered() bool { return p.answered.Err() != nil }
 
 // Do sends a call and waits for its answer, until ctx ends or the connection
 // does. A call is used once.
 func (c *Conn) Do(ctx context.Context, p *Call) (json.RawMessage, *Error) {
-	p.key, p.answered, p.ctx = append(append(append(p.room[:0], '"'), p.ID...), '"'), make(chan struct{}), ctx
+	p.key, p.ctx = append(append(append(p.room[:0], '"'), p.ID...), '"'), ctx
+	p.answered.Begin(nil)
 	if !c.actions {
 		p.line = jsonrpc.NewRequest(p.key, p.Method, p.Params)
 	} else if e := p.writeAction(); e != nil {
@@ -226,7 +225,7 @@ func (c *Conn) Do(ctx context.Context, p *Call) (json.RawMessage, *Error) {
 	c.mu.Unlock()
 	err := c.wire.send(sending, p)
 	if c.take(p.ID, source{only: p}) == nil {
-		<-p.answered
+		<-p.answered.Done()
 		return p.result, p.fault
 	}
 	unsent := p.state.CompareAndSwap(kept, withdrawn) || p.unsent.Load()
@@ -242,7 +241,7 @@ func (c *Conn) Do(ctx context.Context, p *Call) (json.RawMessage, *Error) {
 // await waits for the answer of a call, or the end of ctx.
 func (p *Call) await(ctx context.Context) error {
 	select {
-	case <-p.answered:
+	case <-p.answered.Done():
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
