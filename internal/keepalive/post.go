@@ -103,8 +103,8 @@ func (t *Transport) Post(ctx context.Context, p Post) (answer []byte, res *http.
 		c.release(false)
 		return nil, nil, fmt.Errorf("waiting for room to read the answer: %w", err)
 	}
-	c.limit.N = 1<<63 - 1             // the length bounds the body
-	answer = make([]byte, n, n+1<<10) // so that a little can be added without a copy
+	c.limit.N = 1<<63 - 1           // the length bounds the body
+	answer = make([]byte, n, n+512) // so that a little can be added without a copy
 	if _, err = io.ReadFull(c.r, answer); errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
