@@ -83,8 +83,8 @@ type conn struct {
 	since time.Time        // when it became idle
 
 	// The fields below belong to the request that has the connection.
-	life    watchable     // that watch watches
-	req     *http.Request // nil = post
+	life    wait.Watchable // that watch watches
+	req     *http.Request  // nil = post
 	post    Post
 	sent    bool  // it was written, or written says why not
 	quiet   bool  // the server had sent nothing before
@@ -133,16 +133,10 @@ func (t *Transport) send(ctx context.Context, to *url.URL, req *http.Request, p 
 	return c, stop, nil
 }
 
-// watchable is a context like wait.Context.
-type watchable interface {
-	Watch(w *wait.Watcher) bool
-	Unwatch(w *wait.Watcher) bool
-}
-
 // cutWith cuts c off when ctx ends, unless stop is called before, which then returns true. Stop is
 // called once, before the connection belongs to another request.
 func (c *conn) cutWith(ctx context.Context) (stop func() bool) {
-	life, ok := ctx.(watchable)
+	life, ok := ctx.(wait.Watchable)
 	if !ok {
 		return context.AfterFunc(ctx, c.cut)
 	}
