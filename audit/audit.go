@@ -239,6 +239,10 @@ type Record struct {
 	// About are the judged bytes where Arguments does not have them. They are not recorded:
 	// who writes the record finds out with them whether it quotes a secret.
 	About json.RawMessage `json:"-"`
+	// Accepted says that Arguments, Input, Policy.Obligations and Task, as far as there are any, are
+	// JSON that package jsonrpc accepted or toolgate made: the log does not check them again. It is
+	// not recorded.
+	Accepted bool `json:"-"`
 	// ArgumentsSHA256 is lower-case hex; "" = the log computes it from Arguments.
 	ArgumentsSHA256 string `json:"arguments_sha256,omitempty"`
 	// ArgumentsBytes and ArgumentsExcerpt, the beginning, take the place of the large

@@ -89,7 +89,7 @@ func called(kind audit.Kind) *audit.Record {
 		Transport: "streamable-http", Era: "2025-06-18", Route: "standard", Session: "01M8N5PCPB65WMNR6Z5VASXJHW", RequestID: "17",
 		Server: "bench", Tool: "echo", Exposed: "bench__echo", Fingerprint: "sha256:" + hash, ArgumentsSHA256: hash,
 		Policy: audit.Policy{Effect: "allow", Rule: "role", Reason: "role researcher may call echo", Revision: "sha256:" + hash},
-		Stage:  "record",
+		Stage:  "record", Accepted: true,
 	}
 	if kind == audit.KindDecision {
 		r.Arguments = json.RawMessage(`{"text":"a text of the length that calls have","count":17}`)

@@ -205,8 +205,16 @@ func TestRecordsKeepTheirBytes(t *testing.T) {
 		}
 		r.Change, r.Event, r.Before = &audit.Change{Reason: text()}, &audit.Event{Name: text(), Added: []string{text()}}, []audit.Earlier{{Instance: text()}}
 		now := time.Unix(random.Int64N(4e9), random.Int64N(1e9)/[]int64{1, 1e3, 1e6, 1e9}[random.IntN(4)]).In(time.FixedZone("", 3600))
-		line, _ := audit.AppendRecord(nil, nil, r, kinds[random.IntN(len(kinds))], now)
+		kind := kinds[random.IntN(len(kinds))]
+		line, _ := audit.AppendRecord(nil, nil, r, kind, now)
 		sum.Write(line)
+		r.Accepted = true
+		for _, v := range []json.RawMessage{r.Arguments, r.Input, r.Task, r.Policy.Obligations} {
+			r.Accepted = r.Accepted && (len(v) == 0 || jsontext.Value(v).IsValid(jsontext.AllowDuplicateNames(true)))
+		}
+		if again, _ := audit.AppendRecord(nil, nil, r, kind, now); !bytes.Equal(again, line) {
+			t.Errorf("the values are accepted JSON, and the line is\n%q, want\n%q", again, line)
+		}
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != want {
 		t.Errorf("the lines have the digest %s, want %s", got, want)

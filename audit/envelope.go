@@ -210,8 +210,8 @@ func (l *EnvelopeLog) flush() {
 // dropped is left out when it is 0.
 func appendEnvelope(b []byte, e *EnvelopeEvent, opts *EnvelopeOptions, dropped int64) []byte {
 	b = e.Time.UTC().AppendFormat(append(b, `{"timestamp":"`...), time.RFC3339Nano)
-	b = appendTexts(append(b, `","ids":{`...), "request_id", e.RequestID, "trace_id", e.TraceID, "decision_id", e.DecisionID, "session", e.Session)
-	b = appendTexts(append(b, '}'), "transport", e.Transport, "route", e.Route, "method", e.Method, "status", e.Status)
+	b = appendTexts(b, `","ids":{"request_id":"`, e.RequestID, `,"trace_id":"`, e.TraceID, `,"decision_id":"`, e.DecisionID, `,"session":"`, e.Session)
+	b = appendTexts(b, `},"transport":"`, e.Transport, `,"route":"`, e.Route, `,"method":"`, e.Method, `,"status":"`, e.Status)
 	ms := float64(max(e.Duration, 0).Round(time.Microsecond).Microseconds()) / 1000
 	b = append(strconv.AppendFloat(append(b, `,"duration_ms":`...), ms, 'f', -1, 64), `,"error":`...)
 	if len(e.Error) == 0 {
@@ -219,9 +219,8 @@ func appendEnvelope(b []byte, e *EnvelopeEvent, opts *EnvelopeOptions, dropped i
 	} else {
 		b = appendFault(b, e.Error)
 	}
-	b = appendTexts(append(b, `,"metadata":{`...), "schemaVersion", EnvelopeSchemaVersion)
-	b = strconv.AppendBool(append(b, `,"deterministic":`...), opts.Deterministic)
-	b = appendTexts(b, "run", opts.Instance)
+	b = append(b, `,"metadata":{"schemaVersion":"`+EnvelopeSchemaVersion+`","deterministic":`...)
+	b = appendTexts(strconv.AppendBool(b, opts.Deterministic), `,"run":"`, opts.Instance)
 	if dropped != 0 {
 		b = strconv.AppendInt(append(b, `,"dropped":`...), dropped, 10)
 	}
@@ -232,13 +231,13 @@ func appendEnvelope(b []byte, e *EnvelopeEvent, opts *EnvelopeOptions, dropped i
 // it is too long, as text when it is not an object.
 func appendFault(b, raw []byte) []byte {
 	if len(raw) <= maxEnvelopeError {
-		if raw[0] == '{' && isLine(raw) {
+		if raw[0] == '{' && isLine(raw, false) {
 			return append(b, raw...)
 		}
-		return append(appendTexts(append(b, '{'), "text", string(raw)), '}')
+		return append(appendTexts(b, `{"text":"`, string(raw)), '}')
 	}
 	b = append(b, '{')
-	if code, ok := jsonrpc.Get(raw, "code"); ok && len(code) <= 64 && isLine(code) {
+	if code, ok := jsonrpc.Get(raw, "code"); ok && len(code) <= 64 && isLine(code, false) {
 		b = append(append(append(b, `"code":`...), code...), ',')
 	}
 	return append(strconv.AppendInt(append(b, `"omitted_bytes":`...), int64(len(raw)), 10), '}')

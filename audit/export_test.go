@@ -15,7 +15,7 @@ func AppendRecord(b, scratch []byte, r *Record, kind Kind, now time.Time) ([]byt
 
 // AppendText encodes texts that follow another.
 func AppendText(b []byte, text string) []byte {
-	return appendTexts(append(b, '['), "", "x", "", text)
+	return appendTexts(b, `["`, "x", `,"`, text)
 }
 
 // AppendEnvelope encodes one event.
