@@ -83,7 +83,7 @@ func scanLines(path string, offset int64, split bufio.SplitFunc) iter.Seq2[[]byt
 			_, err = f.Seek(offset, io.SeekStart)
 		}
 		lines := bufio.NewScanner(f)
-		lines.Buffer(make([]byte, 16<<10), maxLine)
+		lines.Buffer(make([]byte, 64<<10), maxLine)
 		lines.Split(split)
 		for err == nil && lines.Scan() {
 			if !yield(lines.Bytes(), nil) {

@@ -31,7 +31,7 @@ type writer struct {
 	reader   reader
 	record   record              // of the line that is read
 	terms    []uint64            // of record
-	spare    [][]byte            // lines of decisions that have their outcomes
+	spare    []*waiting          // decisions that have their outcomes, to be used again
 	chains   map[string]*place   // by name
 	waiting  map[string]*waiting // decisions without an outcome, by ID
 	batch    []*entry
@@ -163,7 +163,7 @@ func (w *writer) add(line []byte) {
 	}
 	switch rec.kind {
 	case audit.KindDecision:
-		w.waiting[rec.ID] = &waiting{chain: chain, line: w.keepLine(line), seq: rec.seq, at: rec.Time}
+		w.waiting[rec.ID] = w.decided(rec, line)
 	case audit.KindOutcome:
 		w.addOutcome(rec)
 	case audit.KindTicket:
@@ -179,13 +179,14 @@ func (w *writer) add(line []byte) {
 	}
 }
 
-// keepLine returns a copy of a line.
-func (w *writer) keepLine(line []byte) []byte {
-	var room []byte
+// decided returns the decision rec, with a copy of its line.
+func (w *writer) decided(rec *record, line []byte) *waiting {
+	d := new(waiting)
 	if n := len(w.spare); n > 0 {
-		room, w.spare = w.spare[n-1], w.spare[:n-1]
+		d, w.spare = w.spare[n-1], w.spare[:n-1]
 	}
-	return append(room[:0], line...)
+	*d = waiting{chain: rec.Instance, line: append(d.line[:0], line...), seq: rec.seq, at: rec.Time}
+	return d
 }
 
 // addOutcome indexes a call that has ended.
@@ -201,7 +202,7 @@ func (w *writer) addOutcome(rec *record) {
 	}
 	w.pushCall(rec)
 	if d != nil && len(w.spare) < maxSpare && cap(d.line) <= 16<<10 {
-		w.spare = append(w.spare, d.line)
+		w.spare = append(w.spare, d)
 	}
 }
 
