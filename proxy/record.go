@@ -36,7 +36,8 @@ func (c *call) fill(r *audit.Record, judged bool) *audit.Record {
 		CallID: c.signalID, DecisionID: c.decisionID, TraceID: c.traceID, ParentID: c.parentID,
 		Principal: audit.Principal{Subject: who.Subject, Person: who.Person, Roles: who.Roles, Client: who.Client, Tenant: who.Tenant},
 		Transport: c.in.Transport, Era: c.in.Era, Route: c.in.Route, Session: c.in.Session, RequestID: c.id, Tags: c.in.Tags,
-		Method: c.method, Server: c.server, Exposed: c.name, About: c.body, ArgumentsSHA256: strings.TrimPrefix(c.digest, "sha256:"),
+		Method: c.method, Server: c.server, Exposed: c.name, About: c.body,
+		Accepted: c.in.Message != nil && c.in.Message.Vouches(c.body), ArgumentsSHA256: strings.TrimPrefix(c.digest, "sha256:"),
 		Ticket: c.ticket.ID, Task: c.task, Stage: c.source.Function,
 		Policy: audit.Policy{
 			Effect: string(c.decision.Effect), Rule: c.decision.Rule,

@@ -213,9 +213,12 @@ func (s *session) request(ctx context.Context, r *request) (json.RawMessage, *Er
 	} else if r.method != methodSetLevel && s.conn.client != nil {
 		s.setLevel(ctx, r.From.Level)
 	}
-	params := r.params
+	var params json.RawMessage // of the first round
 	for n := 1; ; n++ {
 		result, e := s.conn.do(ctx, r)
+		if n == 1 {
+			params = r.params
+		}
 		switch {
 		case e != nil && n == 1:
 			return nil, s.conn.markLost(e)

@@ -89,7 +89,7 @@ type request struct {
 	deadline deadline // that clock is
 	// bound are the parameters that headers repeat.
 	bound []paramheader.Parameter
-	// bare requests have a _meta without members of the client's, which is not in params yet.
+	// bare requests have a _meta without members of the client's, which do adds to params.
 	bare bool
 	meta [5]jsonrpc.Change // room for its changes
 	// first is the request as it is sent for the first time.
@@ -150,6 +150,9 @@ func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 		var err error
 		if p.Params, err = add(p.Params, jsonrpc.Change{Name: "_meta", Members: meta}); err != nil {
 			return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("adding what each request says of its client: %w", err)}
+		}
+		if r.bare {
+			r.params, r.bare = p.Params, false // what it was is written over
 		}
 	}
 	if r.Later != nil {

@@ -96,7 +96,7 @@ func asClient(session string, p upstream.Peer) upstream.Downstream {
 
 // send calls a tool for a session.
 func (r *running) send(who upstream.Downstream, tool, arguments string) (json.RawMessage, *upstream.Error) {
-	return r.Do(context.Background(), upstream.Call{Tool: tool, Fingerprint: r.fingerprint(tool), Arguments: json.RawMessage(arguments), From: who})
+	return r.Do(context.Background(), upstream.Call{Tool: tool, Fingerprint: r.fingerprint(tool), Arguments: json.RawMessage(arguments), Meta: json.RawMessage(`{}`), From: who})
 }
 
 // A request says all that the server has to know of its client, whatever its
