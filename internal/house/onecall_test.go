@@ -20,12 +20,15 @@ import (
 // Ceilings of one allowed warm call. A change that needs more raises them in its own commit
 // and says why.
 const (
-	maxCallFunctions = 200 // that the call enters: 191 to 197, as the machine is idle or busy
-	maxScans         = 2   // strict scans of JSON bytes
+	// maxCallFunctions is how many functions the call enters: 222 to 228, as the machine is idle or
+	// busy. A context without memory of its own takes 8, heads of HTTP that repeat 9, the scanner's
+	// shares of a message 6.
+	maxCallFunctions = 230
+	maxScans         = 2 // strict scans of JSON bytes
 )
 
 // scanFunction is the one strict pass over JSON bytes.
-const scanFunction = "internal/jsonrpc.scan"
+const scanFunction = "internal/jsonrpc.scanner.scan"
 
 // onecall is the program that is measured: a test kit that wires a toolgate.
 const onecall = "cmd/toolgate/internal/testkit/onecall"
