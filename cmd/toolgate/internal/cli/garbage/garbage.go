@@ -14,9 +14,9 @@ import (
 
 // percent trades memory for time: the live heap of toolgate is some MiB, so
 // that the default of Go collects it hundreds of times a second under load. With 64
-// clients 400 percent are some 120 MB of resident memory; 200 are 93 MB, and 5 to 15
-// percent more CPU a call.
-const percent = 400
+// clients 200 percent are some 92 MB of resident memory; 400 are 122 MB, and no less CPU
+// a call that could be measured.
+const percent = 200
 
 func init() {
 	if os.Getenv("GOGC") == "" {
