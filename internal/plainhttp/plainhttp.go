@@ -113,7 +113,7 @@ func (s *Server) start(accepted net.Conn) {
 		return
 	}
 	s.open[c] = struct{}{}
-	s.serving.Go(func() { c.serve(1, s.HTTP.ReadHeaderTimeout) })
+	s.serving.Go(func() { c.run(1, s.HTTP.ReadHeaderTimeout) })
 }
 
 func (s *Server) isClosing() bool {
@@ -194,6 +194,18 @@ func newConn(s *Server, accepted net.Conn) *conn {
 	return &conn{Conn: accepted, server: s, ctx: ctx, r: bufio.NewReaderSize(accepted, bufferSize), remote: accepted.RemoteAddr().String()}
 }
 
+// run is serve. A panic ends c, and no other connection.
+func (c *conn) run(n int, within time.Duration) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.server.logf("serving %s: panic: %v\n%s", c.remote, p, debug.Stack())
+			_ = c.Close() // what it carries is lost
+			c.forget()
+		}
+	}()
+	c.serve(n, within)
+}
+
 // serve answers the plain requests of c, if the first n bytes of the next one arrive
 // within a time. When c has then waited for restAfter or a little longer, it waits on at rest: without
 // buffers, and on a goroutine whose stack has not grown.
@@ -220,7 +232,7 @@ func (c *conn) serve(n int, within time.Duration) {
 	if left := c.server.HTTP.IdleTimeout - time.Since(c.since); c.quiet && slack > 0 && left > 0 {
 		c.spare, c.fields, c.seen, c.said = nil, [usualHeaders]field{}, head{}, answerHead{}
 		c.shed()
-		c.server.serving.Go(func() { c.serve(n, left) })
+		c.server.serving.Go(func() { c.run(n, left) })
 		return
 	}
 	_ = c.Close() // the client has gone, or has its answer

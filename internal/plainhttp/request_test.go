@@ -156,3 +156,39 @@ func (p pipes) Accept() (net.Conn, error) {
 
 func (p pipes) Close() error   { close(p.conns); return nil }
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// brokenConn panics when it is read from.
+type brokenConn struct{ net.Conn }
+
+func (brokenConn) Read([]byte) (int, error) { panic("odd connection") }
+
+// TestPanicOutsideOfHandlers: a panic while a head is read ends its connection, is logged, and others go on.
+func TestPanicOutsideOfHandlers(t *testing.T) {
+	var logged syncBuffer
+	s := &plainhttp.Server{HTTP: settings(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "fine")
+	}), &logged)}
+	l := pipes{make(chan net.Conn, 2)}
+	odd, oddServer := net.Pipe()
+	fine, fineServer := net.Pipe()
+	l.conns <- brokenConn{oddServer}
+	l.conns <- fineServer
+	served := make(chan error)
+	go func() { served <- s.Serve(l) }()
+	if n, err := odd.Read(make([]byte, 1)); err == nil {
+		t.Errorf("the odd connection has an answer of %d bytes", n)
+	}
+	go func() { _, _ = io.WriteString(fine, post("/", "a")) }() // the answer shows whether it arrived
+	res, err := http.ReadResponse(bufio.NewReader(fine), nil)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("another connection: %v, %v", res, err)
+	}
+	res.Body.Close()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	<-served
+	if text := logged.String(); !strings.Contains(text, "panic: odd connection") {
+		t.Errorf("log: %s", text)
+	}
+}
