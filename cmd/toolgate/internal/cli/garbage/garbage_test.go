@@ -12,7 +12,7 @@ func TestPercent(t *testing.T) {
 	if os.Getenv("GOGC") != "" {
 		t.Skip("GOGC takes precedence")
 	}
-	const want = 400
+	const want = 200
 	if got := debug.SetGCPercent(want); got != want {
 		t.Errorf("the collector has percent %d, want %d", got, want)
 	}
