@@ -143,8 +143,8 @@ type peer struct {
 	parentID, traceID string
 }
 
-// An origin is the request that peers were handed down with, without its message, and with who made
-// it. It outlives the request. Its own two peers are changed until they have a server.
+// An origin is the request for which peers were handed down, without its message, and with its
+// principal. It outlives the request. Its own two peers are changed until they have a server.
 type origin struct {
 	call         Call
 	during, home peer
@@ -173,7 +173,7 @@ func (c *call) from(server string) registry.Downstream {
 		c.origin = o
 	}
 	during, home := &c.origin.during, &c.origin.home
-	if during.server != server { // those without a server are a View's, which calls For
+	if during.server != server { // a View has peers without a server, and calls For
 		if during.server != "" {
 			both := [2]peer{*during, *home}
 			during, home = &both[0], &both[1]

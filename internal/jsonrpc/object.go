@@ -108,7 +108,8 @@ func Extend(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 	return out, err
 }
 
-// ExtendSuccess is NewSuccess with what Extend makes of result.
+// ExtendSuccess builds the answer that NewSuccess builds of what Extend returns for result,
+// without a copy of the result between the two. The errors are those of Extend.
 func ExtendSuccess(id, result json.RawMessage, changes ...Change) ([]byte, error) {
 	more, valid := room(changes)
 	if !valid {

@@ -42,8 +42,8 @@ import (
 // bufferSize bounds the head of a plain request, in bytes.
 const bufferSize = 4 << 10
 
-// A connection waits for its next request between restAfter and twice of it with all that serving the
-// last one has left: buffers, and a stack that has grown.
+// A connection waits for its next request for restAfter, and at most twice as long, with the buffers
+// and the stack that serving the last one has left.
 const restAfter = 200 * time.Millisecond
 
 // While the server ends, a connection waits this long for a request that may be on its way: one
@@ -207,7 +207,7 @@ func (c *conn) run(n int, within time.Duration) {
 }
 
 // serve answers the plain requests of c, if the first n bytes of the next one arrive
-// within a time. When c has then waited for restAfter or a little longer, it waits on at rest: without
+// within a time. When c has then waited for restAfter, or up to twice as long, it waits on at rest: without
 // buffers, and on a goroutine whose stack has not grown.
 func (c *conn) serve(n int, within time.Duration) {
 	var slack time.Duration // of within; 0 = it does not wait at rest afterwards

@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// A Context is a context.Context that its owner ends for a cause. It is a field of what it
-// is the context of, and costs less than context.WithCancelCause: nothing is allocated but a
-// channel, once somebody asks for it. Begin comes before any other method, and End last: when
-// that has returned and nobody else has c, c may begin again. It is otherwise safe for concurrent use.
+// A Context is a context.Context that its owner ends for a cause. It is a field of the object
+// whose work it bounds, and allocates less than context.WithCancelCause: one channel, and only
+// when Done is called. Begin must be called before any other method, and End last. When End has
+// returned and nobody else refers to the Context, it may begin again. It has no deadline and no
+// values. The other methods are safe for concurrent use.
 type Context struct {
 	parent *Context // nil = none
 	up     Watcher  // of parent
@@ -22,26 +23,26 @@ type Context struct {
 	first *Watcher
 }
 
-// Watchable is a Context, or a context with one in it.
+// Watchable is implemented by a Context, and by a context that embeds one.
 type Watchable interface {
 	Watch(w *Watcher) bool
 	Unwatch(w *Watcher) bool
 }
 
-// A Watcher hears of the end of one Context. Its owner calls Watch and Unwatch.
+// A Watcher is notified once when a Context ends. It watches one Context at a time.
 type Watcher struct {
-	Ended      func() // is called once, must not block, and calls no method of the Context but Err
+	Ended      func() // must not block, and must not call a method of the Context but Err
 	child      *Context
 	next, prev *Watcher
 	watching   bool
 }
 
-// over is the channel of a Context that has ended before anybody has asked for its channel.
+// over is the channel of a Context that ended before Done was called.
 var over = make(chan struct{})
 
 func init() { close(over) }
 
-// Begin makes c ready. It ends with parent, for the same cause; nil = with none.
+// Begin makes c ready for use. It ends when parent does, for the same cause; nil = no parent.
 func (c *Context) Begin(parent *Context) {
 	c.parent, c.done = parent, nil
 	c.cause.Store(nil)
@@ -86,8 +87,8 @@ func (c *Context) end(cause *error) {
 	}
 }
 
-// Watch makes w hear of the end of c. It returns false when c has ended, of which w does not
-// hear then.
+// Watch has w notified when c ends. It returns false, and w is not notified, when c has ended
+// already.
 func (c *Context) Watch(w *Watcher) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,8 +103,8 @@ func (c *Context) Watch(w *Watcher) bool {
 	return true
 }
 
-// Unwatch ends what Watch began. It returns false when w has heard of the end of c, or
-// does not watch: w.Ended has returned then.
+// Unwatch undoes Watch. It returns false when w was notified, and w.Ended has returned then, or
+// when w does not watch c.
 func (c *Context) Unwatch(w *Watcher) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
