@@ -271,7 +271,7 @@ func (c *conn) write() bool {
 	switch {
 	case c.req != nil:
 		c.written = c.req.Write(unflushed{c.w})
-	case p.Claim != nil && !p.Claim():
+	case p.Claim != nil && !p.Claim.Claim():
 		c.written = errWithdrawn
 	default:
 		head := strconv.AppendInt(append(c.w.AvailableBuffer(), p.Head.before...), int64(len(p.Body)), 10)

@@ -427,11 +427,11 @@ func TestWithdrawn(t *testing.T) {
 	tr := keepalive.New(&http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return c, nil }})
 	defer tr.CloseIdleConnections()
 	head, _ := keepalive.NewTemplate(&url.URL{Scheme: "http", Host: "h", Path: "/"}, nil)
-	_, _, err := tr.Post(t.Context(), keepalive.Post{Head: head, Body: []byte("x"), Claim: func() bool { return false }})
+	_, _, err := tr.Post(t.Context(), keepalive.Post{Head: head, Body: []byte("x"), Claim: claim(false)})
 	if err == nil || c.sent.Len() > 0 || c.closed {
 		t.Errorf("sent %q, closed %t, %v", c.sent.String(), c.closed, err)
 	}
-	if text, _, err := tr.Post(t.Context(), keepalive.Post{Head: head, Body: []byte("x"), Claim: func() bool { return true }, MaxBytes: 10}); err != nil || string(text) != "{}" {
+	if text, _, err := tr.Post(t.Context(), keepalive.Post{Head: head, Body: []byte("x"), Claim: claim(true), MaxBytes: 10}); err != nil || string(text) != "{}" {
 		t.Errorf("%q, %v", text, err)
 	}
 }
@@ -453,3 +453,8 @@ func TestWithdrawnBody(t *testing.T) {
 type failingReader struct{ err error }
 
 func (r failingReader) Read([]byte) (int, error) { return 0, r.err }
+
+// claim agrees to a request, or does not.
+type claim bool
+
+func (c claim) Claim() bool { return bool(c) }

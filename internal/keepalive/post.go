@@ -65,14 +65,16 @@ func AppendHeader(b []byte, name, value string) ([]byte, bool) {
 	return append(append(append(append(b, name...), ": "...), value...), "\r\n"...), true
 }
 
+// A Claimer prevents that a request is sent by returning false.
+type Claimer interface{ Claim() bool }
+
 // Post is one POST request.
 type Post struct {
 	Head  *Template
 	Extra []byte // more headers, made by AppendHeader
 	Body  []byte
-	// Claim is called right before the first byte is written, and prevents that by
-	// returning false; nil always agrees.
-	Claim func() bool
+	// Claim is asked right before the first byte is written; nil always agrees.
+	Claim Claimer
 	// MaxBytes bounds the body of a plain answer.
 	MaxBytes int
 	// Answer is where the bytes of a plain answer are counted: reading it waits for room; nil

@@ -185,8 +185,8 @@ const (
 	withdrawn        // the transport must not write it
 )
 
-// claim reports whether the transport may write the call.
-func (p *Call) claim() bool {
+// Claim reports whether the transport may write the call. Only transports call it.
+func (p *Call) Claim() bool {
 	return p.state.CompareAndSwap(kept, claimed) || p.state.Load() == claimed
 }
 

@@ -81,7 +81,7 @@ func (w *httpWire) send(ctx context.Context, p *Call) error {
 	said := w.c.spoken.Load()
 	post, plain := keepalive.Post{}, said.head != nil && p.Method != methodInitialize && !w.shared
 	if plain {
-		post = keepalive.Post{Head: said.head, Body: p.line, Claim: p.claim, MaxBytes: w.c.limits.Bytes, Answer: p.Bytes}
+		post = keepalive.Post{Head: said.head, Body: p.line, Claim: p, MaxBytes: w.c.limits.Bytes, Answer: p.Bytes}
 		if said.stateless {
 			post.Extra, plain = said.repeat(p)
 		}
@@ -101,7 +101,7 @@ func (w *httpWire) send(ctx context.Context, p *Call) error {
 		res = other
 	} else {
 		var err error
-		if res, err = w.e.Post(ctx, said.headers(p), p.line, p.claim); err != nil {
+		if res, err = w.e.Post(ctx, said.headers(p), p.line, p.Claim); err != nil {
 			return brokenOff(err)
 		}
 	}

@@ -83,7 +83,7 @@ func (w *stdioWire) sendNow(p *Call) bool {
 		return false
 	}
 	defer w.turn.Unlock()
-	if w.queued.Load() > 0 || w.c.Dead() || !p.claim() {
+	if w.queued.Load() > 0 || w.c.Dead() || !p.Claim() {
 		return false
 	}
 	p.line = append(p.line, '\n')
@@ -144,7 +144,7 @@ func (w *stdioWire) write() {
 			if out.call == nil {
 				w.posted.Add(-int64(len(out.line)))
 			}
-			ok := out.call != nil && !out.call.claim() || w.put(out)
+			ok := out.call != nil && !out.call.Claim() || w.put(out)
 			if w.queued.Add(-1); !ok {
 				return
 			}

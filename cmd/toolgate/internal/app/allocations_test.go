@@ -178,11 +178,11 @@ func TestAllocationsOfACall(t *testing.T) {
 		request []byte
 		want    float64
 	}{
-		{"constant verdict", post(inSession, fmt.Sprintf(call, "echo", "")), 31},
-		{"verdict on arguments", post(inSession, fmt.Sprintf(call, "checked", "")), 70},
-		{"client of 2026-07-28", post("Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: up__echo\r\n", fmt.Sprintf(call, "echo", meta)), 46},
+		{"constant verdict", post(inSession, fmt.Sprintf(call, "echo", "")), 30},
+		{"verdict on arguments", post(inSession, fmt.Sprintf(call, "checked", "")), 69},
+		{"client of 2026-07-28", post("Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: up__echo\r\n", fmt.Sprintf(call, "echo", meta)), 45},
 		{"the same with a token of an issuer that is known", bytes.Replace(post("Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: up__echo\r\n", fmt.Sprintf(call, "echo", meta)),
-			[]byte("Bearer agent"), []byte("Bearer "+token), 1), 51},
+			[]byte("Bearer agent"), []byte("Bearer "+token), 1), 50},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			least := math.Inf(1)
