@@ -7,10 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
-
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/span"
@@ -52,19 +49,12 @@ type Call struct {
 // tool whose definition on this connection differs from the one that was judged
 // is not called.
 func (s *Server) Do(ctx context.Context, call Call) (json.RawMessage, *Error) {
-	r := &request{Call: call, method: "tools/call", bare: string(call.Meta) == "{}"}
-	params := slices.Grow(json.RawMessage(nil), len(`{"name":,"arguments":,"task":,"_meta":}`)+len(call.Tool)+len(call.Arguments)+len(call.Task)+len(call.Meta)+metaRoom)
-	params, _ = jsontext.AppendQuote(append(params, `{"name":`...), call.Tool)
-	params = appendMember(appendMember(params, "arguments", call.Arguments), "task", call.Task)
-	if !r.bare {
-		params = appendMember(params, "_meta", call.Meta)
-	}
-	r.params = append(params, '}')
+	r := &request{Call: call, method: "tools/call"}
+	var room [64]byte
+	name := jsonrpc.AppendQuoted(room[:0], call.Tool)
+	r.params = object(member{"name", name}, member{"arguments", call.Arguments}, member{"task", call.Task}, member{"_meta", call.Meta})
 	return s.send(ctx, r)
 }
-
-// metaRoom is what the _meta of most requests takes at most, in bytes.
-const metaRoom = 320
 
 // Ask is one request that calls no tool.
 type Ask struct {
@@ -213,12 +203,9 @@ func (s *session) request(ctx context.Context, r *request) (json.RawMessage, *Er
 	} else if r.method != methodSetLevel && s.conn.client != nil {
 		s.setLevel(ctx, r.From.Level)
 	}
-	var params json.RawMessage // of the first round
+	params := r.params
 	for n := 1; ; n++ {
 		result, e := s.conn.do(ctx, r)
-		if n == 1 {
-			params = r.params
-		}
 		switch {
 		case e != nil && n == 1:
 			return nil, s.conn.markLost(e)

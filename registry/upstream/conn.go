@@ -89,9 +89,6 @@ type request struct {
 	deadline deadline // that clock is
 	// bound are the parameters that headers repeat.
 	bound []paramheader.Parameter
-	// bare requests have a _meta without members of the client's, which do adds to params.
-	bare bool
-	meta [5]jsonrpc.Change // room for its changes
 	// first is the request as it is sent for the first time.
 	first pending
 	// onNotice takes what comes on the stream of subscriptions/listen, nil for any
@@ -129,7 +126,7 @@ func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 	if r.clock != nil {
 		p.Stop = r.clock.ender
 	}
-	meta := r.meta[:0]
+	var meta []jsonrpc.Change
 	if r.Progress != nil || r.Later != nil {
 		meta = append(meta, jsonrpc.Change{Name: "progressToken", Value: jsonrpc.Quote(p.ID)})
 	}
@@ -139,20 +136,13 @@ func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 	if r.Trace != nil {
 		meta = appendTrace(meta, r.Trace)
 	}
-	if len(meta) > 0 || r.bare {
+	if meta != nil {
 		if p.Params == nil {
 			p.Params = json.RawMessage(`{}`)
 		}
-		add := jsonrpc.Extend
-		if r.bare {
-			add = jsonrpc.Append // nobody else has the bytes behind r.params
-		}
 		var err error
-		if p.Params, err = add(p.Params, jsonrpc.Change{Name: "_meta", Members: meta}); err != nil {
+		if p.Params, err = jsonrpc.Extend(p.Params, jsonrpc.Change{Name: "_meta", Members: meta}); err != nil {
 			return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("adding what each request says of its client: %w", err)}
-		}
-		if r.bare {
-			r.params, r.bare = p.Params, false // what it was is written over
 		}
 	}
 	if r.Later != nil {
@@ -254,20 +244,15 @@ func object(members ...member) json.RawMessage {
 	}
 	out := append(make([]byte, 0, size), '{')
 	for _, m := range members {
-		out = appendMember(out, m.name, m.value)
+		if m.value == nil {
+			continue
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(append(append(append(out, '"'), m.name...), `":`...), m.value...)
 	}
 	return append(out, '}')
-}
-
-// appendMember appends a member to an object that is being written, unless value is nil.
-func appendMember(object json.RawMessage, name string, value json.RawMessage) json.RawMessage {
-	if value == nil {
-		return object
-	}
-	if len(object) > 1 {
-		object = append(object, ',')
-	}
-	return append(append(append(append(object, '"'), name...), `":`...), value...)
 }
 
 // isEmpty reports whether obj has no members, as an empty object or another value.
