@@ -65,8 +65,7 @@ type running struct {
 func (r *running) begin(ctx context.Context, c *call) (context.Context, wait.Ender) {
 	ender := c.in.Cancel
 	if ender == nil {
-		own, cancel := context.WithCancelCause(ctx)
-		ctx, ender = own, wait.EndFunc(cancel)
+		ctx, ender = wait.WithEnder(ctx)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

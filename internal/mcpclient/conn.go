@@ -212,9 +212,8 @@ func (c *Conn) Do(ctx context.Context, p *Call) (json.RawMessage, *Error) {
 	}
 	sending := ctx
 	if p.Stop == nil {
-		own, cancel := context.WithCancelCause(ctx)
-		sending, p.Stop = own, wait.EndFunc(cancel)
-		defer cancel(nil)
+		sending, p.Stop = wait.WithEnder(ctx)
+		defer p.Stop.End(nil)
 	}
 	c.mu.Lock()
 	if c.life.Err() != nil || ctx.Err() != nil {

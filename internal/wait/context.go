@@ -179,8 +179,14 @@ func (c *Context) Value(any) any { return nil }
 // An Ender ends a context for a cause, nil = context.Canceled.
 type Ender interface{ End(cause error) }
 
-// EndFunc is the Ender of a context of package context.
-type EndFunc context.CancelCauseFunc
+// WithEnder returns a child of parent, and what ends it. The caller ends it at last.
+func WithEnder(parent context.Context) (context.Context, Ender) {
+	ctx, cancel := context.WithCancelCause(parent)
+	return ctx, endFunc(cancel)
+}
+
+// endFunc is the Ender of a context of package context.
+type endFunc context.CancelCauseFunc
 
 // End implements Ender.
-func (f EndFunc) End(cause error) { f(cause) }
+func (f endFunc) End(cause error) { f(cause) }

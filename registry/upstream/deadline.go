@@ -36,8 +36,8 @@ type deadline struct {
 // itself where ender ends that. The caller calls done.
 func (p *deadline) begin(ctx context.Context, ender wait.Ender, idle, total time.Duration) context.Context {
 	if p.ender = ender; ender == nil {
-		own, cancel := context.WithCancelCause(ctx)
-		ctx, p.ender, p.owned = own, wait.EndFunc(cancel), true
+		ctx, p.ender = wait.WithEnder(ctx)
+		p.owned = true
 	}
 	p.idle, p.left, p.total, p.since = idle, idle, max(idle, total), time.Now()
 	p.timer = time.AfterFunc(idle, p.expire)
