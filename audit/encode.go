@@ -3,7 +3,6 @@ package audit
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"math"
@@ -12,6 +11,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
 // appendRecord appends the members of r that a caller of the log knows, without
@@ -139,7 +140,7 @@ func appendTexts(b []byte, pairs ...string) []byte {
 	for i := 0; i < len(pairs); i += 2 {
 		b = append(b, pairs[i]...)
 		text, start := pairs[i+1], len(b)
-		if b = append(b, text...); isPlain(b[start:]) {
+		if b = append(b, text...); jsonrpc.IsVisible(b[start:]) {
 			b = append(b, '"')
 			continue
 		}
@@ -168,31 +169,6 @@ func appendList(b []byte, head string, texts []string) []byte {
 		before = `,"`
 	}
 	return append(b, ']')
-}
-
-// isPlain reports whether text between quotes is a JSON string as it stands: visible ASCII and
-// spaces, without quotes and backslashes. It looks at eight bytes at a time, each of which is
-// marked in its highest bit when it is another one.
-func isPlain(text []byte) bool {
-	const each, high = 0x0101010101010101, 0x8080808080808080
-	var marks uint64
-	mark := func(w uint64) {
-		quote, backslash := w^(each*'"'), w^(each*'\\')
-		marks |= w | (w + each) | (w - each*' ') | (quote - each) | (backslash - each)
-	}
-	if last := len(text) - 8; last >= 0 { // which may overlap the eight before
-		mark(binary.LittleEndian.Uint64(text[last:]))
-		for ; len(text) > 8; text = text[8:] {
-			mark(binary.LittleEndian.Uint64(text))
-		}
-		return marks&high == 0
-	}
-	for _, c := range text {
-		if c < ' ' || c > '~' || c == '"' || c == '\\' {
-			return false
-		}
-	}
-	return true
 }
 
 // escapes replaces characters that jsontext leaves as they are and that end a line,

@@ -382,16 +382,16 @@ func Quote(s string) json.RawMessage { return AppendQuoted(make([]byte, 0, len(s
 
 // AppendQuoted appends Quote(s) to out.
 func AppendQuoted(out []byte, s string) []byte {
-	if isVisible([]byte(s)) {
+	if IsVisible([]byte(s)) {
 		return append(append(append(out, '"'), s...), '"')
 	}
 	out, _ = jsontext.AppendQuote(out, s) // the error reports what it has replaced
 	return out
 }
 
-// isVisible reports whether text has only visible ASCII characters and spaces, without those
-// that are escaped in a string.
-func isVisible(text []byte) bool {
+// IsVisible reports whether text has only visible ASCII characters and spaces, without quotes and
+// backslashes: between quotes it is a JSON string as it stands.
+func IsVisible(text []byte) bool {
 	odd := uint64(0)
 	for ; len(text) >= 8; text = text[8:] {
 		odd |= oddIn(binary.LittleEndian.Uint64(text))
