@@ -140,7 +140,8 @@ func survive(log hclog.Logger, doing string) {
 // readList reads one list of one server, for the places of what it names.
 func (r *relayed) readList(ctx context.Context, o registry.Offer, name string, m method) {
 	own := *r
-	own.row, own.method, own.body = m, name, json.RawMessage("{}")
+	own.row, own.method, own.body = m, name, noMembers
+	own.origin = nil // its peers are changed
 	w := gathering{relayed: &own, offers: []registry.Offer{o}, look: true}
 	for pages := 0; pages < lookPages && w.at == 0; pages++ {
 		_ = w.addPage(ctx) // logs its error
