@@ -58,7 +58,7 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// TestNewIDs: ids that are made together are those that NewID would make one after the other.
+// TestNewIDs: NewIDs makes the ids that NewID makes in as many calls.
 func TestNewIDs(t *testing.T) {
 	before := signal.NewID("a_")
 	prefixes := []string{"dec_", "", "a_longer_prefix_than_usual_", "sig_", "trc_"}

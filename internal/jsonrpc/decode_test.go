@@ -477,8 +477,8 @@ func TestCheckValue(t *testing.T) {
 	}
 }
 
-// TestNamesAtEveryLength: two names are told apart, and found to be one but for case, wherever
-// in them they differ.
+// TestNamesAtEveryLength: a character in which two names differ counts at every place, and its
+// case at none.
 func TestNamesAtEveryLength(t *testing.T) {
 	for length := 1; length <= 40; length++ {
 		for at := range length {

@@ -56,7 +56,7 @@ func (l *lexer) word(literal string) bool {
 	return l.at <= len(l.data) && string(l.data[from:l.at]) == literal
 }
 
-// number goes over a number (RFC 8259 §6), or over as much of it as there is.
+// number moves past a number (RFC 8259 §6). It reports false when the number is not complete.
 func (l *lexer) number() bool {
 	data, at := l.data, l.at
 	if at < len(data) && data[at] == '-' {

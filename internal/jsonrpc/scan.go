@@ -92,7 +92,7 @@ func (s *scanner) reset() {
 	*s = scanner{names: s.names[:0], findings: findings{members: s.members[:0]}}
 }
 
-// free gives s to the next message: what it has found is no longer in it.
+// free returns s to the pool, without what it has found.
 func (s *scanner) free() {
 	const most = 64
 	if cap(s.names) <= most && cap(s.members) <= most {

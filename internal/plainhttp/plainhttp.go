@@ -315,7 +315,7 @@ func (c *conn) expire() {
 	})
 }
 
-// endReads ends a read that is under way, and those that follow. The caller must hold c.mu.
+// endReads makes a read that is under way fail, and all later ones. The caller must hold c.mu.
 func (c *conn) endReads() {
 	c.readUntil = time.Time{}
 	_ = c.SetReadDeadline(time.Unix(1, 0)) // fails only for a connection that is closed

@@ -20,8 +20,8 @@ type form struct {
 // sets reports whether the policy answers with sets.
 func (f *form) sets() bool { return !f.refs[0].Equal(decisionRef) }
 
-// query asks for the decision: for the one set that is not known, which is less for OPA to
-// put together, or for an array of all sets, in which those that are known are left empty.
+// query returns the query for the decision. Where one set alone is not known, the query is for
+// that set. Otherwise it is for an array of all sets, with an empty set in place of each known one.
 func (f *form) query(known func(ast.Ref) bool) string {
 	if !f.sets() {
 		return decisionPath
