@@ -106,8 +106,12 @@ type EnvelopeLog struct {
 	closed  bool
 }
 
-// maxSpare bounds the memory that an idle log keeps, in bytes.
-const maxSpare = 1 << 20
+const (
+	// flushBytes is the size of a buffer that is written before Flush has passed.
+	flushBytes = 256 << 10
+	// maxSpare bounds the memory that an idle log keeps, in bytes.
+	maxSpare = 1 << 20
+)
 
 // OpenEnvelopes begins a run with files in dir, creating dir when it is missing. The
 // first event creates the first file and links <dir>/.latest to it, so that a process
@@ -156,8 +160,8 @@ func (l *EnvelopeLog) Write(e EnvelopeEvent) {
 		l.buf = l.buf[:before]
 		l.dropped++
 	}
-	switch half := l.opts.BufferBytes / 2; {
-	case before <= half && size > half:
+	switch enough := min(l.opts.BufferBytes/2, flushBytes); {
+	case before <= enough && size > enough:
 		l.timer.Reset(0)
 	case before == 0:
 		l.timer.Reset(l.opts.Flush)
