@@ -77,6 +77,9 @@ func (s *statelessServer) admitStateless(ctx context.Context, x *exchange, h htt
 // contradicts the body.
 func (s *statelessServer) checkRevision(x *exchange, h http.Header) (answer, bool) {
 	raw, said := x.call.Message.Param("_meta", metaVersion)
+	if lines := h[headerVersion]; len(lines) == 1 && lines[0] == statelessVersion && string(raw) == `"`+statelessVersion+`"` {
+		return answer{}, true
+	}
 	wanted, isText := jsonrpc.Text(raw)
 	if h != nil && said == isText {
 		if lines := h[headerVersion]; !said && len(lines) == 1 {
@@ -455,6 +458,9 @@ func (c *core) completedMessage(x *exchange, result json.RawMessage) ([]byte, bo
 	return jsonrpc.OneLine(message), err == nil
 }
 
+// complete is the resultType of a result that names none.
+var complete = json.RawMessage(`"complete"`)
+
 // completions returns the changes of completeResult, and the result that they are made to.
 func completions(result json.RawMessage, row method, info json.RawMessage) (json.RawMessage, []jsonrpc.Change, bool) {
 	known, _, ok := jsonrpc.Unpack(result, true, nil, "resultType", "ttlMs", "_meta")
@@ -462,15 +468,15 @@ func completions(result json.RawMessage, row method, info json.RawMessage) (json
 		return nil, nil, false
 	}
 	if known[0] == nil {
-		known[0] = json.RawMessage(`"complete"`)
-	}
-	if kind, ok := jsonrpc.Text(known[0]); !ok || kind == "input_required" {
+		known[0] = complete
+	} else if kind, ok := jsonrpc.Text(known[0]); !ok || kind == "input_required" {
 		return nil, nil, false
 	}
 	if known[2] != nil && !isObject(known[2]) {
 		result = setIn(result, json.RawMessage("{}"), "_meta")
 	}
-	changes := append(make([]jsonrpc.Change, 0, 4), jsonrpc.Change{Name: "resultType", Value: known[0], Checked: true})
+	room := make([]jsonrpc.Change, 5)
+	changes, members := append(room[:0:4], jsonrpc.Change{Name: "resultType", Value: known[0], Checked: true}), room[4:]
 	if row.cached {
 		if n, err := strconv.ParseInt(string(known[1]), 10, 64); err != nil || n < 0 {
 			known[1] = json.RawMessage("0")
@@ -478,8 +484,8 @@ func completions(result json.RawMessage, row method, info json.RawMessage) (json
 		changes = append(changes, jsonrpc.Change{Name: "ttlMs", Value: known[1], Checked: true},
 			jsonrpc.Change{Name: "cacheScope", Value: json.RawMessage(`"private"`), Checked: true}) // what the policy has filtered is one principal's
 	}
-	changes = append(changes, jsonrpc.Change{Name: "_meta", Members: []jsonrpc.Change{{Name: metaServer, Value: info, Checked: true}}})
-	return result, changes, true
+	members[0] = jsonrpc.Change{Name: metaServer, Value: info, Checked: true}
+	return result, append(changes, jsonrpc.Change{Name: "_meta", Members: members}), true
 }
 
 // serverInfoOf returns the name of toolgate and its version.

@@ -180,9 +180,9 @@ func TestAllocationsOfACall(t *testing.T) {
 	}{
 		{"constant verdict", post(inSession, fmt.Sprintf(call, "echo", "")), 30},
 		{"verdict on arguments", post(inSession, fmt.Sprintf(call, "checked", "")), 69},
-		{"client of 2026-07-28", post("Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: up__echo\r\n", fmt.Sprintf(call, "echo", meta)), 44},
+		{"client of 2026-07-28", post("Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: up__echo\r\n", fmt.Sprintf(call, "echo", meta)), 40},
 		{"the same with a token of an issuer that is known", bytes.Replace(post("Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: up__echo\r\n", fmt.Sprintf(call, "echo", meta)),
-			[]byte("Bearer agent"), []byte("Bearer "+token), 1), 49},
+			[]byte("Bearer agent"), []byte("Bearer "+token), 1), 45},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			least := math.Inf(1)
