@@ -105,7 +105,7 @@ func (w *writer) look(ctx context.Context) error {
 			continue
 		}
 		w.add(line)
-		if len(w.batch) == maxRows {
+		if len(w.batch) == fullBlock {
 			if err := w.save(ctx); err != nil {
 				return err
 			}
