@@ -81,7 +81,7 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 		}
 	}
 	g.opts.Observe(o)
-	if g.opts.Bus.Listening(c.principal) {
+	if c.shown = g.opts.Bus.Listening(c.principal); c.shown {
 		c.publishOutcome(f)
 	}
 	return c.reply, f

@@ -89,6 +89,7 @@ type call struct {
 	cut      bool          // people stopped it when it was at its server
 	reply    *Reply
 	crowded  bool                  // by other calls of its own caller
+	shown    bool                  // its outcome is on the bus
 	unseen   []string              // kinds of hidden characters in a result, or in a question
 	warnings []*signal.KernelError // of a call that is made all the same, or of its result
 	settle   func(context.Context) // ends what the request took, see giveBack; nil = it took nothing
@@ -142,6 +143,9 @@ func (g *Gate) Call(ctx context.Context, in *Call) (*Reply, *Failure) {
 	g.begin(&t.call, in)
 	reply, f := runRoad(ctx, t, &t.call, road)
 	if f == nil && t.ticket == &noTicket && t.trace == nil {
+		if t.task == nil && !t.shown {
+			in.Bytes.Relinquish()
+		}
 		*t = toolCall{}
 		toolCalls.Put(t)
 	}

@@ -78,7 +78,7 @@ type Post struct {
 	// MaxBytes bounds the body of a plain answer.
 	MaxBytes int
 	// Answer is where the bytes of a plain answer are counted: reading it waits for room; nil
-	// = they are not counted.
+	// = they are not counted. It lends the buffer of the answer too.
 	Answer *share.Claim
 }
 
@@ -105,8 +105,8 @@ func (t *Transport) Post(ctx context.Context, p Post) (answer []byte, res *http.
 		c.release(false)
 		return nil, nil, fmt.Errorf("waiting for room to read the answer: %w", err)
 	}
-	c.limit.N = 1<<63 - 1           // the length bounds the body
-	answer = make([]byte, n, n+512) // so that a little can be added without a copy
+	c.limit.N = 1<<63 - 1            // the length bounds the body
+	answer = p.Answer.Buffer(n, 512) // so that a little can be added without a copy
 	if _, err = io.ReadFull(c.r, answer); errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}

@@ -23,6 +23,7 @@ type Owner struct{ Subject, Tenant string }
 // A nil Budget has room for everything. A Budget is safe for concurrent use.
 type Budget struct {
 	most, each int64
+	buffers    [bufferSizes]sync.Pool // of *buffer, by size
 
 	mu       sync.Mutex // protects the fields below and those of each Claim
 	requests int64
@@ -46,7 +47,8 @@ type Claim struct {
 	holders int
 	request int64
 	answer  int64
-	read    int64 // bytes of the answer that is being read; only its reader uses it
+	read    int64   // bytes of the answer that is being read; only its reader uses it
+	buffer  *buffer // the last that Buffer returned a part of; nil = none
 }
 
 // Take claims n bytes for a request of owner. It returns false, and claims nothing, when
@@ -129,6 +131,7 @@ func (c *Claim) Release() {
 	}
 	b.addRequest(c, -c.request)
 	c.request = 0
+	c.giveBuffer()
 	if c.answer > 0 {
 		c.giveAnswer()
 	}

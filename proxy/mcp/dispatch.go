@@ -131,6 +131,7 @@ type answer struct {
 	problem *proxy.Failure // the transport's own answer in place of body over HTTP
 	opened  string         // id of the session that was made
 	silent  bool           // a cancelled request: the stream ends without an answer
+	ended   bool           // the call that it answers does not go on
 	scopes  []string       // that a token has to have over HTTP, for an answer 403
 
 	decision, trace string          // in the audit trail, "" when nothing was recorded
@@ -254,6 +255,7 @@ func (s *sessionServer) run(x *exchange) (a answer) {
 	if errors.Is(context.Cause(x.ctx), errCancelled) {
 		return answer{silent: true, status: http.StatusAccepted, decision: a.decision, trace: a.trace}
 	}
+	a.ended = true
 	return a
 }
 

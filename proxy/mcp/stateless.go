@@ -315,7 +315,7 @@ func (s *statelessServer) postStateless(r *http.Request, out *response, x *excha
 			return s.serveStateless(r.Context(), x, t.Send)
 		})
 	default:
-		out.finish(s.serveStateless(r.Context(), x, nil))
+		s.deliver(out, x, s.serveStateless(r.Context(), x, nil))
 	}
 }
 
@@ -373,6 +373,7 @@ func (s *statelessServer) serveAtOnce(ctx context.Context, x *exchange) (a answe
 	if a = s.answerTo(x, x.row.run(s.core, &x.work, x)); errors.Is(x.work.Err(), errCancelled) {
 		return answer{silent: true, status: http.StatusAccepted}
 	}
+	a.ended = true
 	return a
 }
 

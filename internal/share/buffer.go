@@ -1,0 +1,79 @@
+package share
+
+import "math/bits"
+
+// Sizes of the buffers that are used again, in bytes, and the number of different sizes.
+const (
+	minBuffer   = 16 << 10
+	maxBuffer   = 8 << 20
+	bufferSizes = 37
+)
+
+// A buffer has the bytes of one answer. It is used again when the answer was delivered and nothing
+// else refers to it.
+type buffer struct {
+	room                    []byte
+	relinquished, delivered bool
+}
+
+// Buffer returns n bytes for an answer that is to be read, with a capacity of n+spare or more. What
+// they hold is undefined, because they may have had another answer: whoever reads into them uses
+// none that was not read. They are used again after Relinquish, Delivered and Release, and are
+// garbage without any of the three.
+func (c *Claim) Buffer(n, spare int) []byte {
+	if c == nil || c.budget == nil || n < minBuffer || n+spare > maxBuffer {
+		return make([]byte, n, n+spare)
+	}
+	size, i := bufferSize(n + spare)
+	b, _ := c.budget.buffers[i].Get().(*buffer)
+	if b == nil {
+		b = &buffer{room: make([]byte, size)}
+	}
+	c.budget.mu.Lock()
+	defer c.budget.mu.Unlock()
+	c.buffer = b
+	return b.room[:n]
+}
+
+// bufferSize returns the size of the buffers that have n bytes, which are from minBuffer to maxBuffer, and
+// the number of that size. There are four sizes from each power of two to the next.
+func bufferSize(n int) (size, i int) {
+	shift := bits.Len(uint(n-1)) - 3 //nolint:gosec // n is positive
+	quarters := (n-1)>>shift + 1     // from 5 to 8
+	return quarters << shift, 4*(shift-bits.Len(minBuffer-1)+3) + quarters - 4
+}
+
+// Relinquish says that of what worked on the call nothing refers to the bytes of Buffer but the reply.
+func (c *Claim) Relinquish() {
+	if c == nil || c.budget == nil {
+		return
+	}
+	c.budget.mu.Lock()
+	defer c.budget.mu.Unlock()
+	if c.buffer != nil {
+		c.buffer.relinquished = true
+	}
+}
+
+// Delivered says that the reply, which ended the call, was written to the client and is not kept.
+func (c *Claim) Delivered() {
+	if c == nil || c.budget == nil {
+		return
+	}
+	c.budget.mu.Lock()
+	defer c.budget.mu.Unlock()
+	if c.buffer != nil {
+		c.buffer.delivered = true
+	}
+}
+
+// giveBuffer lets the buffer be used again if that is possible. The caller must hold the lock of the budget.
+func (c *Claim) giveBuffer() {
+	b := c.buffer
+	if c.buffer = nil; b == nil || !b.relinquished || !b.delivered {
+		return
+	}
+	_, i := bufferSize(len(b.room))
+	*b = buffer{room: b.room}
+	c.budget.buffers[i].Put(b)
+}
