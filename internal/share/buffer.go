@@ -4,9 +4,9 @@ import "math/bits"
 
 // Sizes of the buffers that are used again, in bytes, and the number of different sizes.
 const (
-	minBuffer   = 16 << 10
+	minBuffer   = 4 << 10
 	maxBuffer   = 8 << 20
-	bufferSizes = 37
+	bufferSizes = 45
 )
 
 // A buffer has the bytes of one answer. It is used again when the answer was delivered and nothing
@@ -40,7 +40,7 @@ func (c *Claim) Buffer(n, spare int) []byte {
 func bufferSize(n int) (size, i int) {
 	shift := bits.Len(uint(n-1)) - 3 //nolint:gosec // n is positive
 	quarters := (n-1)>>shift + 1     // from 5 to 8
-	return quarters << shift, 4*(shift-bits.Len(minBuffer-1)+3) + quarters - 4
+	return quarters << shift, 4*(shift-bits.Len(minBuffer-1)+3) + quarters - 8
 }
 
 // Relinquish says that of what worked on the call nothing refers to the bytes of Buffer but the reply.

@@ -1,10 +1,15 @@
 package mcp_test
 
 import (
+	"context"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/toolgate/toolgate/internal/share"
+	"github.com/toolgate/toolgate/proxy/mcp"
 )
 
 // A result is answered byte for byte, on one line, whatever its size and however the
@@ -46,5 +51,58 @@ func TestLargeResultsWithoutSession(t *testing.T) {
 		if got := strings.Replace(ask(text), text, "few bytes", 1); got != small || !strings.Contains(got, "io.modelcontextprotocol/serverInfo") {
 			t.Errorf("%d: %.400s\nwant %s", size, got, small)
 		}
+	}
+}
+
+// The memory of a large result is used again once the client has it in one piece. A stream may send it again, and
+// a call whose client may be asked may go on after its answer.
+func TestBuffersOfLargeResults(t *testing.T) {
+	const call = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"demo__large","arguments":{}`
+	for _, row := range []struct {
+		name, body string
+		session    bool
+		want       bool
+	}{
+		{"in a session", call + `}}`, true, true},
+		{"on the stream of a session", call + `,"_meta":{"progressToken":1}}}`, true, false},
+		{"in a batch", "[" + call + `}}]`, true, false},
+		{"without a session", call + "," + strings.Replace(modernMeta, `"roots":{}`, "", 1) + `}}`, false, true},
+		{"to a client that may be asked", call + "," + modernMeta + `}}`, false, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			g, budget, got := newGate(), share.NewBudget(1<<30, 1<<30), false
+			var lent raw
+			g.behave["large"] = func(_ context.Context, _ *fakeGate, in *proxyCall, _ raw) (raw, *proxyFailure) {
+				result := `{"content":[{"type":"text","text":"` + strings.Repeat("x", 100_000) + `"}]}`
+				lent = in.Bytes.Buffer(len(result), 512)
+				copy(lent, result)
+				in.Bytes.Relinquish()
+				return lent, nil
+			}
+			d := newDoor(t, g, func(o *mcp.Options) { o.Budget = budget })
+			for range 20 {
+				session := ""
+				if row.session {
+					session = record(d, "alice", "", strings.Replace(initialize, "2025-11-25", "2025-03-26", 1)).Header().Get("Mcp-Session-Id")
+				}
+				req := httptest.NewRequest(http.MethodPost, "http://localhost/mcp", strings.NewReader(row.body))
+				standardHeaders(req, "alice")
+				if row.session {
+					req.Header.Set("Mcp-Session-Id", session)
+				} else {
+					req.Header["Mcp-Protocol-Version"], req.Header["Mcp-Method"], req.Header["Mcp-Name"] = []string{"2026-07-28"}, []string{"tools/call"}, []string{"demo__large"}
+				}
+				rec := httptest.NewRecorder()
+				if d.ServeHTTP(rec, req); !strings.Contains(rec.Body.String(), strings.Repeat("x", 100_000)) {
+					t.Fatalf("%d %.300s", rec.Code, rec.Body)
+				}
+				next := new(share.Claim)
+				budget.Take(next, share.Owner{}, 1)
+				got = got || &next.Buffer(len(lent), 512)[0] == &lent[0]
+			}
+			if got != row.want {
+				t.Errorf("used again: %v, want %v", got, row.want)
+			}
+		})
 	}
 }
