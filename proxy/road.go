@@ -143,7 +143,7 @@ func (g *Gate) Call(ctx context.Context, in *Call) (*Reply, *Failure) {
 	g.begin(&t.call, in)
 	reply, f := runRoad(ctx, t, &t.call, road)
 	if f == nil && t.ticket == &noTicket && t.trace == nil {
-		if t.task == nil && !t.shown {
+		if t.task == nil && !t.shown { // a task may be kept, and whoever listens to the bus may keep a Signal
 			in.Bytes.Relinquish()
 		}
 		*t = toolCall{}
