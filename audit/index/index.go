@@ -39,6 +39,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -279,23 +280,21 @@ func (x *Index) behind(ctx context.Context, db *store.DB) (time.Duration, error)
 	now := x.opts.Now()
 	rows, err := store.Select(ctx, db.Read, func(r *row) []any { return []any{&r.owner, &r.beat, &r.behind} },
 		"SELECT owner, beat, behind FROM call_writers WHERE beat >= ?", now.Add(-living).UnixNano())
-	worst, own := time.Duration(0), false
+	worst := max(now.Sub(x.begun), time.Nanosecond) // until somebody writes this trail
+	isOwn := func(r row) bool { return r.owner == x.opts.Owner }
 	if w := x.writer.Load(); w != nil {
-		worst, own = w.behind(now), true
+		worst, rows = w.behind(now), slices.DeleteFunc(rows, isOwn)
+	} else if slices.ContainsFunc(rows, isOwn) {
+		worst = 0
 	}
 	for _, r := range rows {
 		beat := time.Unix(0, r.beat)
 		late := now.Sub(beat)
-		switch {
-		case r.owner == x.opts.Owner && own:
-		case r.owner == x.opts.Owner && beat.Before(x.begun): // whoever wrote it may have ended, and the trail gone on
+		if isOwn(r) && beat.Before(x.begun) { // whoever wrote it may have ended, and the trail gone on
 			worst = max(worst, time.Duration(r.behind)+late)
-		default:
+		} else {
 			worst = max(worst, time.Duration(r.behind), late-2*beatEvery)
 		}
-	}
-	if len(rows) == 0 && !own { // nobody writes
-		worst = max(now.Sub(x.begun), time.Nanosecond)
 	}
 	return worst, err
 }

@@ -353,6 +353,36 @@ func TestBehindAfterTheWriterHasEnded(t *testing.T) {
 	}
 }
 
+// An index is behind until its own trail has a writer, also where another replica has all of its records.
+func TestBehindBeforeTheWriterBegins(t *testing.T) {
+	if !postgres.Used() {
+		return
+	}
+	w := newWorld(t)
+	w.call(w.chain(audit.Options{}), nil)
+	x, _ := w.begin()
+	w.caughtUp(x)
+	lock, err := os.Create(filepath.Join(t.TempDir(), "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := files.TryLock(lock); err != nil { // the other index cannot write
+		t.Fatal(err)
+	}
+	y, _ := w.begin(func(o *index.Options) { o.Owner, o.Lock = "other", lock.Name() })
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		page, err := y.Search(t.Context(), index.Query{})
+		if errors.Is(err, index.ErrStarting) && time.Now().Before(deadline) {
+			continue
+		}
+		if err != nil || page.BehindMS == 0 {
+			t.Errorf("an index without a writer, beside one that has all, is behind by %d ms (%v)", page.BehindMS, err)
+		}
+		return
+	}
+}
+
 func TestFollow(t *testing.T) {
 	w := newWorld(t)
 	l := w.chain(audit.Options{})
