@@ -249,6 +249,12 @@ func TestEveryToolHasAPage(t *testing.T) {
 	})
 	b := newBrowser(l).signIn("t-oda")
 	all, _ := d.List(t.Context())
+	for path, name := range map[string]string{"%2E": ".", "%2e%2E": "..", "~": "~", "%7E.": "~."} {
+		w := l.ask("GET", "/v1/tools/web/"+path, "", as("t-oda")...)
+		if w.Code != 200 || !strings.Contains(w.Body.String(), `"exposed":"web__`+name+`"`) {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
 	links := regexp.MustCompile(`<a href="(/console/tools/[^"]+)"`).FindAllStringSubmatch(b.do("GET", "/console/tools", nil).Body.String(), -1)
 	if len(links) != len(all) {
 		t.Fatalf("%d links: %v", len(links), links)

@@ -167,9 +167,9 @@ func toolJudge(e *command.Env, verb, short, state string, v *registry.Verdict) *
 	return atToolgate(e, c)
 }
 
-// toolPath is where the admin listener has a tool.
+// toolPath is where the admin listener has a tool. A name may be "." or "..", which as they are would be removed.
 func toolPath(t console.Tool) string {
-	return "/v1/tools/" + url.PathEscape(t.Server) + "/" + url.PathEscape(t.Name)
+	return "/v1/tools/" + url.PathEscape(t.Server) + "/" + strings.ReplaceAll(url.PathEscape(t.Name), ".", "%2E")
 }
 
 // offeredTools returns the definitions that the servers of a running toolgate offer, those that a
