@@ -18,6 +18,10 @@ import (
 // withheld stands for a secret in what a server sends.
 const withheld = "[redacted]"
 
+// minSecret is how long a secret must be to be looked for, in bytes: shorter ones are in too
+// many texts, and have empty forms.
+const minSecret = 4
+
 // secrets are the secrets that toolgate gave a server, in the forms in which it may
 // send them back. A nil *secrets has none and costs nothing. It is safe for
 // concurrent use.
@@ -51,7 +55,9 @@ func newSecrets(values []string) *secrets {
 func (s *secrets) set(values []string) {
 	var all, pairs []string
 	for _, value := range values {
-		all = append(all, formsOf(value)...)
+		if len(value) >= minSecret {
+			all = append(all, formsOf(value)...)
+		}
 	}
 	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) })
 	f := &forms{}
