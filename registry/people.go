@@ -270,7 +270,7 @@ func (s *sharedTokens) Refused(token string, challenge []string) {
 // endPeople closes the connections of credentials that have ended, and those that nobody uses, as
 // long as ctx lasts.
 func (r *Registry) endPeople(ctx context.Context) {
-	before := r.opts.Now().Add(-cmp.Or(r.opts.SessionTTL, idlePeople))
+	before := r.opts.Now().Add(-idlePeople)
 	now, stop := context.WithCancel(ctx)
 	stop() // calls under way do not outlive their credential
 	for _, e := range r.Catalogue().running[""] {

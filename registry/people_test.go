@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -316,9 +317,8 @@ func TestEndOfACredential(t *testing.T) {
 	alice := o.join(t, "alice", recorder.Config{Tools: []recorder.Tool{{Name: "mail"}}})
 	bob := o.join(t, "bob", recorder.Config{Tools: []recorder.Tool{{Name: "mail"}}})
 	alice.operator = true
-	var mu sync.Mutex
 	now := time.Now()
-	r := open(t, registry.Options{Credentials: o, SessionTTL: time.Hour, Now: func() time.Time { mu.Lock(); defer mu.Unlock(); return now }})
+	r := open(t, registry.Options{Credentials: o, Now: func() time.Time { return now }})
 	apply(t, r, o.server())
 	sees(t, r, as("alice"), "mail")
 	sees(t, r, as("bob"), "mail")
@@ -366,9 +366,11 @@ func TestIdlePeople(t *testing.T) {
 	o := newOffice(t)
 	alice := o.join(t, "alice", recorder.Config{Tools: []recorder.Tool{{Name: "mail"}}})
 	alice.operator = true
-	r := open(t, registry.Options{Credentials: o, SessionTTL: time.Millisecond})
+	var late atomic.Int64
+	r := open(t, registry.Options{Credentials: o, Now: func() time.Time { return time.Now().Add(time.Duration(late.Load())) }})
 	apply(t, r, o.server())
 	sees(t, r, registry.Downstream{Subject: "alice"}, "mail")
+	late.Store(int64(11 * time.Minute))
 	await(t, "they end", func() bool { return alice.Sessions() == 0 })
 	sees(t, r, registry.Downstream{Subject: "alice"}, "mail")
 }

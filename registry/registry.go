@@ -35,14 +35,8 @@ type Options struct {
 	Logger hclog.Logger
 	// Version is what we tell upstreams of ourselves; "" means "dev".
 	Version string
-	// Executable is our own binary, which the command "toolgate" means; "" means
-	// os.Executable.
-	Executable string
 	// Sandbox starts stdio upstreams; nil means one that hides nothing.
 	Sandbox *sandbox.Host
-	// SessionTTL is how long an idle session's connection is kept; 0 means 10
-	// minutes.
-	SessionTTL time.Duration
 	// Accepted records the definitions of one server that are about to be accepted;
 	// its error keeps them out. Nil records nothing.
 	Accepted func([]Acceptance) error
@@ -228,8 +222,7 @@ func (r *Registry) start(cfg config.Server) *entry {
 		e.listed, e.seen = *l, true
 	}
 	opts := upstream.Options{
-		Version: r.opts.Version, Executable: r.opts.Executable, Sandbox: r.opts.Sandbox, Logger: r.log, Now: r.opts.Now,
-		IdleTTL: r.opts.SessionTTL,
+		Version: r.opts.Version, Sandbox: r.opts.Sandbox, Logger: r.log, Now: r.opts.Now,
 		First: func() bool {
 			r.mu.Lock()
 			defer r.mu.Unlock()

@@ -70,12 +70,6 @@ type Signer struct {
 	Key ed25519.PrivateKey
 }
 
-// Public is the public half of a Signer.
-type Public struct {
-	ID  string
-	Key ed25519.PublicKey
-}
-
 // Open returns the keys in path, creating the directory (0700) when it is missing.
 // It fails when the directory cannot be written to.
 func Open(path string) (*Dir, error) {
@@ -154,19 +148,18 @@ func (d *Dir) Signer(name string) (Signer, error) {
 
 // Publics returns the public halves of every version of a key pair, oldest first, from
 // the files NAME-VERSION.pub alone. Without such a file there are no keys and no error.
-func (d *Dir) Publics(name string) ([]Public, error) {
+func (d *Dir) Publics(name string) ([]ed25519.PublicKey, error) {
 	versions, err := d.versions(name, ".pub")
 	if err != nil {
 		return nil, fmt.Errorf("reading public keys %s: %w", name, err)
 	}
-	var all []Public
+	var all []ed25519.PublicKey
 	for _, v := range versions {
-		p, err := ReadPublic(filepath.Join(d.path, fmt.Sprintf("%s-%d.pub", name, v)))
+		key, err := ReadPublic(filepath.Join(d.path, fmt.Sprintf("%s-%d.pub", name, v)))
 		if err != nil {
 			return nil, err
 		}
-		p.ID = identify(v, p.Key)
-		all = append(all, p)
+		all = append(all, key)
 	}
 	return all, nil
 }
@@ -176,7 +169,7 @@ func (d *Dir) Publics(name string) ([]Public, error) {
 func (d *Dir) AddPublic(name string, key ed25519.PublicKey) error {
 	for {
 		all, err := d.Publics(name)
-		if err != nil || slices.ContainsFunc(all, func(p Public) bool { return p.Key.Equal(key) }) {
+		if err != nil || slices.ContainsFunc(all, func(k ed25519.PublicKey) bool { return k.Equal(key) }) {
 			return err
 		}
 		text, err := publicPEM(key)
@@ -189,23 +182,22 @@ func (d *Dir) AddPublic(name string, key ed25519.PublicKey) error {
 	}
 }
 
-// ReadPublic reads an Ed25519 public key from a PEM file. The ID has the version 0: the
-// file does not say which it is.
-func ReadPublic(file string) (Public, error) {
+// ReadPublic reads an Ed25519 public key from a PEM file.
+func ReadPublic(file string) (ed25519.PublicKey, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return Public{}, fmt.Errorf("reading public key: %w", err)
+		return nil, fmt.Errorf("reading public key: %w", err)
 	}
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return Public{}, fmt.Errorf("reading public key %s: it is not PEM", file)
+		return nil, fmt.Errorf("reading public key %s: it is not PEM", file)
 	}
 	any, err := x509.ParsePKIXPublicKey(block.Bytes)
 	key, ok := any.(ed25519.PublicKey)
 	if !ok {
-		return Public{}, errors.Join(fmt.Errorf("reading public key %s: it is not an Ed25519 public key", file), err)
+		return nil, errors.Join(fmt.Errorf("reading public key %s: it is not an Ed25519 public key", file), err)
 	}
-	return Public{ID: identify(0, key), Key: key}, nil
+	return key, nil
 }
 
 // Version is one version of a key, without what is secret about it.

@@ -117,12 +117,12 @@ func TestSigner(t *testing.T) {
 		t.Fatalf("%d public keys, %v", len(publics), err)
 	}
 	for i, s := range []keys.Signer{first, second} {
-		if publics[i].ID != s.ID || !ed25519.Verify(publics[i].Key, []byte("x"), ed25519.Sign(s.Key, []byte("x"))) {
-			t.Errorf("public key %s does not verify the signature of %s", publics[i].ID, s.ID)
+		if !ed25519.Verify(publics[i], []byte("x"), ed25519.Sign(s.Key, []byte("x"))) {
+			t.Errorf("public key %d does not verify the signature of %s", i+1, s.ID)
 		}
 	}
 	alone, err := keys.ReadPublic(filepath.Join(dir, "checkpoints-2.pub"))
-	if err != nil || !alone.Key.Equal(publics[1].Key) {
+	if err != nil || !alone.Equal(publics[1]) {
 		t.Errorf("the file alone: %v", err)
 	}
 }

@@ -85,9 +85,6 @@ func (t Ticket) ToolFailed() bool {
 	return t.State == StateDone && strings.HasPrefix(t.Note, ToolError)
 }
 
-// Moves returns the states that from may change to, nil when it is final.
-func Moves(from State) []State { return slices.Clone(moves[from]) }
-
 // Errors of the methods of [Tickets], for errors.Is.
 var (
 	ErrNotFound     = errors.New("no such approval ticket")

@@ -1,6 +1,12 @@
 package approval
 
-import "math"
+import (
+	"math"
+	"slices"
+)
+
+// Moves returns the states that from may change to, nil when it is final.
+func Moves(from State) []State { return slices.Clone(moves[from]) }
 
 // Woken returns a channel that has a token when those who wait for a ticket are woken.
 func (t *Tickets) Woken(id string) <-chan struct{} {

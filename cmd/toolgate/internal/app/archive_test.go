@@ -33,7 +33,7 @@ func verified(t *testing.T, a *App, step string) notary.Report {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := notary.NewVerifier(public[0].Key)
+	v, err := notary.NewVerifier(public[0])
 	if err != nil {
 		t.Fatal(err)
 	}

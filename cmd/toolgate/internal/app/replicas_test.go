@@ -121,7 +121,7 @@ func TestCheckpointsOfReplicas(t *testing.T) {
 		if err != nil || len(publics) != 1 {
 			t.Fatalf("%d public keys, %v", len(publics), err)
 		}
-		v, err := notary.NewVerifier(publics[0].Key)
+		v, err := notary.NewVerifier(publics[0])
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -32,7 +32,7 @@ func checkpointKey(c *config.Signer, k *keys.Dir) (crypto.Signer, error) {
 		key, err = parseKey(c.Key)
 	} else {
 		public, failed := keys.ReadPublic(c.PublicKey)
-		key, err = &commandSigner{c.Command, public.Key}, failed
+		key, err = &commandSigner{c.Command, public}, failed
 	}
 	if err == nil {
 		public, _ := key.Public().(ed25519.PublicKey) // both have such a key

@@ -63,10 +63,10 @@ func TestSigner(t *testing.T) {
 			t.Fatal(err)
 		}
 		publics, err := k.Publics(keys.External)
-		if err != nil || len(publics) != 1 || !publics[0].Key.Equal(public) || k.Has(keys.External) || k.Has(keys.Checkpoints) {
+		if err != nil || len(publics) != 1 || !publics[0].Equal(public) || k.Has(keys.External) || k.Has(keys.Checkpoints) {
 			t.Fatalf("%s: the key directory has %v, %v", name, publics, err)
 		}
-		verifier, _ := notary.NewVerifier(publics[0].Key)
+		verifier, _ := notary.NewVerifier(publics[0])
 		if rep, err := (notary.Evidence{Keys: []note.Verifier{verifier}}).Verify(Dir(cfg.State)); err != nil || !rep.OK() || rep.Verdicts.Content != notary.OK {
 			t.Errorf("%s: %+v, %v", name, rep, err)
 		}

@@ -2,6 +2,7 @@ package trail
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"slices"
 	"time"
@@ -33,12 +34,12 @@ func AddKeys(x *notary.Evidence, k *keys.Dir, dirs ...string) error {
 
 // AddVerifiers adds to x the verifiers of checkpoints that the holders of keys signed, each once: a
 // note with two verifiers of a key is ambiguous.
-func AddVerifiers(x *notary.Evidence, known []keys.Public) error {
+func AddVerifiers(x *notary.Evidence, known []ed25519.PublicKey) error {
 	for i, key := range known {
-		if slices.ContainsFunc(known[:i], func(k keys.Public) bool { return k.Key.Equal(key.Key) }) {
+		if slices.ContainsFunc(known[:i], func(k ed25519.PublicKey) bool { return k.Equal(key) }) {
 			continue
 		}
-		v, err := notary.NewVerifier(key.Key)
+		v, err := notary.NewVerifier(key)
 		if err != nil {
 			return err
 		}

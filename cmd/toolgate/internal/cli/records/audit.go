@@ -5,6 +5,7 @@ package records
 import (
 	"bufio"
 	"context"
+	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -223,7 +224,7 @@ func Verify(e *command.Env, x *notary.Evidence, files []string, dirs ...string) 
 
 // addKeyFiles adds to x the verifiers of checkpoints whose public keys are in PEM files.
 func addKeyFiles(x *notary.Evidence, files []string) error {
-	var known []keys.Public
+	var known []ed25519.PublicKey
 	for _, file := range files {
 		key, err := keys.ReadPublic(file)
 		if err != nil {

@@ -149,17 +149,15 @@ func TestBody(t *testing.T) {
 	}
 }
 
-// Every move of a ticket is an event or, for a reason, none.
+// Every change of a ticket's state is an event or, for a reason, none.
 func TestEvents(t *testing.T) {
 	want := map[approval.State]notice.Event{
 		approval.StateApproved: notice.Decided, approval.StateDenied: notice.Decided, approval.StateExpired: notice.Decided,
 		approval.StateSuperseded: notice.Decided, approval.StateDone: notice.Ended, approval.StateFailed: notice.Ended,
 		approval.StateUnknown: notice.Ended, approval.StateDispatching: "", approval.StateNeedsConnection: "",
 	}
-	moves := 0
 	for _, from := range approval.States() {
-		for _, to := range approval.Moves(from) {
-			moves++
+		for _, to := range approval.States()[1:] { // the first is proposed, see below
 			event := want[to]
 			if from != approval.StateProposed && to == approval.StateApproved {
 				event = "" // the grant is there again
@@ -168,9 +166,6 @@ func TestEvents(t *testing.T) {
 				t.Errorf("%s to %s: %q, want %q", from, to, got, event)
 			}
 		}
-	}
-	if moves < 11 {
-		t.Fatalf("%d moves", moves)
 	}
 	if got := notice.EventOf(approval.Change{To: approval.StateProposed}); got != notice.Requested {
 		t.Errorf("a new ticket: %q", got)
