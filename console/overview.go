@@ -216,5 +216,5 @@ func countTools(u *Upstream) string {
 
 // shortRevision returns the beginning of the revision of a policy, which tells it from others.
 func shortRevision(revision string) string {
-	return text.Clip(page.Visible(revision), len("sha256:")+12, "")
+	return text.ShortDigest(page.Visible(revision))
 }

@@ -14,6 +14,9 @@ func Clip(text string, n int, mark string) string {
 	return strings.ToValidUTF8(text[:n], "") + mark
 }
 
+// ShortDigest returns the beginning of a digest or revision, which tells it from others.
+func ShortDigest(digest string) string { return Clip(digest, len("sha256:")+12, "") }
+
 // ClipRunes returns text if it has at most n characters, and otherwise its first n-1 with an
 // ellipsis behind them.
 func ClipRunes(text string, n int) string {

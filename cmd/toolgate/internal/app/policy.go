@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/fetch"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry/config"
@@ -90,7 +91,7 @@ func (f *policyFeed) pollSource(ctx context.Context, s *policySource) error {
 			f.exchange(s, loaded)
 			f.noteLoad(loaded)
 			if loaded.engine != nil {
-				f.log.Info("a policy "+f.role, "policy", short(loaded.engine.Revision()))
+				f.log.Info("a policy "+f.role, "policy", text.ShortDigest(loaded.engine.Revision()))
 			}
 		}
 		f.swap.Unlock()
@@ -133,7 +134,7 @@ func (f *policyFeed) take(ctx context.Context, s *policySource, c *fetch.Copy) e
 		return nil // what was refused in between is gone from the server
 	}
 	f.exchange(s, &loadedPolicy{engine: engine, copy: c})
-	f.log.Info("a new policy "+f.role, "policy", short(engine.Revision()), "from", s.remote.Name())
+	f.log.Info("a new policy "+f.role, "policy", text.ShortDigest(engine.Revision()), "from", s.remote.Name())
 	f.changed(nil)
 	return nil
 }
@@ -163,7 +164,7 @@ func (f *policyFeed) noteLoad(loaded *loadedPolicy) {
 	if loaded.stale != nil {
 		f.count(loaded.outcome)
 		f.noteFault(s, loaded.stale)
-		f.log.Warn("the last good policy "+f.role, "policy", short(loaded.engine.Revision()), "fetched", loaded.copy.Fetched)
+		f.log.Warn("the last good policy "+f.role, "policy", text.ShortDigest(loaded.engine.Revision()), "fetched", loaded.copy.Fetched)
 	}
 }
 
@@ -321,6 +322,3 @@ func FetchPolicy(ctx context.Context, cfg *config.Config, dir string) (c *fetch.
 	c, err = fetch.New(fetchOptions(s, policyDir(cfg))).Kept()
 	return c, away, err
 }
-
-// short returns a revision as people read it.
-func short(revision string) string { return revision[:min(len(revision), len("sha256:")+12)] }

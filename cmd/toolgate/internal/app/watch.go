@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -118,7 +119,7 @@ func (l *reloader) reloadOnce(ctx context.Context, r Reload, asked bool) {
 	case applied:
 		l.outcomes.WithLabelValues(reloadApplied).Inc()
 		l.inventory.record()
-		l.log.Info("reloaded", "policy", short(l.Revision()), "servers", len(l.Config().Servers))
+		l.log.Info("reloaded", "policy", text.ShortDigest(l.Revision()), "servers", len(l.Config().Servers))
 		l.LogWarnings()
 		for _, name := range waiting {
 			l.log.Warn("a changed setting is taken over by the next start", "setting", name)

@@ -88,7 +88,7 @@ func (x *examination) fault(code int, where, message, hint string) {
 // examine examines the configuration as check does, then what surrounds it.
 func examine(ctx context.Context, e *command.Env, s *filesCheck) (*examination, error) {
 	x := &examination{OK: true}
-	x.ok("configuration", text.Count(len(s.cfg.Servers), "server")+", policy "+report.Short(s.engine.Revision()))
+	x.ok("configuration", text.Count(len(s.cfg.Servers), "server")+", policy "+text.ShortDigest(s.engine.Revision()))
 	x.Findings = append(x.Findings, s.found...)
 	x.disk(s.cfg)
 	x.databases(ctx, s.cfg)
@@ -200,7 +200,7 @@ func (x *examination) gateway(s *console.Status) {
 	if s.Ready && len(s.Degraded) > 0 {
 		x.add(command.LevelWarning, where, "degraded: not ready are "+strings.Join(s.Degraded, ", "), "")
 	} else if s.Ready {
-		x.ok(where, "ready, policy "+report.Short(s.Revision))
+		x.ok(where, "ready, policy "+text.ShortDigest(s.Revision))
 	} else {
 		x.fault(command.ExitUnreachable, where, "not ready", "its log says why")
 	}

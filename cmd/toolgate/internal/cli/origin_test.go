@@ -16,10 +16,10 @@ import (
 	"github.com/open-policy-agent/opa/v1/bundle"
 
 	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/command"
-	"github.com/toolgate/toolgate/cmd/toolgate/internal/cli/report"
 	"github.com/toolgate/toolgate/internal/testkit/parts"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/publisher"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/policy/rego"
 )
 
@@ -182,7 +182,7 @@ func awayAtStart(t *testing.T, p *publisher.Publisher, dir, revision string) {
 		t.Errorf("exit %d: %s", code, out)
 	}
 	for _, args := range [][]string{{"check"}, {"check", "--offline"}, {"policy", "check"}} {
-		if code, out := toolgate(t, dir, args...); code != command.ExitOK || !strings.Contains(out, "the last good policy is looked at") || !strings.Contains(out, report.Short(revision)) {
+		if code, out := toolgate(t, dir, args...); code != command.ExitOK || !strings.Contains(out, "the last good policy is looked at") || !strings.Contains(out, text.ShortDigest(revision)) {
 			t.Errorf("%v: exit %d: %s", args, code, out)
 		}
 	}

@@ -1039,7 +1039,7 @@ func streamofferedToolsText(qw422016 *qt422016.Writer, all []console.Tool, form 
 			qw422016.N().S(`, refused`)
 		}
 		qw422016.N().S(`	`)
-		qw422016.N().S(report.Short(t.Digest))
+		qw422016.N().S(text.ShortDigest(t.Digest))
 		if form.Wide() {
 			qw422016.N().S(`	`)
 			qw422016.N().S(report.OneLine(t.Exposed))
@@ -1332,9 +1332,9 @@ func streampinsText(qw422016 *qt422016.Writer, all []registry.Pin, form report.F
 		qw422016.N().S(`	`)
 		qw422016.N().S(report.OneLine(p.Label()))
 		qw422016.N().S(`	`)
-		qw422016.N().S(cmp.Or(report.Short(p.Accepted), "-"))
+		qw422016.N().S(cmp.Or(text.ShortDigest(p.Accepted), "-"))
 		qw422016.N().S(`	`)
-		qw422016.N().S(report.Short(p.Offered))
+		qw422016.N().S(text.ShortDigest(p.Offered))
 		qw422016.N().S(`	`)
 		qw422016.N().S(p.OfferedAt.Local().Format(time.DateTime))
 		qw422016.N().S(`	`)
@@ -1396,9 +1396,9 @@ func streamlockText(qw422016 *qt422016.Writer, v lockReport, form report.Form) {
 		qw422016.N().S(`	`)
 		qw422016.N().S(d.What)
 		qw422016.N().S(`	`)
-		qw422016.N().S(report.Dash(report.Short(d.Was)))
+		qw422016.N().S(report.Dash(text.ShortDigest(d.Was)))
 		qw422016.N().S(`	`)
-		qw422016.N().S(report.Dash(report.Short(d.Now)))
+		qw422016.N().S(report.Dash(text.ShortDigest(d.Now)))
 		qw422016.N().S(`
 `)
 	}
@@ -1504,7 +1504,7 @@ func streamcheckText(qw422016 *qt422016.Writer, v checkReport, form report.Form)
 	}
 	qw422016.N().S(text.Count(v.Servers, "server"))
 	qw422016.N().S(`, policy `)
-	qw422016.N().S(report.Short(v.Policy))
+	qw422016.N().S(text.ShortDigest(v.Policy))
 	qw422016.N().S(`
 `)
 }
@@ -1556,7 +1556,7 @@ func streambannerText(qw422016 *qt422016.Writer, b banner, form report.Form) {
 	qw422016.N().S(b.People)
 	qw422016.N().S(`/console/   (health: /readyz)
   policy           `)
-	qw422016.N().S(report.Short(b.Policy))
+	qw422016.N().S(text.ShortDigest(b.Policy))
 	qw422016.N().S(`
   state            `)
 	qw422016.N().S(b.State)

@@ -26,8 +26,8 @@ const (
 
 var base32ID = base32.StdEncoding.WithPadding(base32.NoPadding)
 
-// text returns the ID of a replica as session IDs and the directory have it.
-func text(id [8]byte) string { return base32ID.EncodeToString(id[:]) }
+// textOf returns the ID of a replica as session IDs and the directory have it.
+func textOf(id [8]byte) string { return base32ID.EncodeToString(id[:]) }
 
 // idOf returns the ID whose text is given, the zero ID for another text.
 func idOf(text string) (id [8]byte) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit/notary"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/internal/wait"
 )
 
@@ -76,8 +77,8 @@ func (p *Peers) Look(ctx context.Context, db *store.DB, self store.Replica, now 
 // differences says what other serves that self does not.
 func differences(self, other store.Replica) (found []string) {
 	for _, d := range []struct{ what, self, other string }{
-		{"policy", short(self.Policy), short(other.Policy)},
-		{"configuration", short(self.Configuration), short(other.Configuration)},
+		{"policy", text.ShortDigest(self.Policy), text.ShortDigest(other.Policy)},
+		{"configuration", text.ShortDigest(self.Configuration), text.ShortDigest(other.Configuration)},
 		{"version", self.Version, other.Version},
 	} {
 		if d.self != d.other {
@@ -86,9 +87,6 @@ func differences(self, other store.Replica) (found []string) {
 	}
 	return found
 }
-
-// short returns a revision as people read it.
-func short(revision string) string { return revision[:min(len(revision), len("sha256:")+12)] }
 
 // Warnings names the replicas that have served something else for more than a minute.
 func (p *Peers) Warnings(now time.Time) (lines []string) {

@@ -131,7 +131,7 @@ func New(o Options) (*Router, error) {
 	}
 	r := &Router{opts: o, names: names{key: key}}
 	_, _ = rand.Read(r.names.id[:]) // never fails
-	r.names.self = text(r.names.id)
+	r.names.self = textOf(r.names.id)
 	r.kept, _ = lru.New[string, place](mostKept) // an error means a size below 1
 	r.transport = &http.Transport{DialTLSContext: r.dial, DisableCompression: true, MaxIdleConnsPerHost: idlePerPeer, IdleConnTimeout: idleTimeout}
 	r.calls, r.endCalls = context.WithCancel(context.Background())
@@ -275,12 +275,12 @@ func (r *Router) Before(next http.Handler) http.Handler {
 // whether it is answered: not when that replica is gone, nor when q was passed on to this one. While
 // the replica is in the directory and cannot be reached, the answer is 503.
 func (r *Router) PassOn(w http.ResponseWriter, q *http.Request, body []byte, owner [8]byte) bool {
-	if to := q.Context().Value(passedOn{}); to == r.names.self || to == text(owner) {
+	if to := q.Context().Value(passedOn{}); to == r.names.self || to == textOf(owner) {
 		return false
 	}
 	again := q.WithContext(identity.WithSpentProof(q.Context()))
 	again.Body, again.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	_, answered := r.passOn(w, again, text(owner), "")
+	_, answered := r.passOn(w, again, textOf(owner), "")
 	return answered
 }
 

@@ -112,7 +112,7 @@ func testsText(v tested, form report.Form) string {
 func streamtestsJUnit(qw422016 *qt422016.Writer, v tested) {
 	qw422016.N().S(`<?xml version="1.0" encoding="UTF-8"?>
 <testsuites name="policy `)
-	qw422016.N().S(report.Short(v.Revision))
+	qw422016.N().S(text.ShortDigest(v.Revision))
 	qw422016.N().S(`" `)
 	qw422016.N().S(v.Counts())
 	qw422016.N().S(`>
@@ -222,7 +222,7 @@ func matrixText(v matrixReport, form report.Form) string {
 func streammatrixMarkdown(qw422016 *qt422016.Writer, v matrixReport) {
 	qw422016.N().S(`Policy `)
 	qw422016.N().S("`")
-	qw422016.N().S(report.Short(v.Revision))
+	qw422016.N().S(text.ShortDigest(v.Revision))
 	qw422016.N().S(``)
 	qw422016.N().S("`")
 	qw422016.N().S(`
@@ -381,7 +381,7 @@ func answerText(a permission, form report.Form) string {
 func streamshadowText(qw422016 *qt422016.Writer, v shadow.Report, form report.Form) {
 	if a := v.Asked; a != nil {
 		qw422016.N().S(`policy `)
-		qw422016.N().S(report.Short(a.Candidate))
+		qw422016.N().S(text.ShortDigest(a.Candidate))
 		qw422016.N().S(`, asked from `)
 		qw422016.N().S(report.Clock(a.First))
 		qw422016.N().S(` to `)
@@ -458,14 +458,14 @@ func streamexplanationText(qw422016 *qt422016.Writer, x *explained, form report.
 	}
 	if x.Replaced() {
 		qw422016.N().S(`decided then, by policy `)
-		qw422016.N().S(report.Short(x.Recorded.Decision.Revision))
+		qw422016.N().S(text.ShortDigest(x.Recorded.Decision.Revision))
 		qw422016.N().S(`: `)
 		qw422016.N().V(x.Recorded.Decision.Effect)
 		qw422016.N().S(`: `)
 		streamreasonText(qw422016, x.Recorded.Decision)
 		qw422016.N().S(`
 the policy is another by now, `)
-		qw422016.N().S(report.Short(x.Revision))
+		qw422016.N().S(text.ShortDigest(x.Revision))
 		qw422016.N().S(`, and says `)
 		if x.SameDecision() {
 			qw422016.N().S(`the same`)
@@ -536,7 +536,7 @@ the policy is another by now, `)
 `)
 	}
 	qw422016.N().S(`  policy	`)
-	qw422016.N().S(report.Short(x.Revision))
+	qw422016.N().S(text.ShortDigest(x.Revision))
 	qw422016.N().S(`
 `)
 	if len(x.Facts) > 0 {
@@ -1105,7 +1105,7 @@ func streampolicyCheckText(qw422016 *qt422016.Writer, v checked, form report.For
 `)
 	}
 	qw422016.N().S(`ok: policy `)
-	qw422016.N().S(report.Short(v.Revision))
+	qw422016.N().S(text.ShortDigest(v.Revision))
 	qw422016.N().S(`, roles `)
 	qw422016.N().S(strings.Join(v.Roles, ", "))
 	qw422016.N().S(`

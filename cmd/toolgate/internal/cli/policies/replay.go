@@ -146,9 +146,9 @@ func (p replayPage) Summary() string {
 // Span returns the time that the replay covers, and the policy that judged.
 func (p replayPage) Span() string {
 	if p.First.IsZero() {
-		return "with policy " + report.Short(p.Candidate)
+		return "with policy " + text.ShortDigest(p.Candidate)
 	}
-	return fmt.Sprintf("recorded from %s to %s, judged again by policy %s", report.Clock(p.First), report.Clock(p.Last), report.Short(p.Candidate))
+	return fmt.Sprintf("recorded from %s to %s, judged again by policy %s", report.Clock(p.First), report.Clock(p.Last), text.ShortDigest(p.Candidate))
 }
 
 // Moved returns how many decisions went from effect was to effect now.

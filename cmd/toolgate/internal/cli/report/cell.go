@@ -15,9 +15,6 @@ func FirstLine(s string) string {
 	return first
 }
 
-// Short returns a revision or digest as people read it.
-func Short(revision string) string { return revision[:min(len(revision), len("sha256:")+12)] }
-
 // Clock returns a time to the second in UTC.
 func Clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
 
