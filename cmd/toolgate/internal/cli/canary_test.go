@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/base64"
@@ -245,29 +244,6 @@ func pages(t *testing.T, console, token, server string) string {
 	return strings.ReplaceAll(seen.String(), "code=canary-code", "") // the browser comes back with it
 }
 
-// asAgent makes one request at a door, and returns the answer with its head.
-func asAgent(t *testing.T, address, body, token string) string {
-	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), patience)
-	defer stop()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", "Bearer "+token)
-	res, err := anyone.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprintf("%v %s", res.Header, text)
-}
-
 // unpacked returns all that is in a support bundle.
 func unpacked(t *testing.T, file string) string {
 	t.Helper()
@@ -340,7 +316,8 @@ func TestCredentialsStaySecret(t *testing.T) {
 	call := func(name, tool, person string) string {
 		t.Helper()
 		calls++
-		got := asAgent(t, "http://"+address+"/v1/rpc", fmt.Sprintf(`{"jsonrpc":"2.0","id":"1","method":"tools/call","params":{"name":"%s__%s","arguments":{}}}`, name, tool), people[person])
+		res, text := postDoor(t, "http://"+address+"/v1/rpc", people[person], fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"1","method":"tools/call","params":{"name":"%s__%s","arguments":{}}}`, name, tool))
+		got := fmt.Sprintf("%v %s", res.Header, text)
 		holds(tool+" of "+name+" for "+person, got)
 		return got
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -300,8 +301,8 @@ func throughCLI(dir, agents string) door {
 
 func throughREST(agents string) door {
 	return func(t *testing.T, c doorCase) string {
-		status, body := postDoor(t, "http://"+agents+"/v1/jobs", doorToken("rest"), fmt.Appendf(nil, `{"query":"","tool":%q,"args":%s}`, c.tool, c.args))
-		if status == http.StatusOK {
+		res, body := postDoor(t, "http://"+agents+"/v1/jobs", doorToken("rest"), fmt.Appendf(nil, `{"query":"","tool":%q,"args":%s}`, c.tool, c.args))
+		if res.StatusCode == http.StatusOK {
 			return ""
 		}
 		var problem struct{ Code string }
@@ -319,9 +320,12 @@ func throughRPC(agents string) door {
 	}
 }
 
-func postDoor(t *testing.T, url, token string, body []byte) (int, []byte) {
+// postDoor makes one request at a door, and returns the response with its body.
+func postDoor(t *testing.T, url, token string, body []byte) (*http.Response, []byte) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, bytes.NewReader(body))
+	ctx, stop := context.WithTimeout(t.Context(), patience)
+	defer stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -336,7 +340,7 @@ func postDoor(t *testing.T, url, token string, body []byte) (int, []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return res.StatusCode, text
+	return res, text
 }
 
 // talk starts a toolgate that speaks one line at a time.
