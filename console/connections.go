@@ -49,6 +49,8 @@ type Connection struct {
 	Until   time.Time `json:"until,omitzero"` // when its token ends unless it is renewed, zero = not known
 	State   string    `json:"state"`          // live or ended
 	Person  Person    `json:"person"`
+
+	Unconfirmed bool `json:"unconfirmed,omitempty"` // just revoked, which its authorization server did not confirm
 }
 
 // Live reports whether calls run with k.
@@ -73,8 +75,9 @@ type Connections interface {
 	Services() []Service
 	// List returns the connections in a fixed order, those that have ended too if they are known.
 	List(ctx context.Context) ([]Connection, error)
-	// Revoke ends the connection with an ID. No call that begins later runs with it.
-	Revoke(ctx context.Context, id string) error
+	// Revoke ends the connection with an ID. No call that begins later runs with it. confirmed is
+	// false where its authorization server should have revoked its tokens, and did not confirm it.
+	Revoke(ctx context.Context, id string) (confirmed bool, err error)
 }
 
 // A Connector makes connections by sending the browsers of people to authorization servers. At a
@@ -105,6 +108,9 @@ var (
 		Hint: "see " + page.ConnectionsPath}
 	noConnection = page.Problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no such connection, or it is not yours to see",
 		Hint: "toolgate connection list"}
+	unconfirmed = page.Problem{Status: http.StatusBadGateway, Code: "NOT_CONFIRMED",
+		Detail: "the connection has ended here, but its authorization server did not confirm that its tokens are revoked",
+		Hint:   "withdraw the access of toolgate there, in the settings of your account"}
 	notYourBegin = page.Problem{Status: http.StatusForbidden, Code: "NOT_BEGUN_HERE",
 		Detail: "no connection was made: it was not begun in this session of this browser",
 		Hint:   "did somebody send you the address? Begin yourself at " + page.ConnectionsPath}
@@ -244,20 +250,25 @@ func (c *connections) disconnect(r *http.Request, v people.Visitor) (string, err
 		err = noConnection
 	}
 	if err == nil {
-		err = c.revoke(r, k, v.Principal)
+		err = c.revoke(r, &k, v.Principal)
+	}
+	if err == nil && k.Unconfirmed {
+		err = unconfirmed
 	}
 	return page.ConnectionsPath, err
 }
 
 // revoke ends k for p, who may do so. It is recorded first.
-func (c *connections) revoke(r *http.Request, k Connection, p policy.Principal) error {
+func (c *connections) revoke(r *http.Request, k *Connection, p policy.Principal) error {
 	if !k.Live() {
 		return nil
 	}
 	if err := c.Record(r, people.Act{Name: audit.EventDisconnect, Principal: p, Server: page.Visible(k.Server), Removed: []string{"connection " + page.Visible(k.ID)}}); err != nil {
 		return err
 	}
-	return c.made.Revoke(r.Context(), k.ID)
+	confirmed, err := c.made.Revoke(r.Context(), k.ID)
+	k.State, k.Unconfirmed = endedConnection, !confirmed
+	return err
 }
 
 // list answers with the connections of p and, for an operator, with those of toolgate,
@@ -307,9 +318,8 @@ func (c *connections) show(r *http.Request, p policy.Principal) (any, error) {
 func (c *connections) revokeByID(r *http.Request, p policy.Principal) (any, error) {
 	k, err := c.connection(r.Context(), r.PathValue("id"), p)
 	if err == nil {
-		err = c.revoke(r, k, p)
+		err = c.revoke(r, &k, p)
 	}
-	k.State = endedConnection
 	return k.shown(), err
 }
 

@@ -25,6 +25,7 @@ import (
 type accounts struct {
 	address string
 	down    error // of Plan, Begin and Revoke
+	silent  bool  // revocations are not confirmed
 	all     []console.Connection
 	begun   map[string]console.Connection // by state
 	did     []string
@@ -42,14 +43,14 @@ func (a *accounts) List(context.Context) ([]console.Connection, error) {
 	return slices.Clone(a.all), nil
 }
 
-func (a *accounts) Revoke(_ context.Context, id string) error {
+func (a *accounts) Revoke(_ context.Context, id string) (confirmed bool, err error) {
 	a.did = append(a.did, "revoke "+id)
 	for i := range a.all {
 		if a.all[i].ID == id {
 			a.all[i].State = "ended"
 		}
 	}
-	return a.down
+	return !a.silent, a.down
 }
 
 func (a *accounts) Plan(context.Context, string, console.Person) (console.Plan, error) {
@@ -413,12 +414,30 @@ func TestConnectionsOverREST(t *testing.T) {
 	if w := b.do("POST", "/connections/github/disconnect", form); w.Code != 403 || len(a.did) > 0 {
 		t.Errorf("without the form's field: %d, did %q", w.Code, a.did)
 	}
-	if state := accepted(t, l.ask("DELETE", "/v1/connections/gr_0", "", as("t-ann")...))["state"]; state != "ended" {
-		t.Errorf("revoked, and %v", state)
+	if got := accepted(t, l.ask("DELETE", "/v1/connections/gr_0", "", as("t-ann")...)); got["state"] != "ended" || got["unconfirmed"] != nil {
+		t.Errorf("revoked: %v", got)
 	}
 	l.ask("DELETE", "/v1/connections/gr_0", "", as("t-ann")...)
 	if !cmp.Equal(a.did, []string{"revoke gr_0"}) {
 		t.Errorf("did %q", a.did)
+	}
+}
+
+// Whoever revokes a connection learns that its authorization server did not confirm it.
+func TestUnconfirmedRevocation(t *testing.T) {
+	l, a := connectable(t, nil)
+	a.has("github", ann)
+	a.silent = true
+	if got := accepted(t, l.ask("DELETE", "/v1/connections/gr_0", "", as("t-ann")...)); got["state"] != "ended" || got["unconfirmed"] != true {
+		t.Errorf("revoked: %v", got)
+	}
+	a.has("github", ann)
+	b := newBrowser(l).signIn("t-ann")
+	if w := b.do("POST", "/connections/github/disconnect", b.form("/connections", "id", "gr_1")); w.Code != 502 || !strings.Contains(w.Body.String(), "did not confirm") {
+		t.Errorf("disconnected: %d %s", w.Code, w.Body)
+	}
+	if !cmp.Equal(a.ended(), []string{"gr_0", "gr_1"}) {
+		t.Errorf("ended are %v", a.ended())
 	}
 }
 

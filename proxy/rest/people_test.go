@@ -111,11 +111,11 @@ func (w *wallet) List(context.Context) (all []console.Connection, err error) {
 	return all, nil
 }
 
-func (w *wallet) Revoke(_ context.Context, id string) error {
+func (w *wallet) Revoke(_ context.Context, id string) (bool, error) {
 	if id == "gr_broken" {
-		return errors.New("planted")
+		return false, errors.New("planted")
 	}
-	return nil
+	return true, nil
 }
 
 func connectionProbes() []probe {

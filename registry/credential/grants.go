@@ -161,26 +161,25 @@ func (g *Grants) Ended(ctx context.Context, ids []string) ([]string, error) {
 }
 
 // Revoke ends a grant and erases its tokens, and then revokes them at the authorization server where
-// that has an endpoint for it (RFC 7009), which takes ten seconds at most and whose failure is
-// logged. The grant ends in any case. A grant that is not there is no error.
-func (g *Grants) Revoke(ctx context.Context, id string) error {
+// that has an endpoint for it (RFC 7009), which takes ten seconds at most. The grant also ends where
+// that fails: confirmed is false then, and the cause is logged. A grant that is not there is no error.
+func (g *Grants) Revoke(ctx context.Context, id string) (confirmed bool, err error) {
 	r, err := g.byID(ctx, id)
 	if err != nil || r == nil || r.State == GrantEnded {
-		return err
+		return true, err
 	}
 	t, unreadable := g.open(r)
 	if err := g.end(ctx, r, "it was revoked"); err != nil {
-		return err
+		return false, err
 	}
 	if l, ok := g.live.Get(r.owner()); ok && l.id == id {
 		l.drop()
 	}
 	if unreadable != nil {
 		g.o.Log.Warn("tokens of a connection could not be revoked", "server", r.Server, "connection", id, "err", unreadable)
-		return nil
+		return false, nil
 	}
-	g.revoke(ctx, r, t)
-	return nil
+	return g.revoke(ctx, r, t), nil
 }
 
 // row is a grant in the store.

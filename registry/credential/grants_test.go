@@ -54,7 +54,7 @@ func TestWholeWay(t *testing.T) {
 	if ended, err := g.Ended(t.Context(), []string{made.ID, "other"}); err != nil || !slices.Equal(ended, []string{"other"}) {
 		t.Errorf("%v, %v", ended, err)
 	}
-	if err := g.Revoke(t.Context(), made.ID); err != nil || !slices.Equal(w.revoked, []string{"refresh_token", "access_token"}) {
+	if confirmed, err := g.Revoke(t.Context(), made.ID); err != nil || !confirmed || !slices.Equal(w.revoked, []string{"refresh_token", "access_token"}) {
 		t.Errorf("%v, %v", err, w.revoked)
 	}
 	w.lacks(g, ann, "it was revoked")
@@ -133,7 +133,13 @@ func TestHangingRevocation(t *testing.T) {
 		}
 	})
 	done, begun := make(chan error, 1), time.Now()
-	go func() { done <- g.Revoke(t.Context(), made.ID) }()
+	go func() {
+		confirmed, err := g.Revoke(t.Context(), made.ID)
+		if confirmed {
+			err = errors.Join(err, errors.New("it is said to be confirmed"))
+		}
+		done <- err
+	}()
 	<-asked
 	w.lacks(g, ann, "the connection has ended: it was revoked")
 	w.lacks(w.replica(), ann, "the connection has ended: it was revoked")
@@ -158,7 +164,7 @@ func TestRevokedElsewhere(t *testing.T) {
 	made := w.connect(one, ann)
 	tokens := w.find(two, ann).Tokens
 	w.bearer(two, ann)
-	if err := one.Revoke(t.Context(), made.ID); err != nil {
+	if _, err := one.Revoke(t.Context(), made.ID); err != nil {
 		t.Fatal(err)
 	}
 	w.lacks(one, ann, "it was revoked")
@@ -331,7 +337,7 @@ func TestShared(t *testing.T) {
 	if err != nil || found.ID != made.ID {
 		t.Errorf("%+v, %v", found, err)
 	}
-	if err := g.Revoke(t.Context(), made.ID); err != nil {
+	if _, err := g.Revoke(t.Context(), made.ID); err != nil {
 		t.Fatal(err)
 	}
 	var missing *credential.Missing

@@ -116,7 +116,7 @@ func TestRealAuthorizationServer(t *testing.T) {
 		}
 		seen = append(seen, token)
 	}
-	if err := g.Revoke(t.Context(), made.ID); err != nil || strings.Contains(w.logged.String(), "could not be revoked") {
+	if confirmed, err := g.Revoke(t.Context(), made.ID); err != nil || !confirmed || strings.Contains(w.logged.String(), "could not be revoked") {
 		t.Errorf("%v\n%s", err, w.logged.String())
 	}
 	w.lacks(g, ann, "it was revoked")

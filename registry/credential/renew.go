@@ -390,10 +390,11 @@ func (l *live) want(scopes []string) {
 	}
 }
 
-// revoke revokes tokens at the authorization server, the refresh token first. A failure is logged.
-func (g *Grants) revoke(ctx context.Context, r *row, t *tokens) {
+// revoke revokes tokens at the authorization server, the refresh token first. It returns false after a
+// failure, which is logged.
+func (g *Grants) revoke(ctx context.Context, r *row, t *tokens) bool {
 	if t.Revocation == "" {
-		return
+		return true
 	}
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), revokeTime)
 	defer stop()
@@ -410,6 +411,7 @@ func (g *Grants) revoke(ctx context.Context, r *row, t *tokens) {
 	if err != nil {
 		g.o.Log.Warn("tokens of a connection could not be revoked", "server", r.Server, "connection", r.ID, "err", err)
 	}
+	return err == nil
 }
 
 // revoke revokes one token (RFC 7009 section 2.1). One of a kind that the authorization server does

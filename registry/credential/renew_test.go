@@ -221,7 +221,7 @@ func TestRevokedDuringRenewal(t *testing.T) {
 	w.clock.forward(590 * time.Second)
 	w.set(func() {
 		w.token = func(http.ResponseWriter, url.Values) bool {
-			if err := two.Revoke(t.Context(), made.ID); err != nil {
+			if _, err := two.Revoke(t.Context(), made.ID); err != nil {
 				t.Error(err)
 			}
 			w.set(func() { w.families[0].ended, w.revoked = false, nil }) // at another authorization server

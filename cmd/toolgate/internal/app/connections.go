@@ -94,7 +94,9 @@ func (c connections) List(ctx context.Context) ([]console.Connection, error) {
 }
 
 // Revoke implements console.Connections.
-func (c connections) Revoke(ctx context.Context, id string) error { return c.grants.Revoke(ctx, id) }
+func (c connections) Revoke(ctx context.Context, id string) (confirmed bool, err error) {
+	return c.grants.Revoke(ctx, id)
+}
 
 // Plan implements console.Connector.
 func (c connections) Plan(ctx context.Context, service string, who console.Person) (console.Plan, error) {

@@ -426,6 +426,10 @@ func streamconnectionRevokedText(qw422016 *qt422016.Writer, c console.Connection
 	qw422016.N().S(report.OneLine(c.Server))
 	qw422016.N().S(` is `)
 	qw422016.N().S(c.State)
+	if c.Unconfirmed {
+		qw422016.N().S(`, but its authorization server did not confirm that the tokens are revoked
+hint: withdraw the access of toolgate there, in the settings of your account`)
+	}
 	qw422016.N().S(`
 `)
 }
