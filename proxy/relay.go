@@ -43,7 +43,7 @@ var relayRoad = []stage[*relayed]{
 //
 //	receive    the decoded request has an id, and says what it is about
 //	identify   the credential names a principal
-//	stop       people have not stopped the principal or the server of the route
+//	stop       people have not stopped the principal or the server of the route, or it ends a task
 //	resolve    the server is that of the route, or the one that has it; a task is the session's; it is not stopped
 //	decide     the policy allows it; what it would hold is denied
 //	connect    the caller has a credential at the server, where each caller needs one
@@ -130,6 +130,15 @@ func (r *relayed) resolve(ctx context.Context) *Failure {
 		return f
 	}
 	return r.stop(ctx)
+}
+
+// stop refuses a request that people have stopped, unless it ends a task: work that was begun before
+// the stop should not go on because of it.
+func (r *relayed) stop(ctx context.Context) *Failure {
+	if r.method == "tasks/cancel" {
+		return nil
+	}
+	return r.call.stop(ctx)
 }
 
 // decide asks the policy. Only a tool call can wait for a person, so that a hold

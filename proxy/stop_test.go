@@ -169,6 +169,26 @@ func TestListsThatAreStopped(t *testing.T) {
 	}
 }
 
+// A principal that is stopped ends its own tasks, and does nothing else with them.
+func TestAStoppedPrincipalCancels(t *testing.T) {
+	for _, method := range []string{"tasks/get", "tasks/result", "tasks/update", "tasks/cancel"} {
+		w := newWorker(t)
+		if _, f := w.dig(t, "s1", wanted); f != nil {
+			t.Fatal(f)
+		}
+		w.outcomes, w.answers[method] = nil, `{"taskId":"t1","status":"cancelled"}`
+		w.brake.stop("ann")
+		_, f := w.about(t, "s1", "", method, `{"taskId":"t1"}`)
+		if method != "tasks/cancel" {
+			if wantStopped(t, f, "stp_1", w.outcomes); len(w.asked) != 0 {
+				t.Errorf("asked %v", w.asked)
+			}
+		} else if f != nil || !slices.Equal(w.asked, []string{`web tasks/cancel {"taskId":"t1"}`}) {
+			t.Errorf("%v, asked %v", f, w.asked)
+		}
+	}
+}
+
 // A server that is stopped is asked for nothing where all servers are: its lists are left out, and
 // what it has is refused.
 func TestAServerThatIsStopped(t *testing.T) {

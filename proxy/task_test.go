@@ -44,7 +44,7 @@ func newWorker(t *testing.T) *worker {
 		answers: map[string]string{}, begins: `{"task":{"taskId":"t1","status":"working","ttl":60000},"x":1e2}`,
 	}
 	g, err := proxy.New(proxy.Options{
-		Identifier: w, Policy: w.library, Limiter: w, Tickets: w, Recorder: w, Servers: w, Upstreams: w,
+		Identifier: w, Policy: w.library, Limiter: w, Tickets: w, Recorder: w, Servers: w, Upstreams: w, Stops: &w.brake,
 		Settings: proxy.Settings{Results: "off"}, Now: func() time.Time { return w.now },
 	})
 	if err != nil {
