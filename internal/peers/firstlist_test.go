@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -173,7 +173,7 @@ func TestFirstListOfRealServer(t *testing.T) {
 	d := openStdio(t, dir)
 	first := lists(t, d)
 	awaitKept(t, dir)
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+	if err := exec.Command("mkfifo", "-m", "600", pipe).Run(); err != nil {
 		t.Fatal(err)
 	}
 	d = openStdio(t, dir)
