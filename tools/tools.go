@@ -30,10 +30,9 @@ import (
 
 // Options are the settings of Serve.
 type Options struct {
-	Dir    string    // directory of what the tools keep: wallet.db or chain.db, media.db; required, created if missing
-	Docs   string    // folder of documents to search, where Backends have none; "" for the embedded ones
-	Models []string  // models of the offline generate_media; empty for all of package media
-	Log    io.Writer // log of the server, one line per message; nil for none
+	Dir  string    // directory of what the tools keep: wallet.db or chain.db, media.db; required, created if missing
+	Docs string    // folder of documents to search, where Backends have none; "" for the embedded ones
+	Log  io.Writer // log of the server, one line per message; nil for none
 
 	Backends Backends
 	Version  string // of the program, for handshakes
@@ -153,8 +152,7 @@ func openSearch(opts Options) (Searcher, error) {
 func openMedia(ctx context.Context, opts Options) (Maker, func() error, error) {
 	chosen := opts.Backends.Media
 	if chosen == nil || chosen.Provider == "render" {
-		r, err := media.New(opts.Models)
-		return r, func() error { return nil }, err
+		return media.Renderer{}, func() error { return nil }, nil
 	}
 	with := *chosen
 	with.Path, with.Version, with.Log = filepath.Join(opts.Dir, "media.db"), opts.Version, opts.Log

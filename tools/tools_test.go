@@ -263,13 +263,13 @@ func TestWalletRefusals(t *testing.T) {
 }
 
 func TestInternalFailuresAreErrorsNotResults(t *testing.T) {
-	s := connect(t, tools.Options{Models: []string{"card-1"}})
+	s := connect(t, tools.Options{})
 	for _, c := range []struct{ tool, args, want string }{
 		{"manage_wallet", `{"action":"transfer","asset":"USD","Amount":50,"destination":"bob"}`, "bad arguments"},
 		{"manage_wallet", `{"action":"transfer","asset":"USD","amount":1,"amount":50,"destination":"bob"}`, "bad arguments"},
 		{"manage_wallet", `{"action":"steal"}`, "unknown action"},
 		{"manage_wallet", ``, "unknown action"},
-		{"generate_media", `{"prompt":"x","model":"poster-1"}`, "unknown model"},
+		{"generate_media", `{"prompt":"x","model":"card-2"}`, "unknown model"},
 		{"generate_media", `{"prompt":"x","model":"card-1","aspect_ratio":"2:1"}`, "unknown aspect ratio"},
 		{"search_internet", `{"query":"x","num_results":11}`, "num_results is 11"},
 		{"search_internet", `{"query":"x","num_results":"many"}`, "bad arguments"},
@@ -295,7 +295,6 @@ func TestServeRefusesToStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, opts := range map[string]tools.Options{
-		"unknown model":    {Dir: t.TempDir(), Models: []string{"x"}},
 		"no such folder":   {Dir: t.TempDir(), Docs: filepath.Join(t.TempDir(), "none")},
 		"a damaged wallet": {Dir: damaged},
 	} {

@@ -2,8 +2,7 @@
 // on a card, numbers as a bar chart, and names with arrows as a diagram, in PNG or SVG. It is
 // deterministic and uses no model, and every picture says so.
 //
-//	renderer, err := media.New(nil)
-//	picture, err := renderer.Make(ctx, media.Request{Prompt: "Apples: 3\nPears: 5", Model: "chart-1", Format: "svg"})
+//	picture, err := media.Renderer{}.Make(ctx, media.Request{Prompt: "Apples: 3\nPears: 5", Model: "chart-1", Format: "svg"})
 package media
 
 import (
@@ -15,8 +14,6 @@ import (
 	"fmt"
 	"image"
 	"image/color"
-	"maps"
-	"slices"
 	"strings"
 )
 
@@ -90,33 +87,17 @@ var sizes = map[string]image.Point{
 	"1:1": {512, 512}, "4:3": {640, 480}, "3:4": {480, 640}, "16:9": {640, 360}, "9:16": {360, 640},
 }
 
-// Models returns the names of all models, in order.
-func Models() []string { return slices.Sorted(maps.Keys(styles)) }
-
-// Renderer draws with a set of models. It is immutable and safe for concurrent use.
-type Renderer struct{ models []string }
-
-// New returns a Renderer for models; none means all. An unknown name is an error.
-func New(models []string) (*Renderer, error) {
-	if len(models) == 0 {
-		models = Models()
-	}
-	for _, m := range models {
-		if _, ok := styles[m]; !ok {
-			return nil, fmt.Errorf("making renderer: %w %q\nhint: known are %s", ErrModel, m, strings.Join(Models(), ", "))
-		}
-	}
-	return &Renderer{models: slices.Clone(models)}, nil
-}
+// Renderer draws. It is safe for concurrent use.
+type Renderer struct{}
 
 // Make draws a picture. Equal requests give equal bytes in one build of the program.
-// The error is ErrModel for a model that the Renderer does not have, ErrAspect, ErrFormat
-// or ErrPrompt.
-func (r *Renderer) Make(ctx context.Context, q Request) (Picture, error) {
+// The error is ErrModel, ErrAspect, ErrFormat or ErrPrompt.
+func (Renderer) Make(ctx context.Context, q Request) (Picture, error) {
 	q.Aspect, q.Format = cmp.Or(q.Aspect, "1:1"), cmp.Or(q.Format, "png")
+	_, known := styles[q.Model]
 	size, ok := sizes[q.Aspect]
 	switch {
-	case !slices.Contains(r.models, q.Model):
+	case !known:
 		return Picture{}, fmt.Errorf("rendering: %w %.64q", ErrModel, q.Model)
 	case !ok:
 		return Picture{}, fmt.Errorf("rendering: %w %.64q", ErrAspect, q.Aspect)

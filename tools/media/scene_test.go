@@ -23,7 +23,7 @@ const fruit = "Fruit per tree\nApples: 300\nPears: 150\nPlums: 75"
 
 func decode(t *testing.T, r media.Request) image.Image {
 	t.Helper()
-	p, err := renderer(t).Make(t.Context(), r)
+	p, err := renderer.Make(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestSVG(t *testing.T) {
 		{"diagram-1", `<script>x</script> -> "><a href='javascript:x'>`, []string{"<script>x</script>"}},
 		{"diagram-1", "a -> b -> a", []string{"a", "b"}},
 	} {
-		p, err := renderer(t).Make(t.Context(), media.Request{Prompt: c.prompt, Model: c.model, Format: "svg"})
+		p, err := renderer.Make(t.Context(), media.Request{Prompt: c.prompt, Model: c.model, Format: "svg"})
 		if err != nil || p.MIME != "image/svg+xml" {
 			t.Fatalf("%s: %v", c.prompt, err)
 		}
@@ -159,7 +159,7 @@ func FuzzSVG(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, prompt string) {
 		for _, model := range media.Models() {
-			if p, err := renderer(t).Make(t.Context(), media.Request{Prompt: prompt, Model: model, Format: "svg"}); err == nil {
+			if p, err := renderer.Make(t.Context(), media.Request{Prompt: prompt, Model: model, Format: "svg"}); err == nil {
 				parseSVG(t, p.Data)
 			}
 		}
@@ -168,7 +168,7 @@ func FuzzSVG(f *testing.F) {
 
 // The picture in the documents is what the renderer draws; -update writes it.
 func TestPictureOfTheDocuments(t *testing.T) {
-	p, err := renderer(t).Make(t.Context(), media.Request{Prompt: fruit, Aspect: "16:9", Model: "chart-1"})
+	p, err := renderer.Make(t.Context(), media.Request{Prompt: fruit, Aspect: "16:9", Model: "chart-1"})
 	if err != nil {
 		t.Fatal(err)
 	}
