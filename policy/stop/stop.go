@@ -139,7 +139,7 @@ type Options struct {
 type Stops struct {
 	opts    Options
 	present *store.Instances
-	now     atomic.Pointer[[]Stop] // in force; nil = none
+	now     atomic.Pointer[[]Stop] // in force
 	changed atomic.Pointer[func()] // see OnChange
 	read    atomic.Int64           // when the store was read last, nanoseconds since 1970
 
@@ -154,6 +154,7 @@ func Open(ctx context.Context, opts Options) (*Stops, error) {
 	}
 	opts.Patience = cmp.Or(opts.Patience, confirmIn)
 	s := &Stops{opts: opts, present: opts.DB.Instances("")}
+	s.now.Store(new([]Stop))
 	if err := s.refresh(ctx); err != nil {
 		return nil, fmt.Errorf("reading the stops: %w", err)
 	}
@@ -163,13 +164,9 @@ func Open(ctx context.Context, opts Options) (*Stops, error) {
 // Find returns the first stop that concerns a request of p at a server, by a tool as it is exposed;
 // "" = not known, or none. It returns nil when nothing does.
 func (s *Stops) Find(p *policy.Principal, server, tool string) *Stop {
-	all := s.now.Load()
-	if all == nil {
-		return nil
-	}
-	now := s.opts.Now()
-	for i := range *all {
-		if one := &(*all)[i]; one.concerns(p, server, tool) && !one.over(now) {
+	all := *s.now.Load()
+	for i := range all {
+		if one := &all[i]; one.concerns(p, server, tool) && !one.over(s.opts.Now()) {
 			return one
 		}
 	}
@@ -189,12 +186,8 @@ func (s *Stops) Unread() time.Duration {
 
 // InForce returns the stops that this process enforces, the oldest first.
 func (s *Stops) InForce() []Stop {
-	all := s.now.Load()
-	if all == nil {
-		return nil
-	}
 	now := s.opts.Now()
-	return slices.DeleteFunc(slices.Clone(*all), func(one Stop) bool { return one.over(now) })
+	return slices.DeleteFunc(slices.Clone(*s.now.Load()), func(one Stop) bool { return one.over(now) })
 }
 
 // Follow enforces what other processes stop and resume, at once when a server notifies and
@@ -216,10 +209,8 @@ func (s *Stops) refresh(ctx context.Context) error {
 	}
 	s.read.Store(began.UnixNano())
 	all = slices.DeleteFunc(all, func(one Stop) bool { return one.over(began) })
-	if before := s.now.Load(); before == nil && len(all) > 0 || before != nil && !slices.Equal(*before, all) {
-		if s.now.Store(&all); len(all) == 0 {
-			s.now.Store(nil)
-		}
+	if !slices.Equal(*s.now.Load(), all) {
+		s.now.Store(&all)
 		if changed := s.changed.Load(); changed != nil {
 			(*changed)()
 		}
