@@ -330,7 +330,7 @@ func (s *Source) sweep() error {
 // firstRetry is how soon a server is asked again that failed once.
 const firstRetry = time.Second
 
-// Poll asks the server again and again until ctx ends, and then gives nil.
+// Poll asks the server again and again until ctx ends.
 // serving is the copy that the caller has; nil = none. take is given every new
 // one: when it returns nil the copy becomes the last good one, else it is
 // dropped and not offered again until the server has another. said reports how
@@ -340,7 +340,7 @@ const firstRetry = time.Second
 // The time between rounds is random between Min and Max. A server that can wait
 // for changes is asked again at once, or after a second if it answered at once. After failures the time begins at a second
 // and doubles up to Max.
-func (s *Source) Poll(ctx context.Context, serving *Copy, take func(context.Context, *Copy) error, said func(error)) error {
+func (s *Source) Poll(ctx context.Context, serving *Copy, take func(context.Context, *Copy) error, said func(error)) {
 	p := poller{source: s, take: take, long: s.o.Long}
 	if serving != nil {
 		p.last = serving.note
@@ -365,7 +365,6 @@ func (s *Source) Poll(ctx context.Context, serving *Copy, take func(context.Cont
 		pause = backoff(failures, s.o.Max)
 		failures++
 	}
-	return nil
 }
 
 // rest is how long to wait after a round that took so long. A server that says

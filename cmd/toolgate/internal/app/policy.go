@@ -62,20 +62,17 @@ func (f *policyFeed) options() rego.Options {
 
 // poll asks the server of the policy for newer ones until ctx ends, and exchanges
 // them. A reload of the configuration may bring another server, or none.
-func (f *policyFeed) poll(ctx context.Context) error {
+func (f *policyFeed) poll(ctx context.Context) {
 	for ctx.Err() == nil {
 		f.mu.Lock()
 		s := f.source
 		f.mu.Unlock()
-		if err := f.pollSource(ctx, s); err != nil {
-			return err
-		}
+		f.pollSource(ctx, s)
 	}
-	return nil
 }
 
 // pollSource polls one source until ctx ends or another one is in use.
-func (f *policyFeed) pollSource(ctx context.Context, s *policySource) error {
+func (f *policyFeed) pollSource(ctx context.Context, s *policySource) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(s.over, stop)()
@@ -98,13 +95,13 @@ func (f *policyFeed) pollSource(ctx context.Context, s *policySource) error {
 	}
 	if s.remote == nil {
 		<-ctx.Done()
-		return nil
+		return
 	}
 	f.mu.Lock()
 	has := f.copy
 	f.mu.Unlock()
 	take := func(ctx context.Context, c *fetch.Copy) error { return f.take(ctx, s, c) }
-	return s.remote.Poll(ctx, has, take, func(err error) {
+	s.remote.Poll(ctx, has, take, func(err error) {
 		if err != nil && !fetch.Refused(err) {
 			f.count(loadAway)
 		}

@@ -117,11 +117,11 @@ const beforeIndex = 100 * time.Millisecond
 // maintain begins what a does besides serving, until ctx ends.
 func (a *App) maintain(ctx context.Context, group *errgroup.Group, r Reload) {
 	group.Go(func() error { return a.reloads.watch(ctx, r) })
-	group.Go(func() error { return a.policy.poll(ctx) })
 	group.Go(func() error { return a.shadow.worker.Run(ctx) })
-	group.Go(func() error { return a.shadow.poll(ctx) })
 	started := time.Now()
 	for _, work := range []func(){
+		func() { a.policy.poll(ctx) },
+		func() { a.shadow.poll(ctx) },
 		func() { // before their first token comes: readiness says whether the keys of issuers can be had
 			for more := true; more; more = wait.For(ctx, wait.Beat(10*time.Second)) {
 				a.auth.FetchKeys(ctx)
