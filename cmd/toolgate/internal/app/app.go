@@ -176,7 +176,6 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err = trial.Wait(); err != nil {
 		return nil, configError(err)
 	}
-	trial.Go(func() error { release(); return nil }) // what it has left
 	if err = a.openGate(cfg); err != nil {
 		return nil, err
 	}
@@ -184,6 +183,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	a.reloads = &reloader{serving: &a.serving, apply: a.Apply, inventory: a.inventory, shadow: a.shadow, outcomes: a.metrics.reloads}
 	a.addGauges()
 	a.inventory.record()
+	a.state.begin(releaseMemory)
 	return a, nil
 }
 

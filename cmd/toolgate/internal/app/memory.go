@@ -25,9 +25,8 @@ const (
 // releaseMemory returns memory to the system until ctx ends: at once the pages of the
 // program that only the start needs, and whenever the program becomes idle garbage too.
 // The collector alone keeps garbage of several times the live heap, and the grown stacks
-// of goroutines that wait, until the program works again. What the start has left is
-// released once more at the first idle moment, because a part was still in use when Open
-// released it.
+// of goroutines that wait, until the program works again. Garbage of the start is left for
+// the first idle moment, because to collect it would delay the first answer.
 func releaseMemory(ctx context.Context) {
 	releaseProgram()
 	allocated := []runtimemetrics.Sample{{Name: "/gc/heap/allocs:bytes"}} // since the start of the program
@@ -35,16 +34,11 @@ func releaseMemory(ctx context.Context) {
 		before := seen
 		runtimemetrics.Read(allocated)
 		if seen = allocated[0].Value.Uint64(); seen-before < idleBytes && seen-released > releaseWorth {
-			release()
+			debug.FreeOSMemory()
+			releaseProgram() // last, because a collection reads pages of the program
 			released = seen
 		}
 	}
-}
-
-// release collects garbage, and returns it and the pages of the program to the system.
-func release() {
-	debug.FreeOSMemory()
-	releaseProgram() // last, because a collection reads pages of the program
 }
 
 // limitMemory has Go collect garbage before the process reaches the memory limit of its control

@@ -133,7 +133,6 @@ func (a *App) maintain(ctx context.Context, group *errgroup.Group, r Reload) {
 			})
 		},
 		func() { a.logSights(ctx) },
-		func() { releaseMemory(ctx) },
 		func() {
 			if a.state.index != nil && wait.For(ctx, beforeIndex) {
 				a.state.index.Run(ctx)
