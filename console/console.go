@@ -175,19 +175,19 @@ func New(opts Options) (*Console, error) {
 	}
 	opts.Log = cmp.Or(opts.Log, hclog.NewNullLogger())
 	opts.Throttle = cmp.Or(opts.Throttle, guard.NewThrottle(opts.Now))
-	document, err := schemas.OpenAPI("openapi-admin.json", opts.Version)
-	if err != nil {
-		return nil, fmt.Errorf("building the console: %w", err)
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Console{opts: opts, hosts: guard.NewHosts(opts.Hosts), mux: http.NewServeMux(), close: cancel}
 	c.jobs = &jobs{ctx: ctx, now: opts.Now, fail: func(kind string, err error) { opts.Log.Error("a job failed", "kind", kind, "error", err) }}
+	var err error
 	if c.guard, err = people.New(ctx, opts.Options, c.places, c.awaiting); err != nil {
 		cancel()
 		return nil, fmt.Errorf("building the console: %w", err)
 	}
 	all := c.routes()
-	all["/v1/openapi.json"] = map[string]page.Handler{http.MethodGet: page.Asset("application/json", document)} // it shows nothing of this installation
+	document := schemas.OpenAPI("openapi-admin.json", opts.Version)
+	all["/v1/openapi.json"] = map[string]page.Handler{http.MethodGet: func(w http.ResponseWriter, r *http.Request) error { // it shows nothing of this installation
+		return page.Asset("application/json", document())(w, r)
+	}}
 	for pattern, methods := range all {
 		c.mux.Handle(pattern, c.serve(methods))
 	}

@@ -5,7 +5,7 @@ package schemas
 
 import (
 	"embed"
-	"fmt"
+	"sync"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
@@ -15,19 +15,22 @@ import (
 //go:embed *.json
 var Files embed.FS
 
-// OpenAPI returns an OpenAPI document of Files with the version of the program as
-// info.x-toolgate-version. It returns an error for a name that Files has no such document of.
-func OpenAPI(name, version string) ([]byte, error) {
-	text, err := Files.ReadFile(name)
-	if err != nil {
-		return nil, fmt.Errorf("reading the OpenAPI document: %w", err)
-	}
-	info, _ := jsonrpc.Get(text, "info")
-	if info, err = jsonrpc.Set(info, "x-toolgate-version", jsonrpc.Quote(version)); err == nil {
-		text, err = jsonrpc.Set(text, "info", info)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading the OpenAPI document %s: %w", name, err)
-	}
-	return text, nil
+// OpenAPI returns a function that returns an OpenAPI document of Files with the version of the
+// program as info.x-toolgate-version. The document is made at the first call, which panics for a
+// name that Files has no such document of.
+func OpenAPI(name, version string) func() []byte {
+	return sync.OnceValue(func() []byte {
+		text, err := Files.ReadFile(name)
+		info, _ := jsonrpc.Get(text, "info")
+		if err == nil {
+			info, err = jsonrpc.Set(info, "x-toolgate-version", jsonrpc.Quote(version))
+		}
+		if err == nil {
+			text, err = jsonrpc.Set(text, "info", info)
+		}
+		if err != nil {
+			panic("reading the OpenAPI document " + name + ": " + err.Error())
+		}
+		return text
+	})
 }

@@ -113,7 +113,7 @@ type Handler struct {
 	opts     Options
 	hosts    guard.Hosts
 	routes   map[string]methods
-	document []byte          // the OpenAPI document
+	document func() []byte   // the OpenAPI document
 	calls    context.Context // ends every call
 	endCalls context.CancelCauseFunc
 	streams  context.Context    // ends every event stream
@@ -135,12 +135,8 @@ func New(opts Options) (*Handler, error) {
 		return nil, errors.New("making the rest door: artifacts and bus are required")
 	}
 	opts = opts.withDefaults()
-	document, err := schemas.OpenAPI("openapi.json", opts.Version)
-	if err != nil {
-		return nil, err
-	}
 	h := &Handler{
-		opts: opts, hosts: guard.NewHosts(opts.Hosts, opts.Origins...), document: document,
+		opts: opts, hosts: guard.NewHosts(opts.Hosts, opts.Origins...), document: schemas.OpenAPI("openapi.json", opts.Version),
 	}
 	h.calls, h.endCalls = context.WithCancelCause(context.Background())
 	h.streams, h.endAll = context.WithCancel(context.Background())
@@ -169,7 +165,7 @@ func (h *Handler) table() map[string]methods {
 // document shows nothing of this installation but its version.
 func (h *Handler) describe(w http.ResponseWriter, r *http.Request) {
 	if h.reads(w, r, wire.JSONType) {
-		h.write(w, http.StatusOK, wire.JSONType, h.document)
+		h.write(w, http.StatusOK, wire.JSONType, h.document())
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/files"
+	"github.com/toolgate/toolgate/internal/schema"
 	"github.com/toolgate/toolgate/internal/text"
 	"github.com/toolgate/toolgate/internal/tree"
 	"github.com/toolgate/toolgate/registry/lock"
@@ -34,9 +35,11 @@ type loader struct {
 // always *Faults, with everything that is wrong; there is no Config then.
 func Load(opts Options) (*Config, error) {
 	l := &loader{opts: opts.withDefaults(), cfg: defaults()}
+	published := make(chan *schema.Own, 1)
+	go func() { published <- read("config.json", "", formats) }() // meanwhile: to read it takes as long as the files
 	l.readRoot()
 	l.expandRoot()
-	l.Check(l.root, read("config.json", "", formats))
+	l.Check(l.root, <-published)
 	l.root.Walk(func(n *tree.Node) {
 		if n.Kind == tree.String && paths.MatchString(n.Path) {
 			n.Value = n.Resolve(n.Value)

@@ -67,7 +67,7 @@ func complete(e *command.Env, c *cobra.Command) {
 	} else if !c.HasSubCommands() {
 		c.ValidArgsFunction = cobra.NoFileCompletions
 	}
-	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+	each := func(f *pflag.Flag) {
 		if known := command.Vocabularies[command.ValueWord(f)]; known != nil {
 			f.Usage += ": " + strings.Join(known, ", ")
 		}
@@ -83,7 +83,9 @@ func complete(e *command.Env, c *cobra.Command) {
 			}
 			return found, directive
 		})
-	})
+	}
+	c.Flags().VisitAll(each) // LocalFlags would first add those of the parents to each command
+	c.PersistentFlags().VisitAll(each)
 }
 
 // values returns what may stand for a word.
