@@ -176,14 +176,13 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err = trial.Wait(); err != nil {
 		return nil, configError(err)
 	}
+	trial.Go(func() error { a.inventory.record(); return nil })
 	if err = a.openGate(cfg); err != nil {
 		return nil, err
 	}
 	a.health = &health{serving: &a.serving, state: a.state, shared: a.shared, auth: a.auth}
 	a.reloads = &reloader{serving: &a.serving, apply: a.Apply, inventory: a.inventory, shadow: a.shadow, outcomes: a.metrics.reloads}
 	a.addGauges()
-	a.inventory.record()
-	a.state.begin(releaseMemory)
 	return a, nil
 }
 

@@ -69,6 +69,7 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 		return err
 	}
 	a.connect(door)
+	a.state.begin(releaseMemory)
 	a.listeners.Store(l)
 	a.addDoorGauges(door)
 	a.logFindings(l.findings(time.Now()))
@@ -220,6 +221,7 @@ func (a *App) ServeStdio(ctx context.Context, who identity.Credential, in io.Rea
 		return err
 	}
 	a.connect(door)
+	a.state.begin(releaseMemory)
 	looking, stop := context.WithCancel(ctx)
 	var sights sync.WaitGroup
 	sights.Go(func() { a.logSights(looking) })
@@ -240,6 +242,7 @@ func (a *App) ServeNDJSON(ctx context.Context, who identity.Credential, in io.Re
 	if err != nil {
 		return err
 	}
+	a.state.begin(releaseMemory)
 	return door.Serve(ctx, in, out)
 }
 

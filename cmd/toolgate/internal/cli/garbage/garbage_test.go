@@ -2,10 +2,11 @@ package garbage_test
 
 import (
 	"os"
-	"runtime/debug"
+	"runtime/metrics"
 	"testing"
 
 	_ "github.com/toolgate/toolgate/cmd/toolgate/internal/cli/garbage"
+	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
 func TestPercent(t *testing.T) {
@@ -13,7 +14,9 @@ func TestPercent(t *testing.T) {
 		t.Skip("GOGC takes precedence")
 	}
 	const want = 200
-	if got := debug.SetGCPercent(want); got != want {
-		t.Errorf("the collector has percent %d, want %d", got, want)
-	}
+	percent := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+	program.Await(t, "the collector to have its percent after the start", func() bool {
+		metrics.Read(percent)
+		return percent[0].Value.Uint64() == want
+	})
 }
