@@ -24,8 +24,10 @@ var (
 	ErrNoServer = errors.New("no server of this name is running")
 )
 
-// validName is what a tool may be called (MCP server/tools, "Tool names").
-var validName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
+// validName reports whether a tool may be called name (MCP server/tools, "Tool names").
+func validName(name string) bool { return len(name) <= 128 && nameForm.MatchString(name) }
+
+var nameForm = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 
 // discover makes tools from the definitions that a server listed, each judged
 // on its own: a bad one is quarantined with a reason, its neighbours serve. The
@@ -87,7 +89,7 @@ func (r *Registry) tool(cfg config.Server, name string, definition json.RawMessa
 	} else if _, err := paramheader.Parameters(definition); err != nil && cfg.Type == config.TypeHTTP {
 		t.Quarantine = err.Error()
 	}
-	if !validName.MatchString(name) {
+	if !validName(name) {
 		// Names go to logs and terminals: only those that can do no harm there.
 		t.Name = harmless(name)
 		t.Exposed = cfg.Prefix + t.Name
@@ -123,9 +125,9 @@ func (r *Registry) complete(t *Tool) error {
 		return fmt.Errorf("reading its definition: %w", err)
 	case variants != nil && !t.AllowVariants:
 		return fmt.Errorf("its definition has the keys %q and %q at %q, which differ only in case\nhint: set case_variants to allow for this server if that is meant", variants.First, variants.Second, variants.Pointer)
-	case !validName.MatchString(t.Name):
+	case !validName(t.Name):
 		return fmt.Errorf("its name %s is not 1 to 128 of letters, digits, \"_\", \".\" and \"-\"", strconv.QuoteToASCII(text.Clip(t.Name, shownBytes, "...")))
-	case !validName.MatchString(t.Exposed):
+	case !validName(t.Exposed):
 		return fmt.Errorf("its exposed name is longer than 128 characters\nhint: give the server a shorter prefix")
 	}
 	io, err := r.schemas.LoadToolIO(t.Exposed, t)
@@ -155,7 +157,7 @@ func (r *Registry) complete(t *Tool) error {
 // harmless replaces every character of a name that a valid name cannot have.
 func harmless(name string) string {
 	return strings.Map(func(c rune) rune {
-		if c < 0x80 && (validName.MatchString(string(c)) || c == '#') {
+		if c < 0x80 && (validName(string(c)) || c == '#') {
 			return c
 		}
 		return '?'

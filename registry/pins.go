@@ -398,7 +398,7 @@ func (r *Registry) Fingerprints(ctx context.Context, server string) (lock.Server
 	}
 	for name, definitions := range c.byName[server] {
 		for _, t := range slices.Backward(definitions) { // the first of two with one condition counts
-			if validName.MatchString(name) {
+			if validName(name) {
 				out.Add(name, string(t.Condition), t.Fingerprint)
 			}
 		}

@@ -178,7 +178,7 @@ func listedNow(tools []*Tool, pins map[pinKey]*Pin) (out []*Tool) {
 		key := pinKey{t.Server, t.Name, t.Condition}
 		i, found := at[key]
 		switch {
-		case t.unplaced || !validName.MatchString(t.Name):
+		case t.unplaced || !validName(t.Name):
 		case !found:
 			at[key], out = len(out), append(out, t)
 		case t.own && pins[key] != nil && out[i].Fingerprint == pins[key].Accepted:

@@ -33,7 +33,6 @@ import (
 	"github.com/open-policy-agent/opa/v1/storage/inmem"
 	"github.com/open-policy-agent/opa/v1/topdown"
 	"github.com/open-policy-agent/opa/v1/util"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/toolgate/toolgate/policy"
 )
@@ -230,12 +229,16 @@ func (e *Engine) Try(ctx context.Context) error {
 		return fmt.Errorf("trying policy: %w", err)
 	}
 	faults := make([]error, len(roles))
-	var cores errgroup.Group
-	cores.SetLimit(runtime.GOMAXPROCS(0))
-	for i, role := range roles {
-		cores.Go(func() error { faults[i] = e.tryRole(ctx, role, s); return nil })
+	var next atomic.Int64
+	var cores sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) { // not one goroutine a role: each would grow a stack for the evaluations
+		cores.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(roles)); i = next.Add(1) - 1 {
+				faults[i] = e.tryRole(ctx, roles[i], s)
+			}
+		})
 	}
-	_ = cores.Wait() // faults has the errors
+	cores.Wait()
 	return cmp.Or(faults...)
 }
 

@@ -29,8 +29,8 @@ const (
 	maxCapabilities = 16
 )
 
-// capabilityName is the form of names that a Condition can have. Clients choose them.
-var capabilityName = regexp.MustCompile(`^[A-Za-z0-9._/-]{1,128}$`)
+// capabilityName is the form of names that a Condition can have, of at most 128 bytes. Clients choose them.
+var capabilityName = regexp.MustCompile(`^[A-Za-z0-9._/-]+$`)
 
 // ConditionOf returns the condition of clients with some capabilities, an object as MCP
 // has it: the names of its members, and those within extensions and experimental. Names of
@@ -38,7 +38,7 @@ var capabilityName = regexp.MustCompile(`^[A-Za-z0-9._/-]{1,128}$`)
 func ConditionOf(capabilities json.RawMessage) Condition {
 	var names []string
 	collect := func(name []byte, value json.RawMessage) bool {
-		if capabilityName.Match(name) && string(value) != "null" {
+		if len(name) <= 128 && capabilityName.Match(name) && string(value) != "null" {
 			names = append(names, string(name))
 		}
 		return true

@@ -18,6 +18,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -159,13 +160,13 @@ func (b *supportBundle) add(name string, content any, failed error) {
 var serverStderr = regexp.MustCompile(`(the server ended: (?:signal: )?[^:\n]*): [^\n]*`)
 
 // mailAddress matches addresses of persons, and no version of a package (name@1.2.3).
-var mailAddress = regexp.MustCompile(`[\pL\pN._%+'-]+@(?:[\pL\pN-]+\.)+\pL{2,}`)
+var mailAddress = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[\pL\pN._%+'-]+@(?:[\pL\pN-]+\.)+\pL{2,}`) })
 
 // clean returns a text without secrets, without mail addresses, and without what servers write
 // on stderr, of which toolgate does not know whether it is secret.
 func (b *supportBundle) clean(text string) string {
 	text = serverStderr.ReplaceAllString(text, "$1: (stderr is left out)")
-	return mailAddress.ReplaceAllString(b.redact(text), "[mail address]")
+	return mailAddress().ReplaceAllString(b.redact(text), "[mail address]")
 }
 
 // listener reads what the admin listener of the running toolgate answers, with any status.

@@ -69,12 +69,12 @@ func ServiceCommand(e *command.Env) *cobra.Command {
 	return c
 }
 
-// serviceName matches names that are safe in files and command lines of every system.
-var serviceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+// serviceName matches names that are, with at most 64 bytes, safe in files and command lines of every system.
+var serviceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*$`)
 
 // manager returns what starts programs at login here.
 func (s *service) manager() (*loginitem.Manager, error) {
-	if !serviceName.MatchString(s.name) {
+	if len(s.name) > 64 || !serviceName.MatchString(s.name) {
 		return nil, command.Usage(fmt.Errorf("--name %q is no NAME\nhint: letters, digits, - and _", s.name))
 	}
 	home, _ := s.e.Lookup("HOME")
