@@ -229,16 +229,16 @@ func (e *Engine) Try(ctx context.Context) error {
 		return fmt.Errorf("trying policy: %w", err)
 	}
 	faults := make([]error, len(roles))
-	var next atomic.Int64
-	var cores sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) { // not one goroutine a role: each would grow a stack for the evaluations
-		cores.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(roles)); i = next.Add(1) - 1 {
+	var trials sync.WaitGroup
+	cores := runtime.GOMAXPROCS(0)
+	for first := range cores { // not one goroutine a role: each would grow a stack for the evaluations
+		trials.Go(func() {
+			for i := first; i < len(roles); i += cores {
 				faults[i] = e.tryRole(ctx, roles[i], s)
 			}
 		})
 	}
-	cores.Wait()
+	trials.Wait()
 	return cmp.Or(faults...)
 }
 
