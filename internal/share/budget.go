@@ -131,7 +131,12 @@ func (c *Claim) Release() {
 	}
 	b.addRequest(c, -c.request)
 	c.request = 0
-	c.giveBuffer()
+	if u := c.buffer; u != nil && u.relinquished && u.delivered {
+		_, i := bufferSize(len(u.room))
+		*u = buffer{room: u.room}
+		b.buffers[i].Put(u)
+	}
+	c.buffer = nil
 	if c.answer > 0 {
 		c.giveAnswer()
 	}

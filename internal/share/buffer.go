@@ -66,14 +66,3 @@ func (c *Claim) Delivered() {
 		c.buffer.delivered = true
 	}
 }
-
-// giveBuffer lets the buffer be used again if that is possible. The caller must hold the lock of the budget.
-func (c *Claim) giveBuffer() {
-	b := c.buffer
-	if c.buffer = nil; b == nil || !b.relinquished || !b.delivered {
-		return
-	}
-	_, i := bufferSize(len(b.room))
-	*b = buffer{room: b.room}
-	c.budget.buffers[i].Put(b)
-}

@@ -169,7 +169,8 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		return
 	}
 	if !events || x.session == nil || plain && !x.mayNotify() {
-		d.deliver(out, x, d.session.serve(x))
+		out.claim = &x.claim
+		out.finish(d.session.serve(x))
 		return
 	}
 	x.claim.Hold()
@@ -178,14 +179,6 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		x.useStream(t)
 		return d.session.serve(x)
 	})
-}
-
-// deliver sends the answer a to x, which was reported.
-func (c *core) deliver(out *response, x *exchange, a answer) {
-	out.finish(a)
-	if a.ended {
-		x.claim.Delivered()
-	}
 }
 
 // serve admits x, runs it and reports the answer.

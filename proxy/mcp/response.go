@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/eventlog"
@@ -32,6 +33,7 @@ type response struct {
 	shown   *identity.Credential // by the client
 	core    *core
 	client  context.Context // done when the client has gone
+	claim   *share.Claim    // that lent the buffer of an answer which nothing else sends again; nil = none did
 
 	wake  <-chan struct{} // holds a token when lists have changed
 	flush func()          // sends the pending list changes
@@ -87,6 +89,9 @@ func (o *response) finish(a answer) {
 			}
 		}
 		_ = o.rc.Flush() // under the deadline, not after it
+		if a.ended {
+			o.claim.Delivered()
+		}
 	}
 }
 

@@ -315,7 +315,8 @@ func (s *statelessServer) postStateless(r *http.Request, out *response, x *excha
 			return s.serveStateless(r.Context(), x, t.Send)
 		})
 	default:
-		s.deliver(out, x, s.serveStateless(r.Context(), x, nil))
+		out.claim = &x.claim
+		out.finish(s.serveStateless(r.Context(), x, nil))
 	}
 }
 
