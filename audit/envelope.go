@@ -108,7 +108,7 @@ type EnvelopeLog struct {
 
 const (
 	// flushBytes is the size of a buffer that is written before Flush has passed.
-	flushBytes = 256 << 10
+	flushBytes = 64 << 10
 	// maxSpare bounds the memory that an idle log keeps, in bytes.
 	maxSpare = 1 << 20
 )

@@ -4,9 +4,9 @@ import "math/bits"
 
 // Sizes of the buffers that are used again, in bytes, and the number of different sizes.
 const (
-	minBuffer   = 4 << 10
+	minBuffer   = 512
 	maxBuffer   = 8 << 20
-	bufferSizes = 45
+	bufferSizes = 57
 )
 
 // A buffer has the bytes of one answer. It is used again when the answer was delivered and nothing

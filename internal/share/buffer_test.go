@@ -28,7 +28,7 @@ func TestBuffersAreUsedAgain(t *testing.T) {
 		does string
 		want bool
 	}{
-		{4 << 10, "relinquish deliver release", true},
+		{512, "relinquish deliver release", true},
 		{100_000, "relinquish deliver release", true},
 		{8<<20 - 512, "deliver relinquish release", true},
 		{100_000, "hold relinquish deliver release release", true},
@@ -38,7 +38,7 @@ func TestBuffersAreUsedAgain(t *testing.T) {
 		{100_000, "deliver release", false},
 		{100_000, "release relinquish deliver release", false},
 		{100_000, "relinquish deliver another release", false}, // the second answer is neither
-		{4<<10 - 1, "relinquish deliver release", false},
+		{511, "relinquish deliver release", false},
 		{8<<20 - 511, "relinquish deliver release", false},
 	} {
 		t.Run(row.does, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestBuffersAreUsedAgain(t *testing.T) {
 // Every size has a buffer that is large enough, and at most a quarter larger.
 func TestBufferSizes(t *testing.T) {
 	budget := share.NewBudget(1<<30, 1<<30)
-	for n := 4 << 10; n <= 8<<20; n += n/97 + 1 {
+	for n := 512; n <= 8<<20; n += n/97 + 1 {
 		claim := new(share.Claim)
 		budget.Take(claim, share.Owner{}, 1)
 		if got := cap(claim.Buffer(n, 0)); got < n || got > n*5/4 {
