@@ -43,7 +43,7 @@ var relayRoad = []stage[*relayed]{
 //
 //	receive    the decoded request has an id, and says what it is about
 //	identify   the credential names a principal
-//	stop       people have not stopped the principal or the server of the route, or it ends a task
+//	stop       people have not stopped the principal or the server of the route
 //	resolve    the server is that of the route, or the one that has it; a task is the session's; it is not stopped
 //	decide     the policy allows it; what it would hold is denied
 //	connect    the caller has a credential at the server, where each caller needs one
@@ -132,13 +132,16 @@ func (r *relayed) resolve(ctx context.Context) *Failure {
 	return r.stop(ctx)
 }
 
-// stop refuses a request that people have stopped, unless it ends a task: work that was begun before
-// the stop should not go on because of it.
+// stop refuses a request that people have stopped. A stopped principal may end its tasks, which would
+// go on otherwise, but not at a stopped server.
 func (r *relayed) stop(ctx context.Context) *Failure {
-	if r.method == "tasks/cancel" {
-		return nil
+	if r.method != "tasks/cancel" {
+		return r.call.stop(ctx)
 	}
-	return r.call.stop(ctx)
+	if by := r.gate.opts.Stops.Find(new(policy.Principal), r.server, ""); by != nil {
+		return r.stopped(by, "")
+	}
+	return nil
 }
 
 // decide asks the policy. Only a tool call can wait for a person, so that a hold

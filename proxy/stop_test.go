@@ -169,17 +169,22 @@ func TestListsThatAreStopped(t *testing.T) {
 	}
 }
 
-// A principal that is stopped ends its own tasks, and does nothing else with them.
+// A principal that is stopped ends its own tasks, and does nothing else with them. Nothing goes to a server that is
+// stopped.
 func TestAStoppedPrincipalCancels(t *testing.T) {
-	for _, method := range []string{"tasks/get", "tasks/result", "tasks/update", "tasks/cancel"} {
+	for _, row := range []string{"tasks/get", "tasks/result", "tasks/update", "tasks/cancel", "tasks/cancel at a stopped server"} {
+		method, at, _ := strings.Cut(row, " ")
 		w := newWorker(t)
 		if _, f := w.dig(t, "s1", wanted); f != nil {
 			t.Fatal(f)
 		}
 		w.outcomes, w.answers[method] = nil, `{"taskId":"t1","status":"cancelled"}`
 		w.brake.stop("ann")
+		if at != "" {
+			w.brake.stopServer("web")
+		}
 		_, f := w.about(t, "s1", "", method, `{"taskId":"t1"}`)
-		if method != "tasks/cancel" {
+		if row != "tasks/cancel" {
 			if wantStopped(t, f, "stp_1", w.outcomes); len(w.asked) != 0 {
 				t.Errorf("asked %v", w.asked)
 			}
