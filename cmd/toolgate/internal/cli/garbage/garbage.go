@@ -13,9 +13,10 @@ import (
 	"time"
 )
 
-// percent is what Go has too. With 64 clients it makes 69 MB of resident memory, and the collector takes
-// 7 µs of CPU a call; 200 percent make 78 MB and 4 µs.
-const percent = 100
+// percent trades memory for time: the live heap of toolgate is some MiB, so that the default of
+// Go collects it often. With 64 clients 200 percent are 9 MB more than 100, and the collector takes 4 µs of
+// CPU a call in place of 7; at 500 calls a second the slowest hundredth waits for 0.7 ms in place of 1.2.
+const percent = 200
 
 func init() {
 	if os.Getenv("GOGC") == "" {

@@ -13,7 +13,7 @@ func TestPercent(t *testing.T) {
 	if os.Getenv("GOGC") != "" {
 		t.Skip("GOGC takes precedence")
 	}
-	const want = 100
+	const want = 200
 	percent := []metrics.Sample{{Name: "/gc/gogc:percent"}}
 	program.Await(t, "the collector to have its percent after the start", func() bool {
 		metrics.Read(percent)
