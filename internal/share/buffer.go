@@ -18,8 +18,8 @@ type buffer struct {
 
 // Buffer returns n bytes for an answer that is to be read, with a capacity of n+spare or more. What
 // they hold is undefined, because they may have had another answer: whoever reads into them uses
-// none that was not read. They are used again after Relinquish, Delivered and Release, and are
-// garbage without any of the three.
+// none that was not read. They are used again after Relinquish, Delivered and the last Release, and
+// are garbage where one of the three is missing.
 func (c *Claim) Buffer(n, spare int) []byte {
 	if c == nil || c.budget == nil || n < minBuffer || n+spare > maxBuffer {
 		return make([]byte, n, n+spare)
