@@ -16,10 +16,9 @@ type buffer struct {
 	relinquished, delivered bool
 }
 
-// Buffer returns n bytes for an answer that is to be read, with a capacity of n+spare or more. What
-// they hold is undefined, because they may have had another answer: whoever reads into them uses
-// none that was not read. They are used again after Relinquish, Delivered and the last Release, and
-// are garbage where one of the three is missing.
+// Buffer returns n bytes to read an answer into, with a capacity of n+spare or more. They may hold
+// another answer: the caller overwrites them, and uses none that it has not read. They are used again
+// after Relinquish, Delivered and the last Release, and are garbage when one of the three is missing.
 func (c *Claim) Buffer(n, spare int) []byte {
 	if c == nil || c.budget == nil || n < minBuffer || n+spare > maxBuffer {
 		return make([]byte, n, n+spare)
@@ -35,15 +34,15 @@ func (c *Claim) Buffer(n, spare int) []byte {
 	return b.room[:n]
 }
 
-// bufferSize returns the size of the buffers that have n bytes, which are from minBuffer to maxBuffer, and
-// the number of that size. There are four sizes from each power of two to the next.
+// bufferSize returns the smallest size of a buffer for n bytes, and the index of that size. n is from
+// minBuffer to maxBuffer. There are four sizes from each power of two to the next.
 func bufferSize(n int) (size, i int) {
 	shift := bits.Len(uint(n-1)) - 3 //nolint:gosec // n is positive
 	quarters := (n-1)>>shift + 1     // from 5 to 8
 	return quarters << shift, 4*(shift-bits.Len(minBuffer-1)+3) + quarters - 8
 }
 
-// Relinquish says that of what worked on the call nothing refers to the bytes of Buffer but the reply.
+// Relinquish says that nothing but the reply refers to the bytes of Buffer any more.
 func (c *Claim) Relinquish() {
 	if c == nil || c.budget == nil {
 		return

@@ -242,12 +242,8 @@ func Cause(err error) string {
 // the compiler, with the place. Below arguments, facts, annotations and usage
 // anything may stand.
 var inputTypes = sync.OnceValues(func() (*ast.SchemaSet, error) {
-	raw, err := schemas.Files.ReadFile("policy-input.json")
 	var doc any
-	if err == nil {
-		err = util.UnmarshalJSON(raw, &doc)
-	}
-	if err != nil {
+	if err := util.UnmarshalJSON(schemas.Read("policy-input.json"), &doc); err != nil {
 		return nil, fmt.Errorf("reading the schema of input: %w", err)
 	}
 	set := ast.NewSchemaSet()

@@ -27,8 +27,7 @@ const (
 
 // publishedForm is docs/schemas/policy-data.json.
 var publishedForm = sync.OnceValues(func() (*schema.Own, error) {
-	raw, _ := schemas.Files.ReadFile("policy-data.json") // no text is no schema
-	return schema.ReadOwn(raw, "", map[string]func(string) error{"time-zone": checkZone})
+	return schema.ReadOwn(schemas.Read("policy-data.json"), "", map[string]func(string) error{"time-zone": checkZone})
 })
 
 // checkZone returns an error for a time zone that neither this machine nor the program has.

@@ -90,11 +90,7 @@ func (e Envelope) Validate(raw []byte) (*jsonrpc.Message, *jsonrpc.Fault) {
 
 // envelopeSchema is docs/schemas/envelope.json.
 var envelopeSchema = sync.OnceValues(func() (*schema.Schema, error) {
-	raw, err := schemas.Files.ReadFile("envelope.json")
-	if err != nil {
-		return nil, err
-	}
-	return schema.Compile(raw)
+	return schema.Compile(schemas.Read("envelope.json"))
 })
 
 // request checks a request in profile strict. A schema that cannot be used

@@ -12,8 +12,7 @@ import (
 // read returns the published schema with a name, at a pointer. A process that serves reads few files, so
 // nothing keeps most of them.
 func read(name, pointer string, formats map[string]func(string) error) *schema.Own {
-	text, _ := schemas.Files.ReadFile(name) // no text is no schema
-	own, err := schema.ReadOwn(text, pointer, formats)
+	own, err := schema.ReadOwn(schemas.Read(name), pointer, formats)
 	if err != nil { // a test compiles it
 		panic("reading the embedded schema: " + err.Error())
 	}

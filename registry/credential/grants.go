@@ -161,8 +161,9 @@ func (g *Grants) Ended(ctx context.Context, ids []string) ([]string, error) {
 }
 
 // Revoke ends a grant and erases its tokens, and then revokes them at the authorization server where
-// that has an endpoint for it (RFC 7009), which takes ten seconds at most. The grant also ends where
-// that fails: confirmed is false then, and the cause is logged. A grant that is not there is no error.
+// that has an endpoint for it (RFC 7009), which takes ten seconds at most. When the server does not
+// confirm that, the grant ends all the same, confirmed is false and the cause is logged. An unknown
+// id is no error.
 func (g *Grants) Revoke(ctx context.Context, id string) (confirmed bool, err error) {
 	r, err := g.byID(ctx, id)
 	if err != nil || r == nil || r.State == GrantEnded {

@@ -75,10 +75,9 @@ func TestLargeAnswersAreTheirOwn(t *testing.T) {
 				}
 				req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, base, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`))
 				req.Header = http.Header{"Authorization": {"Bearer agent"}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
-				if i%2 == 0 {
-					req.Header["Mcp-Session-Id"] = []string{session}[:min(len(session), 1)]
-					req.Header["Mcp-Protocol-Version"] = []string{"2025-11-25"}
-				} else {
+				if session != "" {
+					req.Header["Mcp-Session-Id"], req.Header["Mcp-Protocol-Version"] = []string{session}, []string{"2025-11-25"}
+				} else if i%2 != 0 {
 					req.Header["Mcp-Protocol-Version"], req.Header["Mcp-Method"], req.Header["Mcp-Name"] = []string{"2026-07-28"}, []string{method}, []string{"up__repeat"}
 				}
 				return c.Do(req)

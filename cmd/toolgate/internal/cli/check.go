@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -37,11 +36,11 @@ func checkCommand(e *command.Env) *cobra.Command {
 	var strict command.Strictness
 	c := e.Printing("check", "check configuration and policy", func(ctx context.Context, _ []string) (*report.Report, error) {
 		if schema {
-			text, err := schemas.Files.ReadFile("config.json")
-			if err == nil && e.Form == report.YAML {
+			text := schemas.Read("config.json")
+			if e.Form == report.YAML {
 				return nil, e.Document(json.RawMessage(text))
 			}
-			return nil, errors.Join(err, e.Write(string(text)))
+			return nil, e.Write(string(text))
 		}
 		s, err := checkFiles(ctx, e)
 		if err != nil {

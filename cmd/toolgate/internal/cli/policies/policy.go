@@ -215,9 +215,7 @@ func policyInit(e *command.Env) *cobra.Command {
 		}
 		files, err := Bundled()
 		for _, name := range []string{"policy-input.json", "policy-decision.json", "policy-data.json"} {
-			text, cause := schemas.Files.ReadFile(name)
-			err = errors.Join(err, cause)
-			files["schemas/"+name] = text
+			files["schemas/"+name] = schemas.Read(name)
 		}
 		files[".github/workflows/policy.yml"] = bundle.Workflow
 		for name, text := range files {
